@@ -1,0 +1,44 @@
+# The data set of tools/make_shapes.py.
+_base_ = "./mask-rcnn_xcit-n12-p16.py"
+
+model = dict(roi_head=dict(bbox_head=dict(num_classes=4), mask_head=dict(num_classes=4)))
+
+dataset = dict(
+    type="CocoDataset",
+    data_root="data/shapes",
+    metainfo=dict(
+        classes=("circle", "square", "triangle", "star"),
+        palette=[[230, 60, 50], [150, 210, 60], [50, 190, 220], [170, 80, 220]],
+    ),
+)
+train_dataloader = dict(
+    batch_size=4,
+    dataset=dict(
+        **dataset,
+        ann_file="annotations/instances_training.json",
+        data_prefix=dict(img="images/training"),
+        pipeline=[
+            dict(type="LoadImageFromFile"),
+            dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+            dict(type="RandomFlip", prob=0.5),
+            dict(type="PackDetInputs"),
+        ],
+    ),
+)
+val_dataloader = dict(
+    dataset=dict(
+        **dataset,
+        ann_file="annotations/instances_validation.json",
+        data_prefix=dict(img="images/validation"),
+        test_mode=True,
+        pipeline=[
+            dict(type="LoadImageFromFile"),
+            dict(type="Resize", scale=(160, 160), keep_ratio=True),
+            dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+            dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+        ],
+    )
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file="data/shapes/annotations/instances_validation.json")
+test_evaluator = val_evaluator

@@ -1,0 +1,67 @@
+"""The deterministic parameters and images behind the golden values in tests/data/golden.
+
+The values were computed in float64 (position code in float32) by the code that the paper's authors
+released, with every parameter a function of its published name and shape alone.
+"""
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+
+
+def parameter(key: str, shape: tuple[int, ...]) -> Tensor:
+    """Value of the parameter or buffer of a published name."""
+    noise = np.asarray(np.random.RandomState(zlib.crc32(key.encode())).standard_normal(shape or None))
+    if key.endswith("num_batches_tracked"):
+        return torch.tensor(7)
+    if key.endswith("running_var"):
+        noise = 0.5 + np.abs(noise)
+    elif key.endswith("temperature"):
+        noise = 1 + 3 * np.abs(noise)
+    elif "gamma" in key:
+        noise = 0.5 + 0.1 * noise
+    elif key.endswith("cls_token"):
+        noise = 0.02 * noise
+    elif key.endswith(("running_mean", "bias")):
+        noise = 0.1 * noise
+    elif len(shape) == 1:
+        noise = 1 + 0.1 * noise
+    else:
+        noise = noise / np.sqrt(np.prod(shape[1:]))
+    return torch.from_numpy(noise)
+
+
+def fill(model: nn.Module) -> nn.Module:
+    """Give every parameter and buffer its golden value; returns the model in eval mode."""
+    model.load_state_dict({key: parameter(key, tuple(value.shape)) for key, value in model.state_dict().items()})
+    return model.eval()
+
+
+def image(height: int, width: int, batch: int = 1) -> Tensor:
+    return torch.from_numpy(np.random.RandomState(0).standard_normal((batch, 3, height, width)))
+
+
+def keys(arch: str, patch_size: int) -> dict[str, list[int]]:
+    """Published names and shapes of a dense backbone."""
+    return json.loads((GOLDEN / f"keys_{arch}_p{patch_size}.json").read_text())
+
+
+def deviation(maps: tuple[Tensor, ...], file: Path, size: str) -> float:
+    """Largest difference from the golden values of a size such as '64x96', in units of a level's mean magnitude.
+
+    The shapes must be equal.
+    """
+    golden = np.load(file)
+    worst = 0.0
+    for level, found in enumerate(maps):
+        assert list(found.shape) == golden[f"{size}/shape{level}"].tolist()
+        values = found.detach().double().flatten()[torch.from_numpy(golden[f"{size}/index{level}"])].numpy()
+        difference = np.abs(values - golden[f"{size}/value{level}"]).max()
+        worst = max(worst, difference / float(golden[f"{size}/abs_mean{level}"]))
+    return worst

@@ -1,0 +1,76 @@
+"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line a check, the cure beside a failure.
+
+python tools/doctor.py
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+
+REINSTALL = "make clean && make setup"
+REBUILD_MMCV = f"pip cache remove mmcv && {REINSTALL}, which compiles it in sight of this torch"
+
+
+def version(package: str, least: tuple[int, ...], below: tuple[int, ...] | None = None) -> Callable[[], str]:
+    """A check that a package imports and has `least` <= version < `below`."""
+
+    def check() -> str:
+        found = importlib.import_module(package).__version__
+        numbers = tuple(int(part) for part in found.partition("+")[0].split(".")[:3] if part.isdigit())
+        if numbers < least or (below and numbers >= below):
+            wanted = f">= {'.'.join(map(str, least))}" + (f", < {'.'.join(map(str, below))}" if below else "")
+            raise ImportError(f"{package} {found} is installed, {wanted} is needed")
+        return f"{package} {found}"
+
+    return check
+
+
+def mmcv_ops() -> str:
+    """Check that mmcv was compiled with its operators and that they run."""
+    import torch
+    from mmcv.ops import nms
+
+    boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 29.0, 29.0]])
+    kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5)[1].tolist()
+    if kept != [0, 2]:
+        raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
+    return "mmcv.ops compiled"
+
+
+def registered() -> str:
+    """Check that both libraries build the backbone."""
+    import mmdet.registry
+    import mmseg.registry
+
+    import xcit_mm
+
+    for library in (mmdet, mmseg):
+        if library.registry.MODELS.get("XCiT") is not xcit_mm.XCiT:
+            raise ImportError(f"type='XCiT' is not registered with {library.__name__}")
+    return f"xcit_mm {xcit_mm.__version__}, registered with mmdet and mmseg"
+
+
+CHECKS = (
+    (version("torch", (2, 1)), REINSTALL),
+    (version("mmengine", (0, 10)), REINSTALL),
+    (version("mmcv", (2, 0, 0), below=(2, 2, 0)), REBUILD_MMCV),
+    (mmcv_ops, REBUILD_MMCV),
+    (version("mmdet", (3, 3)), REINSTALL),
+    (version("mmseg", (1, 2)), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
+    (registered, "pip install -e ."),
+)
+
+
+def main() -> int:
+    failures = 0
+    for check, cure in CHECKS:
+        try:
+            print(f"ok    {check()}")
+        except Exception as error:  # any failure to import is this tool's to report
+            failures += 1
+            print(f"FAIL  {type(error).__name__}: {error} -- cure: {cure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Write a small data set of overlapping shapes, with COCO instances and ADE-style label maps of the same images.
+
+    python tools/make_shapes.py data/shapes
+
+The same arguments give the same files. Layout, for each of `training` and `validation`:
+
+    images/SPLIT/00000.jpg                 RGB photos of textured shapes on textured ground
+    annotations/SPLIT/00000.png            label maps: 0 unlabelled (none here), 1 background, 2 circle, ...
+    annotations/instances_SPLIT.json       COCO instances with polygons; categories 1 circle, 2 square, ...
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+from mmengine.utils import track_iter_progress
+
+CLASSES = ("circle", "square", "triangle", "star")
+HUES = (0, 45, 90, 135)  # of 180, as OpenCV counts; a shape's own hue lies within 20 of its class's
+
+
+def texture(rng: np.random.Generator, size: int, hue: float, saturation: float) -> np.ndarray:
+    """Coloured texture of two scales and of stripes, (size, size, 3) uint8, BGR."""
+    coarse = cv2.resize(rng.random((6, 6), np.float32), (size, size), interpolation=cv2.INTER_CUBIC)
+    fine = cv2.resize(rng.random((size // 4, size // 4), np.float32), (size, size))
+    angle, period = rng.uniform(0, np.pi), rng.uniform(6, 24)
+    y, x = np.mgrid[:size, :size]
+    stripes = np.sin((x * np.cos(angle) + y * np.sin(angle)) * 2 * np.pi / period)
+    value = np.clip(rng.uniform(90, 170) + 70 * (coarse - 0.5) + 50 * (fine - 0.5) + 25 * stripes, 0, 255)
+    hsv = np.empty((size, size, 3), np.uint8)
+    hsv[..., 0] = (hue + 10 * (coarse - 0.5)) % 180
+    hsv[..., 1] = saturation
+    hsv[..., 2] = value
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+
+
+def outline(rng: np.random.Generator, kind: int, size: int) -> np.ndarray:
+    """Corners of a shape of random size, place and rotation, (K, 2) int32 pixels."""
+    radius = size * rng.uniform(0.09, 0.24)
+    centre = rng.uniform(0.6 * radius, size - 0.6 * radius, 2)
+    corners, inner = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))[kind]
+    angles = rng.uniform(0, 2 * np.pi) + np.arange(corners) * 2 * np.pi / corners
+    radii = np.where(np.arange(corners) % 2, inner, 1.0) * radius
+    return np.round(centre + radii[:, None] * np.stack((np.cos(angles), np.sin(angles)), 1)).astype(np.int32)
+
+
+def visible_polygon(mask: np.ndarray, min_area: int) -> list[float] | None:
+    """Polygon of a mask in one piece without holes, x and y in turn, or None if it is not one or too small."""
+    contours, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    if len(contours) != 1 or len(contours[0]) < 3 or mask.sum() < min_area:
+        return None
+    return contours[0].flatten().astype(float).tolist()
+
+
+def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """One image (size, size, 3), its map of instances (0 is the ground), and the class of each instance."""
+    image = texture(rng, size, rng.uniform(0, 180), rng.uniform(20, 70))
+    instances, kinds = np.zeros((size, size), np.uint8), []
+    for _ in range(rng.integers(3, 8)):
+        kind = int(rng.integers(len(CLASSES)))
+        mask = cv2.fillPoly(np.zeros((size, size), np.uint8), [outline(rng, kind, size)], 1).astype(bool)
+        drawn = np.where(mask, len(kinds) + 1, instances)
+        # A shape may hide part of others, but must leave each of them in one piece and half visible.
+        if any(
+            visible_polygon(drawn == number, int(0.5 * (instances == number).sum())) is None
+            for number in range(1, len(kinds) + 1)
+        ):
+            continue
+        hue = HUES[kind] + rng.uniform(-20, 20)
+        image[mask] = texture(rng, size, hue, rng.uniform(150, 230))[mask]
+        instances = drawn.astype(np.uint8)
+        kinds.append(kind)
+    return cv2.GaussianBlur(image, (3, 3), 0), instances, kinds
+
+
+def write_split(root: Path, split: str, count: int, size: int, seed: int) -> None:
+    """Write the images, label maps and COCO json of one split."""
+    images, maps = root / "images" / split, root / "annotations" / split
+    images.mkdir(parents=True)
+    maps.mkdir(parents=True)
+    coco = dict(
+        images=[], annotations=[], categories=[dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
+    )
+    for number in track_iter_progress(range(count)):
+        image, instances, kinds = draw_image(np.random.default_rng((seed, split == "validation", number)), size)
+        cv2.imwrite(str(images / f"{number:05}.jpg"), image)
+        cv2.imwrite(str(maps / f"{number:05}.png"), np.array([1] + [kind + 2 for kind in kinds], np.uint8)[instances])
+        coco["images"].append(dict(id=number, file_name=f"{number:05}.jpg", height=size, width=size))
+        for instance, kind in enumerate(kinds, start=1):
+            mask = instances == instance
+            x, y, width, height = cv2.boundingRect(mask.astype(np.uint8))
+            coco["annotations"].append(
+                dict(
+                    id=len(coco["annotations"]) + 1,
+                    image_id=number,
+                    category_id=kind + 1,
+                    segmentation=[visible_polygon(mask, 1)],
+                    bbox=[x, y, width, height],
+                    area=int(mask.sum()),
+                    iscrowd=0,
+                )
+            )
+    (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco))
+
+
+def write_dataset(root: Path, train: int = 240, val: int = 40, size: int = 160, seed: int = 0) -> None:
+    """Write both splits to `root`, which appears only when complete.
+
+    Raises:
+        FileExistsError: If `root` exists.
+    """
+    if root.exists():
+        raise FileExistsError(f"{root} exists: remove it or choose another folder")
+    partial = root.with_name(root.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    write_split(partial, "training", train, size, seed)
+    write_split(partial, "validation", val, size, seed)
+    partial.rename(root)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, help="folder to write")
+    parser.add_argument("--train", type=int, default=240, help="training images (default: %(default)s)")
+    parser.add_argument("--val", type=int, default=40, help="validation images (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=160, help="side of an image in pixels (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    args = parser.parse_args()
+    try:
+        write_dataset(args.root, args.train, args.val, args.size, args.seed)
+    except FileExistsError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Train a config with the library it belongs to, mmdet or mmseg; takes every flag of that library's tools/train.py.
+
+python tools/train.py CONFIG [FLAG ...]
+"""
+
+import sys
+
+from xcit_mm.launch import run_tool
+
+if __name__ == "__main__":
+    run_tool("train", sys.argv[1:])

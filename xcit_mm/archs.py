@@ -1,0 +1,77 @@
+"""The XCiT family as data: the one place where its numbers stand."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["ARCHS", "PATCH_SIZES", "Arch", "default_out_indices", "resolve_arch"]
+
+PATCH_SIZES = (16, 8)
+
+
+class Arch(NamedTuple):
+    """Shape of one trunk. Source: paper, Tables 1 and B.1.
+
+    Attributes:
+        embed_dim: Channels of a token.
+        depth: Number of blocks.
+        num_heads: Groups of channels in cross-covariance attention.
+        eta: Initial value of LayerScale.
+    """
+
+    embed_dim: int
+    depth: int
+    num_heads: int
+    eta: float
+
+
+ARCHS: dict[str, Arch] = {
+    "n12": Arch(embed_dim=128, depth=12, num_heads=4, eta=1.0),
+    "t12": Arch(embed_dim=192, depth=12, num_heads=4, eta=1.0),
+    "t24": Arch(embed_dim=192, depth=24, num_heads=4, eta=1e-5),
+    "s12": Arch(embed_dim=384, depth=12, num_heads=8, eta=1.0),
+    "s24": Arch(embed_dim=384, depth=24, num_heads=8, eta=1e-5),
+    "m24": Arch(embed_dim=512, depth=24, num_heads=8, eta=1e-5),
+    "l24": Arch(embed_dim=768, depth=24, num_heads=16, eta=1e-5),
+}
+
+
+def resolve_arch(arch: str | Mapping) -> Arch:
+    """Look a published architecture up by name, or check one of the user's own.
+
+    Args:
+        arch: A key of `ARCHS`, or a mapping that holds every field of `Arch`.
+
+    Raises:
+        ValueError: If the name is unknown, a field is missing, unknown or not positive, or
+            `num_heads` does not divide `embed_dim`.
+    """
+    if isinstance(arch, str):
+        if arch not in ARCHS:
+            raise ValueError(f"unknown arch {arch!r}: choose one of {', '.join(ARCHS)}, or pass a dict")
+        return ARCHS[arch]
+    if not isinstance(arch, Mapping) or set(arch) != set(Arch._fields):
+        raise ValueError(f"arch {arch!r} must be a name or a dict of exactly {', '.join(Arch._fields)}")
+    own = Arch(**arch)
+    for field, value in zip(Arch._fields, own, strict=True):
+        kind = (int, float) if field == "eta" else int
+        if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
+            raise ValueError(f"arch {field}={value!r}: must be a positive {'number' if field == 'eta' else 'integer'}")
+    if own.embed_dim % own.num_heads:
+        raise ValueError(
+            f"num_heads={own.num_heads} does not divide embed_dim={own.embed_dim}: choose a divisor of the width"
+        )
+    return own
+
+
+def default_out_indices(depth: int) -> tuple[int, ...]:
+    """Blocks (0-based) that feed strides 4, 8, 16 and 32: those at 1/3, 1/2, 2/3 and all of the depth.
+
+    That is (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24. Source: paper, appendix B.2.
+
+    Raises:
+        ValueError: If the depth has too few blocks for four different taps.
+    """
+    indices = tuple(depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12))
+    if indices[0] < 0 or len(set(indices)) < len(indices):
+        raise ValueError(f"depth {depth} is too shallow for four default out_indices: pass out_indices")
+    return indices

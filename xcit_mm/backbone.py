@@ -1,0 +1,242 @@
+"""The XCiT backbone: stem, blocks, taps and pyramid."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import pairwise
+
+import torch
+from mmengine.model import BaseModule
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from .archs import PATCH_SIZES, default_out_indices, resolve_arch
+from .checkpoint import load_pretrained
+from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionCode
+from .pyramid import STRIDES, pyramid_levels
+
+__all__ = ["Trunk", "XCiT"]
+
+MIN_SIZE = 32  # pixels; the coarsest level has one cell
+
+
+@contextmanager
+def _frozen_statistics(module: nn.Module) -> Iterator[None]:
+    """Keep BatchNorm from counting a batch twice when checkpointing runs a block again."""
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
+
+
+def _checkpoint_contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    return nullcontext(), _frozen_statistics(block)
+
+
+class Trunk(BaseModule):
+    """Stem, position code and blocks: an image to maps of one stride, tapped after the given blocks.
+
+    Module names are those of the published checkpoints, their spelling of `pos_embeder` included.
+
+    Shape: (B, in_channels, H, W) -> for each tap (B, embed_dim, ceil(H / P), ceil(W / P)).
+
+    Args: see `XCiT`.
+    """
+
+    def __init__(
+        self,
+        arch: str | Mapping,
+        patch_size: int = 16,
+        out_indices: Sequence[int] | None = None,
+        in_channels: int = 3,
+        patch_embed: str = "conv",
+        use_pos: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+        norm_eval: bool = False,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        self.arch = resolve_arch(arch)
+        if patch_size not in PATCH_SIZES:
+            raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
+        if patch_embed not in ("conv", "linear"):
+            raise ValueError(f"{patch_embed=}: choose 'conv' or 'linear'")
+        for name, rate in dict(
+            drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate
+        ).items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"{name}={rate}: must be at least 0 and below 1")
+        if out_indices is None:
+            out_indices = default_out_indices(self.arch.depth)
+        self.out_indices = _check_out_indices(out_indices, self.arch.depth)
+        depth = self.out_indices[-1] + 1
+        if not -1 <= frozen_stages <= depth:
+            raise ValueError(f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)")
+
+        self.patch_size = patch_size
+        self.in_channels = in_channels
+        self.norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
+        self.norm_eval = norm_eval
+        self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
+
+        dim = self.arch.embed_dim
+        if patch_embed == "conv":
+            self.patch_embed = ConvPatchEmbed(in_channels, dim, patch_size, self.norm_cfg)
+        else:
+            self.patch_embed = LinearPatchEmbed(in_channels, dim, patch_size)
+        self.pos_embeder = PositionCode(dim) if use_pos else None
+        self.pos_drop = nn.Dropout(drop_rate)
+        self.blocks = nn.ModuleList(
+            Block(
+                dim,
+                self.arch.num_heads,
+                self.arch.eta,
+                self.norm_cfg,
+                drop_rate=drop_rate,
+                attn_drop_rate=attn_drop_rate,
+                drop_path_rate=drop_path_rate,
+            )
+            for _ in range(depth)
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        for module in self._frozen_modules():
+            module.requires_grad_(False)
+
+    def _frozen_modules(self) -> list[nn.Module]:
+        if self.frozen_stages < 0:
+            return []
+        stem = [m for m in (self.patch_embed, self.pos_embeder) if m is not None]
+        return stem + list(self.blocks[: self.frozen_stages])
+
+    def train(self, mode: bool = True) -> "Trunk":
+        """As `nn.Module.train`, but frozen stages, and BatchNorm under `norm_eval`, stay in eval mode."""
+        super().train(mode)
+        for module in self._frozen_modules():
+            module.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def init_weights(self) -> None:
+        """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing."""
+        cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
+        self.init_cfg = [cfg for cfg in cfgs if cfg["type"] != "Pretrained"]
+        super().init_weights()
+        for cfg in cfgs:
+            if cfg["type"] == "Pretrained":
+                load_pretrained(self, cfg["checkpoint"])
+
+    def _check_image(self, x: Tensor) -> None:
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"image of shape {tuple(x.shape)}: expected (B, {self.in_channels}, H, W); "
+                "convert the image or set in_channels"
+            )
+        if not x.is_floating_point():
+            raise TypeError(f"image of {x.dtype}: normalise it to floating point first (the data_preprocessor does)")
+        if min(x.shape[2:]) < MIN_SIZE:
+            raise ValueError(
+                f"image of {x.shape[2]}x{x.shape[3]} pixels: pad or enlarge it to at least {MIN_SIZE}x{MIN_SIZE}"
+            )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Maps after each of `out_indices`, all of stride `patch_size`, without a final norm.
+
+        Raises:
+            ValueError: If the image has other channels than `in_channels` or a side below 32 pixels.
+            TypeError: If the image is not floating point.
+        """
+        self._check_image(x)
+        x = self.patch_embed(x)
+        height, width = x.shape[-2:]
+        x = x.flatten(2).transpose(1, 2)
+        if self.pos_embeder is not None:
+            x = x + self.pos_embeder(height, width)
+        x = self.pos_drop(x)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            if self.with_cp and torch.is_grad_enabled():
+                contexts = partial(_checkpoint_contexts, block)
+                x = checkpoint(block, x, height, width, use_reentrant=False, context_fn=contexts)
+            else:
+                x = block(x, height, width)
+            if index in self.out_indices:
+                maps.append(x.transpose(1, 2).unflatten(2, (height, width)))
+        return tuple(maps)
+
+
+@MODELS.register_module()
+class XCiT(Trunk):
+    """XCiT with a feature pyramid, for detection and segmentation.
+
+    Paper: https://arxiv.org/abs/2106.09681, sections 3.3 and 4.2.
+
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> up to four maps of `embed_dim`
+    channels at strides 4, 8, 16 and 32, the i-th from the i-th of `out_indices`.
+
+    Args:
+        arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`,
+            `num_heads` and `eta` (the initial LayerScale).
+        patch_size: Side of a patch in pixels, 16 or 8.
+        out_indices: 0-based numbers of the blocks to tap, increasing, one for each stride from 4 on.
+            Blocks after the last and levels without a tap are not built. Default: the published
+            ones, (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24.
+        in_channels: Channels of the image; the published weights have 3.
+        patch_embed: 'conv', the published stem, or 'linear', ViT's projection (paper, Table 4).
+        use_pos: Whether to add the position code.
+        drop_rate: Dropout probability of tokens, MLPs and attention outputs.
+        attn_drop_rate: Dropout probability of attention matrices.
+        drop_path_rate: Stochastic depth, the same for every block.
+        norm_cfg: BatchNorm of stem, LPI and pyramid. Default: SyncBN, as published, which acts as
+            BN where training is not distributed.
+        norm_eval: Whether BatchNorm keeps its running statistics in training.
+        frozen_stages: -1: train all; 0: freeze the stem and the position code; n: also the first n blocks.
+        with_cp: Whether to recompute each block in the backward pass instead of keeping its activations.
+        init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
+
+    Raises:
+        ValueError: If an argument has a value other than these.
+    """
+
+    def __init__(self, arch: str | Mapping, patch_size: int = 16, **kwargs) -> None:
+        super().__init__(arch, patch_size, **kwargs)
+        num_levels = len(self.out_indices)
+        if num_levels > len(STRIDES):
+            raise ValueError(
+                f"out_indices={self.out_indices}: at most {len(STRIDES)}, one for each stride of {STRIDES}"
+            )
+        levels = pyramid_levels(self.arch.embed_dim, patch_size, num_levels, self.norm_cfg)
+        self._level_names = tuple(levels)
+        for name, level in levels.items():
+            self.add_module(name, level)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Pyramid of an image, finest map first; raises as `Trunk.forward`."""
+        maps = super().forward(x)
+        return tuple(getattr(self, name)(m) for name, m in zip(self._level_names, maps, strict=True))
+
+
+def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
+    indices = tuple(out_indices)
+    increasing = all(a < b for a, b in pairwise(indices))
+    if not indices or not increasing or indices[0] < 0 or indices[-1] >= depth:
+        raise ValueError(f"out_indices={indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
+    return indices

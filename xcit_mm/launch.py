@@ -1,0 +1,68 @@
+"""One command for both libraries: find the one that a config belongs to, check the run, hand over its own script."""
+
+import argparse
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+from mmengine.config import Config, DictAction
+
+from .preflight import check_backbone, check_data
+
+__all__ = ["run_tool"]
+
+_LIBRARIES = ("mmdet", "mmseg")
+
+
+def run_tool(tool: str, argv: list[str]) -> None:
+    """Run mmdet's or mmseg's own `tools/TOOL.py` on a config, with every argument as given.
+
+    What can be known to fail is reported first, in one line, before anything is written.
+
+    Args:
+        tool: 'train' or 'test'.
+        argv: The command line after the program's name.
+    """
+    config = next((arg for arg in argv if arg.endswith(".py")), None)
+    if config is None:
+        sys.exit(
+            f"usage: python tools/{tool}.py CONFIG{' CHECKPOINT' if tool == 'test' else ''} [FLAG ...]\n"
+            "FLAGs are those of the library that the config belongs to: add --help after CONFIG to see them"
+        )
+    try:
+        cfg = _read_config(config, argv)
+        script = _find_script(cfg, config, tool)
+        if "-h" not in argv and "--help" not in argv:
+            check_backbone(cfg)
+            check_data(cfg, ("train", "val") if tool == "train" else ("test",))
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    sys.argv = [str(script), *argv]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def _read_config(config: str, argv: list[str]) -> Config:
+    if not Path(config).is_file():
+        raise FileNotFoundError(f"no config at {config}: see configs/")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
+    options, _ = parser.parse_known_args(argv)
+    cfg = Config.fromfile(config)
+    cfg.merge_from_dict(options.cfg_options)
+    return cfg
+
+
+def _find_script(cfg: Config, config: str, tool: str) -> Path:
+    library = cfg.get("default_scope")
+    if library not in _LIBRARIES:
+        raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
+    package = importlib.util.find_spec(library)
+    if package is None:
+        raise ModuleNotFoundError(
+            f"{config} needs {library}, which is not installed: pip install -r requirements/mm.txt"
+        )
+    script = Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
+    if not script.is_file():
+        raise FileNotFoundError(f"{script} is missing: install {library} with pip or mim, which bring its tools along")
+    return script

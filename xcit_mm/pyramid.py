@@ -1,0 +1,40 @@
+"""From columnar maps, all of one stride, to the strides 4, 8, 16 and 32 that an FPN expects."""
+
+from mmcv.cnn import build_norm_layer
+from torch import nn
+
+__all__ = ["STRIDES", "pyramid_levels"]
+
+STRIDES = (4, 8, 16, 32)
+
+
+def pyramid_levels(channels: int, patch_size: int, num_levels: int, norm_cfg: dict) -> dict[str, nn.Sequential]:
+    """Modules that bring maps of stride `patch_size` to the first `num_levels` of `STRIDES`.
+
+    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of
+    them, or downsamples by max-pooling (paper, section 4.2 and appendix B.2). The keys, 'fpn1' on,
+    and the positions within a level are the published parameter names. They serve any columnar
+    backbone: `nn.ModuleDict(pyramid_levels(...))`.
+
+    Shape of a level: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride,
+    rounded down where r < 1.
+
+    Args:
+        channels: Channels of the maps, kept by every level.
+        patch_size: Stride of the maps in pixels, a power of two.
+        num_levels: Number of levels, 1 to 4.
+        norm_cfg: Config of the BatchNorm layer.
+    """
+    levels = {}
+    for number, stride in enumerate(STRIDES[:num_levels], start=1):
+        level = nn.Sequential()
+        if stride > patch_size:
+            level.append(nn.MaxPool2d(stride // patch_size))
+        while stride < patch_size:
+            if len(level):
+                level.append(build_norm_layer(norm_cfg, channels)[1])
+                level.append(nn.GELU())
+            level.append(nn.ConvTranspose2d(channels, channels, 2, stride=2))
+            stride *= 2
+        levels[f"fpn{number}"] = level
+    return levels

@@ -1,0 +1,70 @@
+"""The published weights: their names, where they come from and where they are kept."""
+
+import os
+from pathlib import Path
+from urllib.error import URLError
+
+import torch
+from mmengine import dist
+
+__all__ = ["PUBLISHED", "fetch", "local_path"]
+
+_ROOT = "https://dl.fbaipublicfiles.com/xcit"
+_IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
+_DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
+
+
+def _published() -> dict[str, str]:
+    paths = []
+    for patch in ("p16", "p8"):
+        for training in ("224", "224_dist", "384_dist"):
+            paths += [f"xcit_{size}_{patch}_{training}" for size in _IMAGENET]
+        paths += [f"xcit_{size}_c{patch}_dino" for size in ("small_12", "medium_24")]
+        paths += [f"coco/maskrcnn_xcit_{size}_{patch}" for size in _DENSE]
+        paths += [f"ade/{head}_xcit_{size}_{patch}" for head in ("sem_fpn", "upernet") for size in _DENSE]
+    return {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for path in paths}
+
+
+PUBLISHED: dict[str, str] = _published()
+"""URL of every published file by its name, as in `xcit://NAME`."""
+
+
+def local_path(name: str) -> Path:
+    """Where the file of a published name is kept: `$XCIT_MM_WEIGHTS`, or else torch hub's folder.
+
+    Raises:
+        ValueError: If the name is not a published one.
+    """
+    if name not in PUBLISHED:
+        raise ValueError(
+            f"xcit://{name} is not a published name: see xcit_mm.weights.PUBLISHED, e.g. {next(iter(PUBLISHED))}"
+        )
+    folder = os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")
+    return Path(folder).expanduser() / f"{name}.pth"
+
+
+def fetch(name: str) -> Path:
+    """Path of a published file, downloaded first if it is not there yet.
+
+    The download shows its progress and takes its name only when complete. Of several processes the
+    first one downloads and the others wait.
+
+    Raises:
+        ValueError: If the name is not a published one.
+        ConnectionError: If the file is not there and cannot be downloaded.
+    """
+    path = local_path(name)
+    if dist.get_rank() > 0:
+        dist.barrier()
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(PUBLISHED[name], str(path))
+    except URLError as error:
+        raise ConnectionError(
+            f"cannot download {PUBLISHED[name]} ({error.reason}): download it elsewhere and put it at {path}"
+        ) from error
+    finally:
+        if dist.get_rank() == 0:
+            dist.barrier()
+    return path
