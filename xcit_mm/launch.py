@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmengine.config import Config, DictAction
 
-from .preflight import check_backbone, check_data
+from .preflight import check_backbone, check_checkpoint, check_data
 
 __all__ = ["run_tool"]
 
@@ -36,6 +36,9 @@ def run_tool(tool: str, argv: list[str]) -> None:
         if "-h" not in argv and "--help" not in argv:
             check_backbone(cfg)
             check_data(cfg, ("train", "val") if tool == "train" else ("test",))
+            following = argv[argv.index(config) + 1 :]
+            if tool == "test" and following and not following[0].startswith("-"):
+                check_checkpoint(following[0])
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     sys.argv = [str(script), *argv]

@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from .backbone import XCiT
 
-__all__ = ["check_backbone", "check_data"]
+__all__ = ["check_backbone", "check_checkpoint", "check_data"]
 
 
 def check_backbone(cfg: Config) -> None:
@@ -18,6 +18,16 @@ def check_backbone(cfg: Config) -> None:
     if backbone.type == "XCiT":
         with torch.device("meta"):
             XCiT(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
+
+
+def check_checkpoint(path: str) -> None:
+    """Check that a local checkpoint is there; URLs and `xcit://` names are left to be fetched.
+
+    Raises:
+        FileNotFoundError: If it is not.
+    """
+    if "://" not in path and not Path(path).is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 
 def check_data(cfg: Config, splits: Iterable[str]) -> None:

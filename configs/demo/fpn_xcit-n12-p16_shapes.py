@@ -20,7 +20,7 @@ train_dataloader = dict(
         data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"),
         pipeline=[
             dict(type="LoadImageFromFile"),
-            dict(type="LoadAnnotations", reduce_zero_label=True),
+            dict(type="LoadAnnotations"),
             dict(type="RandomFlip", prob=0.5),
             dict(type="PackSegInputs"),
         ],
@@ -32,7 +32,7 @@ val_dataloader = dict(
         data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
         pipeline=[
             dict(type="LoadImageFromFile"),
-            dict(type="LoadAnnotations", reduce_zero_label=True),
+            dict(type="LoadAnnotations"),
             dict(type="PackSegInputs"),
         ],
     )

@@ -12,7 +12,6 @@ dataset = dict(
     ),
 )
 train_dataloader = dict(
-    batch_size=4,
     dataset=dict(
         **dataset,
         ann_file="annotations/instances_training.json",

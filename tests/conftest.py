@@ -1,0 +1,39 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Tests must not depend on how many cores there are, nor fight over them.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory) -> Path:
+    """A tiny data set of shapes."""
+    from make_shapes import write_dataset
+
+    root = tmp_path_factory.mktemp("data") / "shapes"
+    write_dataset(root, train=8, val=4, size=96)
+    return root
+
+
+class Tool:
+    """Runs tools/NAME.py as a user would, from another folder."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+
+    def command(self, name: str, *args: object) -> list[str]:
+        return [sys.executable, "-W", "ignore", str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
+
+    def __call__(self, name: str, *args: object) -> subprocess.CompletedProcess:
+        return subprocess.run(self.command(name, *args), cwd=self.cwd, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    return Tool(tmp_path)

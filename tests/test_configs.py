@@ -1,0 +1,159 @@
+"""The shipped configs: complete, faithful to the published recipes and of the published size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+
+from xcit_mm.archs import ARCHS, default_out_indices
+from xcit_mm.weights import PUBLISHED
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
+LEAVES = dict(
+    mask_rcnn="mask-rcnn_xcit-{}-p{}_fpn_amp-ms-crop-3x_coco.py",
+    semantic_fpn="fpn_xcit-{}-p{}_8xb2-80k_ade20k-512x512.py",
+    upernet="upernet_xcit-{}-p{}_8xb2-160k_ade20k-512x512.py",
+)
+# Millions, truncated, as published: the whole detector (Table 5); the segmentor without the pyramid's
+# transposed convolutions and their BatchNorm (Table 6), where p8 bears the number of p16.
+DETECTOR = dict(
+    zip(
+        [(arch, patch) for arch in SIZES for patch in (16, 8)],
+        [26.1, 25.8, 44.3, 43.1, 65.8, 64.5, 101.1, 98.9],
+        strict=True,
+    )
+)
+SEGMENTOR = dict(
+    semantic_fpn=dict(t12=8.4, s12=30.4, s24=51.8, m24=90.8), upernet=dict(t12=33.7, s12=52.4, s24=73.8, m24=109.0)
+)
+DROP_PATH = dict(
+    mask_rcnn=dict(t12=0.0, s12=0.05, s24=0.1, m24=0.15),
+    semantic_fpn=dict(t12=0.0, s12=0.05, s24=0.1, m24=0.2),
+    upernet=dict(t12=0.0, s12=0.05, s24=0.1, m24=0.15),
+)
+
+
+def read(task: str, arch: str, patch_size: int) -> Config:
+    return Config.fromfile(CONFIGS / task / LEAVES[task].format(arch, patch_size))
+
+
+def build(cfg: Config) -> torch.nn.Module:
+    init_default_scope(cfg.default_scope)
+    with torch.device("meta"):
+        return MODELS.build(cfg.model)
+
+
+def count(model: torch.nn.Module) -> float:
+    return sum(p.numel() for p in model.parameters()) / 1e6
+
+
+def test_the_24_models_and_nothing_else():
+    found = {path for task in LEAVES for path in (CONFIGS / task).glob("*.py")}
+    wanted = {
+        CONFIGS / task / name.format(arch, patch)
+        for task, name in LEAVES.items()
+        for arch in SIZES
+        for patch in (16, 8)
+    }
+    assert found == wanted
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("arch", SIZES)
+@pytest.mark.parametrize("task", LEAVES)
+class TestPublishedModels:
+    def test_backbone_is_what_the_name_says(self, task, arch, patch_size):
+        backbone = read(task, arch, patch_size).model.backbone
+        assert (backbone.type, backbone.arch, backbone.patch_size) == ("XCiT", arch, patch_size)
+        assert backbone.drop_path_rate == DROP_PATH[task][arch]
+        checkpoint = backbone.init_cfg.checkpoint
+        assert checkpoint == f"xcit://xcit_{SIZES[arch]}_p{patch_size}_384_dist"
+        assert checkpoint.removeprefix("xcit://") in PUBLISHED
+
+    def test_parameters_are_the_published(self, task, arch, patch_size):
+        model = build(read(task, arch, patch_size))
+        millions = count(model)
+        if task == "mask_rcnn":
+            assert int(millions * 10) / 10 == DETECTOR[arch, patch_size]
+            return
+        millions -= sum(count(getattr(model.backbone, level)) for level in ("fpn1", "fpn2"))
+        if patch_size == 16:
+            assert int(millions * 10) / 10 == SEGMENTOR[task][arch]
+        else:
+            assert millions == pytest.approx(SEGMENTOR[task][arch], abs=0.05)
+        assert model.num_classes == 150
+
+
+def schedule(task: str) -> tuple[torch.optim.Optimizer, list]:
+    cfg = read(task, "s12", 16)
+    init_default_scope(cfg.default_scope)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
+    wrapper = OptimWrapper(optimizer)
+    return optimizer, [
+        PARAM_SCHEDULERS.build(scheduler, default_args=dict(optimizer=wrapper)) for scheduler in cfg.param_scheduler
+    ]
+
+
+@pytest.mark.parametrize("task, length", [("semantic_fpn", 80000), ("upernet", 160000)])
+def test_segmentation_learning_rate_is_the_published_curve(task, length):
+    optimizer, schedulers = schedule(task)
+    for iteration in range(length):
+        warmup = 1e-6 + (1 - 1e-6) * min(iteration / 1500, 1)
+        expected = 6e-5 * warmup * (1 - iteration / length)
+        assert abs(optimizer.param_groups[0]["lr"] - expected) <= 1e-9 * expected, iteration
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+def test_detection_learning_rate_is_the_published_curve():
+    optimizer, schedulers = schedule("mask_rcnn")
+    per_epoch = 40  # enough to tell warm-up, by iteration, from the steps, by epoch
+    for iteration in range(36 * per_epoch):
+        epoch = iteration // per_epoch
+        warmup = 0.001 + 0.999 * min(iteration / 500, 1)
+        expected = 1e-4 * warmup * 0.1 ** ((epoch >= 27) + (epoch >= 33))
+        assert abs(optimizer.param_groups[0]["lr"] - expected) <= 1e-9 * expected, iteration
+        for scheduler in schedulers:
+            if not scheduler.by_epoch or (iteration + 1) % per_epoch == 0:
+                scheduler.step()
+
+
+@pytest.mark.parametrize(
+    "task, lr, decay, wrapper",
+    [
+        ("mask_rcnn", 1e-4, 0.05, "AmpOptimWrapper"),
+        ("semantic_fpn", 6e-5, 0.01, "OptimWrapper"),
+        ("upernet", 6e-5, 0.01, "OptimWrapper"),
+    ],
+)
+def test_optimizer_decays_all_but_layer_norms(task, lr, decay, wrapper):
+    from mmengine.optim import build_optim_wrapper
+
+    cfg = read(task, "t12", 16)
+    assert cfg.optim_wrapper.type == wrapper
+    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
+    model = build(cfg)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert {group["lr"] for group in groups} == {lr}
+    for name, p in model.named_parameters():
+        assert decays[id(p)] == (0.0 if "norm" in name else decay), name
+
+
+def test_batch_sizes_and_lengths():
+    for task, lengths in dict(mask_rcnn=36, semantic_fpn=80000, upernet=160000).items():
+        cfg = read(task, "s12", 16)
+        assert cfg.train_dataloader.batch_size == 2
+        assert cfg.auto_scale_lr.base_batch_size == 16
+        assert lengths in (cfg.train_cfg.get("max_epochs"), cfg.train_cfg.get("max_iters"))
+
+
+def test_default_taps_are_the_published_for_every_arch():
+    for name, arch in ARCHS.items():
+        with torch.device("meta"):
+            model = MODELS.build(dict(type="XCiT", arch=name))
+        assert model.out_indices == default_out_indices(arch.depth)

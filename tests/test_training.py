@@ -1,0 +1,127 @@
+"""tools/train.py and tools/test.py as users run them, on a tiny data set."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from xcit_mm.checkpoint import read_checkpoint
+
+ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "configs" / "demo"
+SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "coco/segm_mAP"}
+
+
+def cfg_options(config: str, data: Path, iterations: int) -> list[str]:
+    """--cfg-options that point a demo config at `data` and shorten it."""
+    given = ["default_hooks.checkpoint.interval=2", "default_hooks.logger.interval=1", "train_dataloader.batch_size=2"]
+    given += [f"train_cfg.max_iters={iterations}", f"train_cfg.val_interval={iterations}"]
+    for split in ("train", "val", "test"):
+        loader = f"{split}_dataloader"
+        given += [f"{loader}.dataset.data_root={data}", f"{loader}.num_workers=0", f"{loader}.persistent_workers=False"]
+    if config.startswith("mask"):
+        ann_file = data / "annotations" / "instances_validation.json"
+        given += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
+    return ["--cfg-options", *given]
+
+
+def printed_scores(folder: Path) -> list[dict]:
+    """Validation scores that training logged, in order."""
+    logs = sorted(folder.glob("2*/vis_data/scalars.json"))
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    return [line for line in lines if any(score in line for score in SCORES.values())]
+
+
+@pytest.mark.parametrize("config", SCORES)
+def test_killed_training_resumes_and_its_checkpoint_scores_what_training_printed(config, shapes, tool, tmp_path):
+    work = tmp_path / "work"
+    arguments = (DEMO / f"{config}.py", "--work-dir", work)
+    process = subprocess.Popen(
+        tool.command("train", *arguments, *cfg_options(config, shapes, 1000)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    last = work / "last_checkpoint"
+    deadline = time.time() + 300
+    while not last.exists() and process.poll() is None and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    reached = int(Path(last.read_text()).stem.removeprefix("iter_"))
+
+    run = tool("train", *arguments, "--resume", *cfg_options(config, shapes, reached + 2))
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert f"resumed epoch: 0, iter: {reached}" in run.stdout + run.stderr
+    checkpoint = Path(last.read_text())
+    assert checkpoint.name == f"iter_{reached + 2}.pth"
+
+    run = tool(
+        "test", DEMO / f"{config}.py", checkpoint, "--work-dir", tmp_path / "test", *cfg_options(config, shapes, 1)
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
+    assert tested[SCORES[config]] == printed_scores(work)[-1][SCORES[config]]
+
+
+def test_help_is_the_library_s(tool):
+    assert "--auto-scale-lr" in tool("train", DEMO / "mask-rcnn_xcit-n12-p16_shapes.py", "--help").stdout
+    assert "Train a segmentor" in tool("train", DEMO / "fpn_xcit-n12-p16_shapes.py", "--help").stdout
+    assert "usage" in tool("test").stderr
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("model.backbone.arch=s13", "unknown arch 's13': choose one of n12"),
+        ("model.backbone.patch_size=7", "patch_size=7: choose one of 16, 8"),
+        ("model.backbone.arch.num_heads=3", "num_heads=3 does not divide embed_dim=32: choose a divisor"),
+        ("model.backbone.out_indices=(3,5,7,12)", "out_indices=(3, 5, 7, 12): must be"),
+        ("train_dataloader.dataset.data_root=nowhere", "the train data are not at nowhere: put or link"),
+        ("val_dataloader.dataset.data_root=nowhere", "the val data are not at nowhere: put or link"),
+    ],
+)
+@pytest.mark.parametrize("config", SCORES)
+def test_wrong_set_ups_are_one_line_and_leave_nothing(config, change, message, shapes, tool, tmp_path):
+    given = [*cfg_options(config, shapes, 1), change]
+    if "num_heads" in change:
+        given += [f"model.backbone.arch.{key}" for key in ("embed_dim=32", "depth=12", "eta=1.0")]
+        base = tmp_path / "config.py"
+        base.write_text(f"_base_ = {str(DEMO / f'{config}.py')!r}\nmodel = dict(backbone=dict(arch=dict()))\n")
+    else:
+        base = DEMO / f"{config}.py"
+    run = tool("train", base, "--work-dir", tmp_path / "work", *given)
+    assert run.returncode == 1
+    assert message in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "work").exists()
+
+
+def test_missing_config_and_checkpoint_are_one_line(shapes, tool, tmp_path):
+    run = tool("train", tmp_path / "none.py")
+    assert run.stderr.strip() == f"FileNotFoundError: no config at {tmp_path / 'none.py'}: see configs/"
+    config = DEMO / "fpn_xcit-n12-p16_shapes.py"
+    run = tool("test", config, tmp_path / "none.pth", *cfg_options(config.stem, shapes, 1))
+    assert run.stderr.strip() == f"FileNotFoundError: no checkpoint at {tmp_path / 'none.pth'}: check the path"
+
+
+def test_training_checkpoint_is_read_without_running_it(tmp_path):
+    from mmengine.logging import HistoryBuffer
+
+    class Exploit:
+        def __reduce__(self):
+            return exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",)
+
+    history = HistoryBuffer([1.0, 2.0, 3.0], [1, 1, 1])
+    torch.save(dict(message_hub=dict(loss=history), state_dict=dict(w=torch.ones(2))), tmp_path / "good.pth")
+    read = read_checkpoint(str(tmp_path / "good.pth"))
+    assert read["message_hub"]["loss"].mean() == 2.0
+    assert torch.equal(read["state_dict"]["w"], torch.ones(2))
+
+    torch.save(dict(state_dict=Exploit()), tmp_path / "bad.pth")
+    with pytest.raises(ValueError, match=r"bad.pth.*builtins.exec"):
+        read_checkpoint(str(tmp_path / "bad.pth"))
+    assert not (tmp_path / "ran").exists()
