@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from xcit_mm.checkpoint import read_checkpoint
+from xcit_mm.reading import load_from_file
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "configs" / "demo"
@@ -117,11 +117,11 @@ def test_training_checkpoint_is_read_without_running_it(tmp_path):
 
     history = HistoryBuffer([1.0, 2.0, 3.0], [1, 1, 1])
     torch.save(dict(message_hub=dict(loss=history), state_dict=dict(w=torch.ones(2))), tmp_path / "good.pth")
-    read = read_checkpoint(str(tmp_path / "good.pth"))
+    read = load_from_file(str(tmp_path / "good.pth"))
     assert read["message_hub"]["loss"].mean() == 2.0
     assert torch.equal(read["state_dict"]["w"], torch.ones(2))
 
     torch.save(dict(state_dict=Exploit()), tmp_path / "bad.pth")
     with pytest.raises(ValueError, match=r"bad.pth.*builtins.exec"):
-        read_checkpoint(str(tmp_path / "bad.pth"))
+        load_from_file(str(tmp_path / "bad.pth"))
     assert not (tmp_path / "ran").exists()

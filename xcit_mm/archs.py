@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ARCHS", "PATCH_SIZES", "Arch", "default_out_indices", "resolve_arch"]
+__all__ = ["ARCHS", "PATCH_SIZES", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
 
 PATCH_SIZES = (16, 8)
 
@@ -61,6 +61,12 @@ def resolve_arch(arch: str | Mapping) -> Arch:
             f"num_heads={own.num_heads} does not divide embed_dim={own.embed_dim}: choose a divisor of the width"
         )
     return own
+
+
+def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:
+    """Name of the published architecture of this shape, or '32x12x4' (width, depth, heads) where there is none."""
+    names = [name for name, arch in ARCHS.items() if arch[:3] == (embed_dim, depth, num_heads)]
+    return names[0] if names else f"{embed_dim}x{depth}x{num_heads}"
 
 
 def default_out_indices(depth: int) -> tuple[int, ...]:

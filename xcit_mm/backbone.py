@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .archs import PATCH_SIZES, default_out_indices, resolve_arch
+from .archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
 from .checkpoint import load_pretrained
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionCode
 from .pyramid import STRIDES, pyramid_levels
@@ -118,6 +118,12 @@ class Trunk(BaseModule):
         for module in self._frozen_modules():
             module.requires_grad_(False)
 
+    @property
+    def description(self) -> str:
+        """Architecture and patch size as `layouts.describe` tells them from a file, such as 's12/p16'."""
+        linear = " (linear)" if isinstance(self.patch_embed, LinearPatchEmbed) else ""
+        return f"{arch_name(*self.arch[:3])}/p{self.patch_size}{linear}"
+
     def _frozen_modules(self) -> list[nn.Module]:
         if self.frozen_stages < 0:
             return []
@@ -142,7 +148,7 @@ class Trunk(BaseModule):
         super().init_weights()
         for cfg in cfgs:
             if cfg["type"] == "Pretrained":
-                load_pretrained(self, cfg["checkpoint"])
+                load_pretrained(self, **{name: value for name, value in cfg.items() if name != "type"})
 
     def _check_image(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:

@@ -1,95 +1,153 @@
-"""Checkpoints: one safe reader for every way into the program, and loading that is whole or not at all."""
+"""Loading of weights that is whole or not at all."""
 
-import pickle
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import torch
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.runner import CheckpointLoader
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
-from . import safe_pickle
-from .weights import fetch
+from . import reading  # noqa: F401  registers the readers with mmengine
+from .layouts import CLASSIFIER, Weights, describe, recognise
 
-__all__ = ["load_pretrained", "read_checkpoint"]
+__all__ = ["StrictLoadHook", "load_pretrained"]
+
+# What a file for classification may lack.
+_PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
+_DENSE = ("detector", "segmentor")
 
 
-@CheckpointLoader.register_scheme(prefixes="", force=True)
-def read_checkpoint(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a local file without running anything in it.
+def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False) -> None:
+    """Fill a backbone from a checkpoint in any layout: its whole trunk, or nothing.
 
-    It takes mmengine's place as the reader of local files, so that resuming and testing from
-    checkpoints that training wrote works where `torch.load` refuses them (torch >= 2.6).
+    A dense model's file must fill the pyramid too; another's may lack it. Only what belongs to
+    classification may be left over, and blocks past the last of `out_indices`.
 
     Args:
-        filename: Path of a file that `torch.save` wrote.
-        map_location: As in `torch.load`.
+        backbone: An `XCiT`.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        use_ema: Take the `model_ema` of a training file instead of its `model`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is not a checkpoint, or not a trustworthy one.
+        ConnectionError: If it cannot be downloaded.
+        ValueError: If it does not fit the backbone, which is left as it was.
     """
+    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
     try:
-        # Not torch's own weights-only reader but a stricter one that also admits mmengine's files.
-        return torch.load(filename, map_location, pickle_module=safe_pickle, weights_only=False)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no checkpoint at {filename}: check the path") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"cannot read {filename} as a checkpoint: {error}") from error
-
-
-@CheckpointLoader.register_scheme(prefixes="xcit://")
-def read_published(filename: str, map_location: Any = "cpu") -> Any:
-    """Read `xcit://NAME`, a published file, downloaded if need be."""
-    return read_checkpoint(str(fetch(filename.removeprefix("xcit://"))), map_location)
-
-
-# What files for other tasks hold beside a trunk, and what they may lack: a pyramid.
-_CLASSIFIER = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
-_PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
-
-
-def _backbone_state(checkpoint: Mapping) -> dict[str, Tensor]:
-    """The published names of a backbone's tensors, whatever they are wrapped in."""
-    for wrapper in ("state_dict", "model"):
-        if isinstance(checkpoint.get(wrapper), Mapping):
-            checkpoint = checkpoint[wrapper]
-            break
-    inner = {key.removeprefix("backbone."): value for key, value in checkpoint.items() if key.startswith("backbone.")}
-    return inner or dict(checkpoint)
-
-
-def load_pretrained(backbone: nn.Module, source: str) -> None:
-    """Fill a backbone from a checkpoint: every parameter of the trunk, or none.
-
-    Only a pyramid may stay as it was, and only a classifier may be left over.
-
-    Args:
-        backbone: A module whose state has the published names.
-        source: A path, a URL or `xcit://NAME`.
-
-    Raises:
-        FileNotFoundError, ConnectionError: If there is no such file.
-        ValueError: If the file does not fit the backbone, which is left unchanged.
-    """
-    given = _backbone_state(CheckpointLoader.load_checkpoint(source, map_location="cpu"))
-    wanted = backbone.state_dict()
-    missing = [key for key in wanted if key not in given and not key.startswith(_PYRAMID)]
-    surplus = [key for key in given if key not in wanted and not key.startswith(_CLASSIFIER)]
-    unequal = [
-        f"{key} of {tuple(given[key].shape)}, not {tuple(wanted[key].shape)}"
-        for key in wanted
-        if key in given and given[key].shape != wanted[key].shape
-    ]
-    for problem, keys in (("lacks", missing), ("has the unknown", surplus), ("has", unequal)):
-        if keys:
-            listed = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-            raise ValueError(f"{source} does not fit the backbone: it {problem} {listed}")
-    backbone.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
-    random = [key for key in wanted if key not in given]
+        weights = recognise(content, use_ema)
+        state = _fitting_trunk(backbone, weights)
+    except ValueError as error:
+        raise ValueError(f"{checkpoint} does not fit the backbone: {error}") from None
+    backbone.load_state_dict(state, strict=False)
+    initial = [key for key in backbone.state_dict() if key not in state]
     print_log(
-        f"{source}: loaded {len(wanted) - len(random)} tensors into the backbone"
-        + (f"; {len(random)} of the pyramid keep their initial values" if random else ""),
+        f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
+        + (f"; {len(initial)} of the pyramid keep their initial values" if initial else ""),
         logger="current",
     )
+
+
+@HOOKS.register_module()
+class StrictLoadHook(Hook):
+    """Makes mmengine load a whole detector or segmentor, or raise before it loads anything.
+
+    It acts on `load_from`, testing and resuming: every parameter and buffer of the model must be in
+    the file, with its shape, and nothing may be left over. A file of a backbone alone is refused,
+    since the heads would stay random: that is what `init_cfg` is for.
+
+    Args:
+        strict_heads: False lets heads of other shapes, such as for other classes, keep their
+            initial values, and lists them.
+    """
+
+    def __init__(self, strict_heads: bool = True) -> None:
+        self.strict_heads = strict_heads
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Check the checkpoint against the model, and give its tensors their published names.
+
+        Raises:
+            ValueError: If the checkpoint does not fit, with the model as it was.
+        """
+        model = runner.model
+        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+            model = model.module
+        try:
+            weights = recognise(checkpoint)
+            if weights.task not in _DENSE:
+                raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
+            state = {f"backbone.{key}": value for key, value in _fitting_trunk(model.backbone, weights).items()}
+            state |= self._fitting_heads(model, weights)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint does not fit the model: {error}") from None
+        checkpoint["state_dict"] = state
+
+    def _fitting_heads(self, model: nn.Module, weights: Weights) -> dict[str, Tensor]:
+        wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
+        given = dict(weights.heads)
+        if not self.strict_heads:
+            other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+            for key in other:
+                # mmengine loads what is there: the model's own values keep these as they are.
+                given[key] = wanted[key]
+            if other:
+                print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
+        try:
+            _check_coverage(wanted, given, missing=wanted, surplus=given)
+        except ValueError as error:
+            raise ValueError(f"{error} (other classes? StrictLoadHook(strict_heads=False) fine-tunes)") from None
+        return given
+
+
+def _fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
+    """The tensors of `weights` for a backbone, which they fill, or an error."""
+    wanted = backbone.state_dict()
+    found, asked = describe(weights.trunk), backbone.description
+    if found != asked:
+        raise ValueError(f"the file is {found}, the config asks for {asked}")
+    dense = weights.task in _DENSE
+    unused = tuple(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth))
+    optional = unused + (() if dense else CLASSIFIER)
+    missing = wanted if dense else [key for key in wanted if not key.startswith(_PYRAMID)]
+    surplus = [key for key in weights.trunk if not (optional and key.startswith(optional))]
+    if unused:
+        # A backbone with fewer taps has fewer levels too.
+        surplus = [key for key in surplus if not key.startswith(_PYRAMID)]
+    _check_coverage(wanted, weights.trunk, missing, surplus)
+    return {key: value for key, value in weights.trunk.items() if key in wanted}
+
+
+def _check_coverage(
+    wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], missing: Iterable[str], surplus: Iterable[str]
+) -> None:
+    """Raise a ValueError that names the first keys wanted and not given, given and not wanted, or given wrongly."""
+    problems = {
+        "it lacks": [key for key in missing if key not in given],
+        "it holds the unknown": [key for key in surplus if key not in wanted],
+        "it holds": [_misfit(key, given[key], wanted[key]) for key in wanted if key in given],
+    }
+    for problem, keys in problems.items():
+        keys = [key for key in keys if key]
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            raise ValueError(f"{problem} {', '.join(keys[:3])}{more}")
+
+
+def _misfit(key: str, given: Tensor, wanted: Tensor) -> str:
+    """What is wrong with a tensor, or ''."""
+    if given.shape != wanted.shape:
+        return f"{key} of {tuple(given.shape)}, not {tuple(wanted.shape)}"
+    if given.is_floating_point() != wanted.is_floating_point():
+        return f"{key} of {given.dtype}, not {wanted.dtype}"
+    if given.is_floating_point() and not _is_finite(given):
+        return f"{key} with values that are not finite"
+    return ""
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One pass and no copy: a sum is finite only if all its terms are. A sum may overflow, though.
+    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(tensor.isfinite().all())

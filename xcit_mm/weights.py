@@ -7,7 +7,7 @@ from urllib.error import URLError
 import torch
 from mmengine import dist
 
-__all__ = ["PUBLISHED", "fetch", "local_path"]
+__all__ = ["PUBLISHED", "download", "fetch", "folder", "local_path"]
 
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
 _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
@@ -30,41 +30,51 @@ PUBLISHED: dict[str, str] = _published()
 
 
 def local_path(name: str) -> Path:
-    """Where the file of a published name is kept: `$XCIT_MM_WEIGHTS`, or else torch hub's folder.
+    """Where the file of a published name is kept.
 
     Raises:
         ValueError: If the name is not a published one.
     """
     if name not in PUBLISHED:
-        raise ValueError(
-            f"xcit://{name} is not a published name: see xcit_mm.weights.PUBLISHED, e.g. {next(iter(PUBLISHED))}"
-        )
-    folder = os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")
-    return Path(folder).expanduser() / f"{name}.pth"
+        raise ValueError(f"{name!r} is not a published name: run python tools/weights.py list")
+    return folder() / f"{name}.pth"
+
+
+def folder() -> Path:
+    """Where downloads are kept: `$XCIT_MM_WEIGHTS`, or else torch hub's folder."""
+    return Path(os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")).expanduser()
 
 
 def fetch(name: str) -> Path:
     """Path of a published file, downloaded first if it is not there yet.
-
-    The download shows its progress and takes its name only when complete. Of several processes the
-    first one downloads and the others wait.
 
     Raises:
         ValueError: If the name is not a published one.
         ConnectionError: If the file is not there and cannot be downloaded.
     """
     path = local_path(name)
+    download(PUBLISHED[name], path)
+    return path
+
+
+def download(url: str, path: Path) -> None:
+    """Download a file that is not there yet, with a progress bar.
+
+    It takes its name only when complete. Of several processes the first one downloads while the others wait.
+
+    Raises:
+        ConnectionError: If it cannot be downloaded.
+    """
     if dist.get_rank() > 0:
         dist.barrier()
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(PUBLISHED[name], str(path))
+            torch.hub.download_url_to_file(url, str(path))
     except URLError as error:
         raise ConnectionError(
-            f"cannot download {PUBLISHED[name]} ({error.reason}): download it elsewhere and put it at {path}"
+            f"cannot download {url} ({error.reason}): download it elsewhere and put it at {path}"
         ) from error
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
-    return path

@@ -7,6 +7,7 @@ _base_ = [
     "mmdet::_base_/default_runtime.py",
 ]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
+custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
 
 model = dict(backbone=dict(_delete_=True, type="XCiT"))
 

@@ -6,6 +6,7 @@ _base_ = [
     "mmseg::_base_/default_runtime.py",
 ]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
+custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
 
 train_dataloader = dict(batch_size=2)
 

@@ -1,6 +1,7 @@
 # Semantic FPN + XCiT-N12/16 from scratch in 300 iterations of 8 crops of 256x256: minutes on a laptop.
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
+custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
 
 crop_size = (256, 256)
 model = dict(

@@ -1,0 +1,98 @@
+"""Look into, convert, list and download XCiT weights.
+
+    python tools/weights.py inspect FILE
+    python tools/weights.py convert FILE OUT --to official|timm|mmpretrain|safetensors
+    python tools/weights.py list
+    python tools/weights.py fetch NAME
+
+FILE is a path, a URL or xcit://NAME.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from mmengine.runner import CheckpointLoader
+
+import xcit_mm  # noqa: F401  registers the readers
+from xcit_mm.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
+from xcit_mm.weights import PUBLISHED, fetch, local_path
+
+
+def read(args: argparse.Namespace) -> Weights:
+    return recognise(CheckpointLoader.load_checkpoint(args.file, map_location="cpu", logger="silent"), args.ema)
+
+
+def inspect(args: argparse.Namespace) -> None:
+    weights = read(args)
+    tensors = {**weights.trunk, **weights.heads}
+    dtypes = sorted(
+        {str(value.dtype).removeprefix("torch.") for value in tensors.values() if value.is_floating_point()}
+    )
+    learned = sum(v.numel() for k, v in tensors.items() if not k.endswith(("running_mean", "running_var", "_tracked")))
+    print(f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else ""))
+    print(f"task        {weights.task}")
+    print(f"arch/patch  {describe(weights.trunk)}")
+    print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(dtypes)}")
+    print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
+    print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")
+    for key, value in weights.metadata.items():
+        value = vars(value) if hasattr(value, "__dict__") else value
+        text = " ".join(str(value).split())
+        print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
+
+
+def convert(args: argparse.Namespace) -> None:
+    out = Path(args.out)
+    if out.exists():
+        raise FileExistsError(f"{out} exists: remove it or choose another name")
+    layout = "official" if args.to == "safetensors" else args.to
+    content = export(read(args), layout)
+    partial = out.with_name(out.name + ".partial")
+    if args.to == "safetensors" or out.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        flat = content.get("state_dict") or content.get("model") or content
+        save_file({key: value.contiguous() for key, value in flat.items()}, partial)
+    else:
+        torch.save(content, partial)
+    partial.rename(out)
+    print(f"{out} ({args.to} layout)")
+
+
+def list_names(args: argparse.Namespace) -> None:
+    for name, url in PUBLISHED.items():
+        print(f"xcit://{name:42} {'here    ' if local_path(name).exists() else 'not here'}  {url}")
+
+
+def fetch_name(args: argparse.Namespace) -> None:
+    print(fetch(args.name.removeprefix("xcit://")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    files = argparse.ArgumentParser(add_help=False)
+    files.add_argument("file", help="a path, a URL or xcit://NAME")
+    files.add_argument("--ema", action="store_true", help="take model_ema of a training file")
+    command = commands.add_parser("inspect", parents=[files], help="say what a file holds")
+    command.set_defaults(run=inspect)
+    command = commands.add_parser("convert", parents=[files], help="write a trunk in another layout")
+    command.add_argument("out", help="file to write; .safetensors is written in that format")
+    command.add_argument("--to", choices=[*LAYOUTS, "safetensors"], required=True)
+    command.set_defaults(run=convert)
+    command = commands.add_parser("list", help="print the published names")
+    command.set_defaults(run=list_names)
+    command = commands.add_parser("fetch", help="download a published file")
+    command.add_argument("name")
+    command.set_defaults(run=fetch_name)
+    args = parser.parse_args()
+    try:
+        args.run(args)
+    except (ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
