@@ -1,5 +1,6 @@
 """Two gloo processes on CPU train each task with find_unused_parameters=False."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,7 @@ def make_batch(task: str) -> dict:
     return dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=samples)
 
 
-def train_two_steps(rank: int, task: str, store: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def train_two_steps(rank: int, task: str) -> None:
     torch.manual_seed(0)
     model = MMDistributedDataParallel(build(task).train(), find_unused_parameters=False, broadcast_buffers=False)
     optimizer = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
@@ -74,9 +73,24 @@ def train_two_steps(rank: int, task: str, store: str) -> None:
         mean = p.detach().clone()
         torch.distributed.all_reduce(mean)
         torch.testing.assert_close(p.detach(), mean / 2, msg=f"{name} differs between the processes")
+
+
+def run_process(rank: int, task: str, store: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    train_two_steps(rank, task)
+    # The model is gone, and both processes are here, before the group they share goes.
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes(task, tmp_path):
-    mp.spawn(train_two_steps, (task, str(tmp_path / "store")), nprocs=2)
+    processes = mp.spawn(run_process, (task, str(tmp_path / "store")), nprocs=2, join=False)
+    try:
+        deadline = time.time() + 240
+        while not processes.join(timeout=5):  # raises what a process raised
+            assert time.time() < deadline, "the processes hang"
+    finally:
+        for process in processes.processes:
+            process.kill()

@@ -32,6 +32,7 @@ _MMPRETRAIN_INFIXES = {
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
+_TELLING = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
 _CLASS_QKV = re.compile(r"(cls_attn_blocks\.\d+\.attn)\.qkv\.(weight|bias)")
 
 
@@ -82,7 +83,7 @@ def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
         inner = {**inner, **outer} if inner else state
         outer = {}
     trunk, layout = _published_names(inner)
-    if "blocks.0.attn.temperature" not in trunk:
+    if not any(key.startswith("blocks.") for key in trunk):
         raise ValueError(f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} are of no known layout")
     if task == "backbone" and "cls_token" in trunk:
         task = "classifier"
@@ -90,12 +91,19 @@ def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
 
 
 def describe(trunk: Mapping[str, Tensor]) -> str:
-    """Architecture and patch size of a trunk by its shapes, such as 's12/p16' or '32x12x4/p8' (width, depth, heads)."""
-    width = trunk["blocks.0.norm1.weight"].shape[0]
-    depth = 1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
-    heads = trunk["blocks.0.attn.temperature"].shape[0]
-    if "patch_embed.proj.weight" in trunk:
-        patch = f"{trunk['patch_embed.proj.weight'].shape[-1]} (linear)"
+    """Architecture and patch size of a trunk by its shapes, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
+
+    Raises:
+        ValueError: If a tensor that tells them is missing.
+    """
+    for key in _TELLING:
+        if key not in trunk:
+            raise ValueError(f"it lacks {key}")
+    width, heads = (trunk[key].numel() for key in _TELLING)
+    depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
+    linear = trunk.get("patch_embed.proj.weight")
+    if linear is not None and linear.dim() == 4:
+        patch = f"{linear.shape[-1]} (linear)"
     else:
         # A stem of n convolutions halves the size n times.
         patch = str(2 ** sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk))
