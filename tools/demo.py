@@ -72,9 +72,9 @@ def run_task(config_name: str) -> tuple[dict[str, float], dict[str, float], list
     return before, after, [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
-def draw_predictions(path: Path, count: int = 4) -> None:
+def draw_predictions(path: Path, count: int = 3) -> None:
     """Truth (left) beside prediction (right) of a few held-out images, a row a task."""
-    figure, axes = plt.subplots(len(TASKS), count, figsize=(4 * count, 2.2 * len(TASKS)), layout="constrained")
+    figure, axes = plt.subplots(len(TASKS), count, figsize=(5 * count, 2.8 * len(TASKS)), layout="constrained")
     for row, (task, (config_name, _)) in zip(axes, TASKS.items(), strict=True):
         for number, axis in enumerate(row):
             picture = newest(OUT / config_name / "pictures", f"**/*{number:05}.jpg*")

@@ -35,6 +35,10 @@ param_scheduler = [
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=300, val_interval=300)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
-default_hooks = dict(logger=dict(interval=10), checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1))
+default_hooks = dict(
+    logger=dict(interval=10),
+    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1),
+    visualization=dict(score_thr=0.5),
+)
 log_processor = dict(window_size=10, by_epoch=False)
 randomness = dict(seed=0)

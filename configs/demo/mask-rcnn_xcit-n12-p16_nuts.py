@@ -6,7 +6,7 @@ model = dict(roi_head=dict(bbox_head=dict(num_classes=3), mask_head=dict(num_cla
 dataset = dict(
     type="CocoDataset",
     data_root="data/nuts",
-    metainfo=dict(classes=("date", "fig", "hazelnut"), palette=[[220, 60, 60], [80, 200, 80], [70, 130, 230]]),
+    metainfo=dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)]),
 )
 train_dataloader = dict(
     dataset=dict(

@@ -8,7 +8,7 @@ dataset = dict(
     data_root="data/shapes",
     metainfo=dict(
         classes=("circle", "square", "triangle", "star"),
-        palette=[[230, 60, 50], [150, 210, 60], [50, 190, 220], [170, 80, 220]],
+        palette=[(230, 60, 50), (150, 210, 60), (50, 190, 220), (170, 80, 220)],
     ),
 )
 train_dataloader = dict(
@@ -39,5 +39,11 @@ val_dataloader = dict(
     )
 )
 test_dataloader = val_dataloader
+
+train_cfg = dict(max_iters=240, val_interval=240)
+param_scheduler = [
+    dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=30),
+    dict(type="CosineAnnealingLR", by_epoch=False, begin=30, end=240),
+]
 val_evaluator = dict(ann_file="data/shapes/annotations/instances_validation.json")
 test_evaluator = val_evaluator
