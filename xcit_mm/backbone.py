@@ -1,43 +1,22 @@
 """The XCiT backbone: stem, blocks, taps and pyramid."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import torch
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from .archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
 from .checkpoint import load_pretrained
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionCode
 from .pyramid import STRIDES, pyramid_levels
+from .recompute import recompute
 
 __all__ = ["Trunk", "XCiT"]
 
 MIN_SIZE = 32  # pixels; the coarsest level has one cell
-
-
-@contextmanager
-def _frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Keep BatchNorm from counting a batch twice when checkpointing runs a block again."""
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()
-    try:
-        yield
-    finally:
-        for norm, (momentum, count) in zip(norms, kept, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, count
-
-
-def _checkpoint_contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    return nullcontext(), _frozen_statistics(block)
 
 
 class Trunk(BaseModule):
@@ -65,6 +44,7 @@ class Trunk(BaseModule):
         norm_eval: bool = False,
         frozen_stages: int = -1,
         with_cp: bool = False,
+        attn_form: str = "auto",
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -108,6 +88,7 @@ class Trunk(BaseModule):
                 drop_rate=drop_rate,
                 attn_drop_rate=attn_drop_rate,
                 drop_path_rate=drop_path_rate,
+                attn_form=attn_form,
             )
             for _ in range(depth)
         )
@@ -179,11 +160,7 @@ class Trunk(BaseModule):
         x = self.pos_drop(x)
         maps = []
         for index, block in enumerate(self.blocks):
-            if self.with_cp and torch.is_grad_enabled():
-                contexts = partial(_checkpoint_contexts, block)
-                x = checkpoint(block, x, height, width, use_reentrant=False, context_fn=contexts)
-            else:
-                x = block(x, height, width)
+            x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
             if index in self.out_indices:
                 maps.append(x.transpose(1, 2).unflatten(2, (height, width)))
         return tuple(maps)
@@ -216,6 +193,8 @@ class XCiT(Trunk):
         norm_eval: Whether BatchNorm keeps its running statistics in training.
         frozen_stages: -1: train all; 0: freeze the stem and the position code; n: also the first n blocks.
         with_cp: Whether to recompute each block in the backward pass instead of keeping its activations.
+        attn_form: 'auto', 'plain', 'gram' or 'covariance': one function, computed in the order that is
+            fastest for the image's size, or in the given one; see `xcit_mm.attention.XCA`.
         init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
 
     Raises:
@@ -234,6 +213,27 @@ class XCiT(Trunk):
         for name, level in levels.items():
             self.add_module(name, level)
 
+    def fold_batch_norm(self) -> "XCiT":
+        """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; returns self.
+
+        Exact but for rounding. The BatchNorm of LPI stays: it stands between a GELU and a padded
+        convolution. A folded model has other parameter names and cannot be trained on.
+
+        Raises:
+            RuntimeError: If the model is in training mode.
+        """
+        if self.training:
+            raise RuntimeError("fold_batch_norm needs the running statistics: call eval() first")
+        parents = [*self.patch_embed.modules(), *(getattr(self, name) for name in self._level_names)]
+        for parent in parents:
+            if not isinstance(parent, nn.Sequential):
+                continue
+            for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
+                if isinstance(norm, _BatchNorm):
+                    _fold(conv, norm)
+                    parent[int(name)] = nn.Identity()
+        return self
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Pyramid of an image, finest map first; raises as `Trunk.forward`."""
         maps = super().forward(x)
@@ -246,3 +246,13 @@ def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...
     if not indices or not increasing or indices[0] < 0 or indices[-1] >= depth:
         raise ValueError(f"out_indices={indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
     return indices
+
+
+def _fold(conv: nn.Conv2d | nn.ConvTranspose2d, norm: _BatchNorm) -> None:
+    """Make a convolution do the BatchNorm that follows it."""
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    bias = 0 if conv.bias is None else conv.bias
+    out_axis = 1 if conv.transposed else 0
+    shape = [-1 if axis == out_axis else 1 for axis in range(4)]
+    conv.weight = nn.Parameter((conv.weight * scale.view(shape)).detach())
+    conv.bias = nn.Parameter((norm.bias + (bias - norm.running_mean) * scale).detach())

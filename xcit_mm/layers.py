@@ -9,6 +9,8 @@ from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
 from .attention import XCA
+from .chunks import in_chunks
+from .recompute import recompute
 
 __all__ = ["LPI", "MLP", "Block", "ConvPatchEmbed", "LinearPatchEmbed", "PositionCode"]
 
@@ -47,7 +49,8 @@ class ConvPatchEmbed(nn.Module):
             in_channels, channels = channels, 2 * channels
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x)
+        # In this layout the map that comes out is a contiguous list of tokens.
+        return self.proj(x.contiguous(memory_format=torch.channels_last))
 
 
 class LinearPatchEmbed(nn.Module):
@@ -111,20 +114,24 @@ class LPI(nn.Module):
 
     def __init__(self, dim: int, norm_cfg: dict) -> None:
         super().__init__()
+        # mmcv's fuse_conv_bn goes by the order of registration and would fold a BatchNorm that comes
+        # after conv1 into it, past the GELU between them.
+        self.bn = build_norm_layer(norm_cfg, dim)[1]
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.act = nn.GELU()
-        self.bn = build_norm_layer(norm_cfg, dim)[1]
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # Tokens are a channels-last map already: both reshapes are views.
         x = x.transpose(1, 2).unflatten(2, (height, width))
-        x = self.conv2(self.bn(self.act(self.conv1(x))))
-        return x.flatten(2).transpose(1, 2)
+        return recompute(self, self._interact, x).flatten(2).transpose(1, 2)
+
+    def _interact(self, x: Tensor) -> Tensor:
+        return self.conv2(self.bn(self.act(self.conv1(x))))
 
 
 class MLP(nn.Module):
-    """Two linear layers with an exact GELU between them. Shape: (..., C) -> (..., C)."""
+    """Two linear layers with an exact GELU between them. Shape: (B, N, C) -> (B, N, C)."""
 
     def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
         super().__init__()
@@ -134,7 +141,14 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+        return in_chunks(self._map, x)
+
+    def _map(self, x: Tensor) -> Tensor:
+        return recompute(self, self._project, self.fc1(x))
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        # Recomputed up to the input of fc2: the second product is not done again.
+        return self.drop(self.fc2(self.drop(self.act(hidden))))
 
 
 class Block(nn.Module):
@@ -151,6 +165,7 @@ class Block(nn.Module):
         drop_rate: Dropout probability in the MLP and after the attention's projection.
         attn_drop_rate: Dropout probability of the attention matrix.
         drop_path_rate: Probability that a sample skips a residual branch.
+        attn_form: How the attention is computed, see `XCA`.
     """
 
     def __init__(
@@ -163,11 +178,12 @@ class Block(nn.Module):
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
+        attn_form: str = "auto",
     ) -> None:
         super().__init__()
         # norm2 is the MLP's and norm3 the LPI's, though LPI runs first: the published numbering.
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = XCA(dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate)
+        self.attn = XCA(dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate, form=attn_form)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
         self.local_mp = LPI(dim, norm_cfg)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)

@@ -1,0 +1,41 @@
+"""Trading time for memory in training: what is cheap is computed again in the backward pass instead of kept."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["recompute"]
+
+
+def recompute(module: nn.Module, function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """`function(*args)`, keeping only `args` for the backward pass, which calls the function again.
+
+    BatchNorm in `module`, to which the function belongs, counts the batch once. torch.compile
+    decides for itself what to keep, so the function is called plainly there.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return function(*args)
+    return checkpoint(function, *args, use_reentrant=False, context_fn=partial(_contexts, module))
+
+
+def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    return nullcontext(), _frozen_statistics(module)
+
+
+@contextmanager
+def _frozen_statistics(module: nn.Module) -> Iterator[None]:
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
