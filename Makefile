@@ -15,7 +15,7 @@ $(READY): requirements/runtime.txt requirements/build.txt requirements/mm.txt re
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
 	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/tests.txt
-	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@
 

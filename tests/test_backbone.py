@@ -6,7 +6,9 @@ from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.archs import ARCHS, default_out_indices
+from xcit_mm.chunks import in_chunks
 from xcit_mm.layers import PositionCode
+from xcit_mm.pyramid import Upsample2x
 
 # Small in every way, but a real XCiT: the tests' own architecture.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
@@ -176,6 +178,69 @@ class TestPrecision:
         with torch.inference_mode():
             model(torch.randn(2, 3, 64, 64))
         model(torch.randn(2, 3, 64, 64))[0].sum().backward()
+
+
+class TestFolding:
+    @pytest.mark.parametrize("patch_size", [16, 8])
+    def test_folded_batch_norm_changes_nothing_but_time(self, patch_size):
+        model = fill(XCiT(TINY, patch_size, norm_cfg=BN))
+        x = image(75, 101).float()
+        with torch.inference_mode():
+            before = model(x)
+            assert model.fold_batch_norm() is model
+            for a, b in zip(before, model(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        left = [name for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)]
+        assert left == [f"blocks.{i}.local_mp.bn" for i in range(6)]
+
+    def test_needs_eval(self):
+        with pytest.raises(RuntimeError, match=r"eval\(\)"):
+            XCiT(TINY).train().fold_batch_norm()
+
+    def test_openmmlab_s_own_folding_does_no_harm(self):
+        from mmcv.cnn import fuse_conv_bn
+
+        model = fill(XCiT(TINY, norm_cfg=BN))
+        x = image(64, 96).float()
+        with torch.inference_mode():
+            for a, b in zip(model(x), fuse_conv_bn(model)(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_upsampling_is_a_transposed_convolution():
+    layer = Upsample2x(8)
+    x = torch.randn(2, 8, 5, 7)
+    torch.testing.assert_close(layer(x), nn.ConvTranspose2d.forward(layer, x))
+
+
+@pytest.mark.parametrize("shape", [(1, 5000, 8), (2, 40, 60, 8)])
+def test_inference_in_chunks_is_the_whole(shape):
+    layer = nn.Linear(8, 8)
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(in_chunks(layer, x), layer(x))
+
+
+def test_training_keeps_a_fraction_of_what_plain_modules_would():
+    """Bytes kept for backward at 2x800x1344 against the trunk's own maps: none of the hidden ones twice."""
+
+    def saved(**kwargs) -> float:
+        kept, model = {}, XCiT("n12", norm_cfg=BN, **kwargs)
+        own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+
+        def pack(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            maps = model(torch.randn(1, 3, 512, 512))
+        del maps
+        return sum(size for pointer, size in kept.items() if pointer not in own) / (1024 * 128 * 4)
+
+    # In units of tokens x channels: 13 a block (input, 3 norms' outputs, 2 residual sums, 3 branches
+    # and 4 of the MLP's hidden map), and the stem and the pyramid.
+    assert saved() < 12 * 14 + 70
+    assert saved(with_cp=True) < 12 * 1.5 + 70
 
 
 class TestRegistry:
