@@ -1,9 +1,9 @@
-# make demo · make test · make lint: each sets up .venv first, if it is not there.
+# make demo · make test · make lint · make bench: each sets up .venv first, if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo test test-slow lint bench clean
 
 setup: $(READY)
 
@@ -31,6 +31,19 @@ test-slow: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# Peers are measured where installed: make bench BENCH_PYTHON=python, in an environment that has them.
+BENCH_PYTHON ?= $(BIN)/python
+BENCH := $(BENCH_PYTHON) tools/benchmark.py
+PEERS := timm mmpretrain swin-t pvt-small resnet-50
+
+bench: $(READY)
+	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
+	$(BENCH) --models xcit-auto xcit-plain --patch-size 8 --repeats 3 --out docs/benchmark/2-forward-p8
+	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
+	$(BENCH) --models xcit-auto xcit-plain timm swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
+		--out docs/benchmark/4-resolution
+	cat docs/benchmark/*.md > docs/benchmark.md
 
 clean:
 	rm -rf .venv

@@ -87,12 +87,11 @@ def test_help_is_the_library_s(tool):
 @pytest.mark.parametrize("config", SCORES)
 def test_wrong_set_ups_are_one_line_and_leave_nothing(config, change, message, shapes, tool, tmp_path):
     given = [*cfg_options(config, shapes, 1), change]
+    base = DEMO / f"{config}.py"
     if "num_heads" in change:
-        given += [f"model.backbone.arch.{key}" for key in ("embed_dim=32", "depth=12", "eta=1.0")]
         base = tmp_path / "config.py"
-        base.write_text(f"_base_ = {str(DEMO / f'{config}.py')!r}\nmodel = dict(backbone=dict(arch=dict()))\n")
-    else:
-        base = DEMO / f"{config}.py"
+        arch = "dict(_delete_=True, embed_dim=32, depth=12, num_heads=4, eta=1.0)"
+        base.write_text(f"_base_ = {str(DEMO / f'{config}.py')!r}\nmodel = dict(backbone=dict(arch={arch}))\n")
     run = tool("train", base, "--work-dir", tmp_path / "work", *given)
     assert run.returncode == 1
     assert message in run.stderr

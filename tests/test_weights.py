@@ -347,7 +347,8 @@ class TestWholeModels:
 
         task = "mask-rcnn" if "maskrcnn" in file else "fpn"
         cfg = Config.fromfile(Path(__file__).parents[1] / f"configs/demo/{task}_xcit-n12-p16.py")
-        backbone = dict(arch=PICO, patch_size=int(file.rpartition("_p")[2]), norm_cfg=dict(type="BN"))
+        cfg.model.backbone.arch = PICO
+        backbone = dict(patch_size=int(file.rpartition("_p")[2]), norm_cfg=dict(type="BN"))
         if task == "fpn":
             heads = dict(decode_head=dict(in_channels=[32] * 4, channels=16, num_classes=150))
             neck = dict(in_channels=[32] * 4, out_channels=32)

@@ -5,7 +5,8 @@
 Runs of the models alternate, so that a machine that slows down slows all alike; the table gives the
 median and the range. Memory on a GPU is the peak that torch allocated; on CPU, how far the peak of a
 fresh process lies above that process with the model and the image in it. `saved` is what the
-forward pass keeps for backward. Writes OUT.md, OUT.csv and, for several sizes, OUT.png.
+forward pass keeps for backward. Writes OUT.md, OUT.csv and, for several sizes, the pictures OUT.png
+and OUT-table.png.
 """
 
 import argparse
@@ -269,6 +270,29 @@ def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
+def draw_table(rows: list[Result], path: Path) -> None:
+    """Images a second, and memory where measured, by model and resolution (the paper's Table D.5)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    sizes, models = (list(dict.fromkeys(row[key] for row in rows)) for key in ("size", "model"))
+    by_place = {(row["model"], row["size"]): row for row in rows}
+    columns = {"im/s": lambda row: f"{1e3 / row['median_ms']:.2f}"}
+    if "peak_mb" in rows[0]:
+        columns["MB"] = lambda row: f"{row['peak_mb']:.0f}"
+    header = [f"{size}\n{name}" for size in sizes for name in columns]
+    cells = [[write(by_place[model, size]) for size in sizes for write in columns.values()] for model in models]
+    figure, axis = plt.subplots(figsize=(1.2 + 0.85 * len(header), 0.8 + 0.35 * len(models)), layout="constrained")
+    axis.axis("off")
+    table = axis.table(cells, rowLabels=models, colLabels=header, loc="center")
+    table.scale(1, 1.5)
+    for column in range(len(header)):
+        table[0, column].set_height(2 * table[1, column].get_height())
+    figure.savefig(path, dpi=100)
+
+
 def megapixels(size: str) -> float:
     height, width = map(int, size.split("x"))
     return height * width / 1e6
@@ -314,6 +338,7 @@ def main() -> None:
             writer.writerows(rows)
         if len(args.sizes) > 1:
             draw(rows, args, args.out.with_suffix(".png"))
+            draw_table(rows, args.out.with_name(f"{args.out.name}-table.png"))
 
 
 if __name__ == "__main__":

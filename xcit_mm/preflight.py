@@ -53,8 +53,8 @@ def check_data(cfg: Config, splits: Iterable[str]) -> None:
 def _data_paths(cfg: Config, split: str) -> Iterator[str]:
     for dataset in _leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
         root = dataset.get("data_root") or ""
-        parts = ["", *(dataset.get("data_prefix") or {}).values(), dataset.get("ann_file")]
-        yield from (os.path.join(root, part) for part in parts if part is not None and (root or part))
+        parts = [*(dataset.get("data_prefix") or {}).values(), dataset.get("ann_file")]
+        yield from [root] * bool(root) + [os.path.join(root, part) for part in parts if part]
     evaluators = cfg.get(f"{split}_evaluator") or {}
     for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
         if evaluator.get("ann_file"):
