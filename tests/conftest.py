@@ -30,8 +30,8 @@ class Tool:
     def command(self, name: str, *args: object) -> list[str]:
         return [sys.executable, "-W", "ignore", str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
 
-    def __call__(self, name: str, *args: object) -> subprocess.CompletedProcess:
-        return subprocess.run(self.command(name, *args), cwd=self.cwd, capture_output=True, text=True, timeout=600)
+    def __call__(self, name: str, *args: object, timeout: float = 600) -> subprocess.CompletedProcess:
+        return subprocess.run(self.command(name, *args), cwd=self.cwd, capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.fixture

@@ -95,6 +95,17 @@ class TestLayouts:
             recognise(dict(model=official(16)), use_ema=True)
 
 
+def test_init_cfg_takes_no_prefix():
+    with pytest.raises(ValueError, match=r"init_cfg with checkpoint, prefix: .*recognised"):
+        XCiT(MINI, init_cfg=dict(type="Pretrained", checkpoint="file.pth", prefix="backbone."))
+
+
+def test_other_initialisers_are_mmengine_s():
+    model = XCiT(MINI, init_cfg=[dict(type="Constant", layer="Linear", val=0.5)])
+    model.init_weights()
+    assert (model.blocks[0].mlp.fc1.weight == 0.5).all()
+
+
 def mutilated(name: str) -> object:
     """Content of a file that must be refused."""
     state = official(16)

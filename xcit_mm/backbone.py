@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from mmengine.model import BaseModule
+from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -48,6 +49,7 @@ class Trunk(BaseModule):
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
+        _split_init_cfg(init_cfg)  # raises now what would else come after the data is read
         self.arch = resolve_arch(arch)
         if patch_size not in PATCH_SIZES:
             raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
@@ -124,12 +126,11 @@ class Trunk(BaseModule):
 
     def init_weights(self) -> None:
         """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing."""
-        cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
-        self.init_cfg = [cfg for cfg in cfgs if cfg["type"] != "Pretrained"]
+        others, pretrained = _split_init_cfg(self.init_cfg)
+        self.init_cfg = others
         super().init_weights()
-        for cfg in cfgs:
-            if cfg["type"] == "Pretrained":
-                load_pretrained(self, **{name: value for name, value in cfg.items() if name != "type"})
+        for options in pretrained:
+            load_pretrained(self, **options)
 
     def _check_image(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:
@@ -238,6 +239,19 @@ class XCiT(Trunk):
         """Pyramid of an image, finest map first; raises as `Trunk.forward`."""
         maps = super().forward(x)
         return tuple(getattr(self, name)(m) for name, m in zip(self._level_names, maps, strict=True))
+
+
+def _split_init_cfg(init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
+    """Initialisations that are mmengine's to do, and the options of those from a checkpoint, which are ours."""
+    cfgs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
+    ours = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
+    options = [{name: value for name, value in cfg.items() if name != "type"} for cfg in ours]
+    for cfg in options:
+        if "checkpoint" not in cfg or not set(cfg) <= {"checkpoint", "use_ema"}:
+            raise ValueError(
+                f"init_cfg with {', '.join(cfg)}: give checkpoint and, if need be, use_ema; the rest is recognised"
+            )
+    return [cfg for cfg in cfgs if cfg not in ours], options
 
 
 def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
