@@ -96,6 +96,20 @@ def test_position_code_is_the_projection_of_the_concatenated_codes():
     torch.testing.assert_close(code(5, 7), expected)
 
 
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("patch_size", [16, 8])
+def test_maps_are_contiguous(patch_size, train):
+    """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would learn nothing."""
+    model = XCiT(TINY, patch_size).train(train)
+    assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101)))
+
+
+def test_own_arch_and_norm_in_other_spellings():
+    model = XCiT(dict(TINY, eta=1), norm_cfg=dict(type="BN", track_running_stats=False), with_cp=True)
+    sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    assert model.blocks[0].gamma1.dtype == torch.float32
+
+
 class TestModes:
     def test_eval_and_train_return_self(self):
         model = XCiT(TINY)
@@ -268,6 +282,7 @@ class TestRegistry:
         (dict(out_indices=(5, 3)), "increasing"),
         (dict(out_indices=(3, 3)), "increasing"),
         (dict(out_indices=()), "increasing"),
+        (dict(out_indices=5), "out_indices=5.*increasing"),
         (dict(out_indices=(0, 1, 2, 3, 4)), "at most 4"),
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),

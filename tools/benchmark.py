@@ -247,7 +247,19 @@ def markdown(rows: list[Result], args: argparse.Namespace) -> str:
         cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
         lines.append(f"| {' | '.join(cells)} |")
     what = f"{args.mode}, batch {args.batch}, {args.dtype}, XCiT {args.arch}/p{args.patch_size}"
-    return "\n".join([f"{what}; {args.repeats} alternating runs; {environment(args)}", "", *lines, ""])
+    return "\n".join([f"{what}; {args.repeats} alternating runs; {environment(args)}", "", *lines, "", ""])
+
+
+def write(rows: list[Result], args: argparse.Namespace) -> None:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".md").write_text(markdown(rows, args))
+    with args.out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    if len(args.sizes) > 1:
+        draw(rows, args, args.out.with_suffix(".png"))
+        draw_table(rows, args.out.with_name(f"{args.out.name}-table.png"))
 
 
 def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
@@ -327,18 +339,9 @@ def main() -> None:
     for size in args.sizes:
         print(f"\n{size[0]}x{size[1]}", file=sys.stderr)
         rows += measure(size, args)
-    text = markdown(rows, args)
-    print(f"\n\n{text}")
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.with_suffix(".md").write_text(text)
-        with args.out.with_suffix(".csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        if len(args.sizes) > 1:
-            draw(rows, args, args.out.with_suffix(".png"))
-            draw_table(rows, args.out.with_name(f"{args.out.name}-table.png"))
+        if args.out:  # after every size: a run that is stopped keeps what it has measured
+            write(rows, args)
+    print(f"\n\n{markdown(rows, args)}")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,13 @@ def convert(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it or choose another name")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {out.parent}: make it first")
+    weights = read(args)
+    if args.backbone:
+        weights.heads.clear()
     layout = "official" if args.to == "safetensors" else args.to
-    content = export(read(args), layout)
+    content = export(weights, layout)
     partial = out.with_name(out.name + ".partial")
     if args.to == "safetensors" or out.suffix == ".safetensors":
         from safetensors.torch import save_file
@@ -81,6 +86,7 @@ def main() -> None:
     command = commands.add_parser("convert", parents=[files], help="write a trunk in another layout")
     command.add_argument("out", help="file to write; .safetensors is written in that format")
     command.add_argument("--to", choices=[*LAYOUTS, "safetensors"], required=True)
+    command.add_argument("--backbone", action="store_true", help="leave the heads of a detector or segmentor out")
     command.set_defaults(run=convert)
     command = commands.add_parser("list", help="print the published names")
     command.set_defaults(run=list_names)

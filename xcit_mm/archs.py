@@ -60,7 +60,7 @@ def resolve_arch(arch: str | Mapping) -> Arch:
         raise ValueError(
             f"num_heads={own.num_heads} does not divide embed_dim={own.embed_dim}: choose a divisor of the width"
         )
-    return own
+    return own._replace(eta=float(own.eta))
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:

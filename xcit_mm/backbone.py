@@ -101,11 +101,10 @@ class Trunk(BaseModule):
         for module in self._frozen_modules():
             module.requires_grad_(False)
 
-    @property
-    def description(self) -> str:
-        """Architecture and patch size as `layouts.describe` tells them from a file, such as 's12/p16'."""
+    def describe(self, depth: int) -> str:
+        """Architecture, at this depth, and patch size as `layouts.describe` tells them from a file: 's12/p16'."""
         linear = " (linear)" if isinstance(self.patch_embed, LinearPatchEmbed) else ""
-        return f"{arch_name(*self.arch[:3])}/p{self.patch_size}{linear}"
+        return f"{arch_name(self.arch.embed_dim, depth, self.arch.num_heads)}/p{self.patch_size}{linear}"
 
     def _frozen_modules(self) -> list[nn.Module]:
         if self.frozen_stages < 0:
@@ -127,10 +126,16 @@ class Trunk(BaseModule):
     def init_weights(self) -> None:
         """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing."""
         others, pretrained = _split_init_cfg(self.init_cfg)
-        self.init_cfg = others
-        super().init_weights()
-        for options in pretrained:
-            load_pretrained(self, **options)
+        given, self.init_cfg = self.init_cfg, others
+        try:
+            super().init_weights()
+            for options in pretrained:
+                load_pretrained(self, **options)
+        except Exception:
+            self.is_init = False  # a second call must try again
+            raise
+        finally:
+            self.init_cfg = given
 
     def _check_image(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:
@@ -238,7 +243,8 @@ class XCiT(Trunk):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Pyramid of an image, finest map first; raises as `Trunk.forward`."""
         maps = super().forward(x)
-        return tuple(getattr(self, name)(m) for name, m in zip(self._level_names, maps, strict=True))
+        # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides say.
+        return tuple(getattr(self, name)(m).contiguous() for name, m in zip(self._level_names, maps, strict=True))
 
 
 def _split_init_cfg(init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
@@ -255,10 +261,10 @@ def _split_init_cfg(init_cfg: dict | list[dict] | None) -> tuple[list[dict], lis
 
 
 def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
-    indices = tuple(out_indices)
+    indices = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
     increasing = all(a < b for a, b in pairwise(indices))
     if not indices or not increasing or indices[0] < 0 or indices[-1] >= depth:
-        raise ValueError(f"out_indices={indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
+        raise ValueError(f"out_indices={out_indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
     return indices
 
 

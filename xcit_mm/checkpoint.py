@@ -106,13 +106,15 @@ class StrictLoadHook(Hook):
 def _fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
     """The tensors of `weights` for a backbone, which they fill, or an error."""
     wanted = backbone.state_dict()
-    found, asked = describe(weights.trunk), backbone.description
-    if found != asked:
+    found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
+    # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
+    if found not in (asked, backbone.describe(len(backbone.blocks))):
         raise ValueError(f"the file is {found}, the config asks for {asked}")
     dense = weights.task in _DENSE
     unused = tuple(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth))
     optional = unused + (() if dense else CLASSIFIER)
-    missing = wanted if dense else [key for key in wanted if not key.startswith(_PYRAMID)]
+    whole = dense or any(key.startswith(_PYRAMID) for key in weights.trunk)
+    missing = wanted if whole else [key for key in wanted if not key.startswith(_PYRAMID)]
     surplus = [key for key in weights.trunk if not (optional and key.startswith(optional))]
     if unused:
         # A backbone with fewer taps has fewer levels too.

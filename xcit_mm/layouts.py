@@ -73,10 +73,10 @@ def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
         state = _strip(state, "module.")
     inner = _strip(state, "backbone.")
     outer = {key: value for key, value in state.items() if not key.startswith("backbone.")} if inner else {}
-    if any(key.startswith(("rpn_head.", "roi_head.", "bbox_head.", "mask_head.")) for key in outer):
-        task = "detector"
-    elif any(key.startswith("decode_head.") for key in outer):
-        task = "segmentor"
+    if inner.keys() & outer.keys():
+        raise ValueError(f"it holds {min(inner.keys() & outer.keys())} twice, once under backbone.")
+    if any(not key.startswith(CLASSIFIER) for key in outer):
+        task = "segmentor" if any(key.startswith("decode_head.") for key in outer) else "detector"
     else:
         task = "backbone"
         # Beside a bare backbone stands at most a classifier's or DINO's head.
@@ -123,11 +123,13 @@ def export(weights: Weights, layout: str) -> dict[str, Any]:
         ValueError: If the weights hold a detector or segmentor, which only mmdet and mmseg can name.
     """
     if weights.heads:
-        raise ValueError(f"a {weights.task} has one layout only: convert its backbone, or keep the file")
-    state = weights.trunk
+        raise ValueError(
+            f"a {weights.task} has one layout only: keep the file, or convert its backbone alone (--backbone)"
+        )
     if layout == "official":
-        return dict(model=dict(state))
-    state = _split_class_qkv(state)
+        return dict(model=dict(weights.trunk))
+    # These projects' models have no pyramid.
+    state = _split_class_qkv({key: value for key, value in weights.trunk.items() if not key.startswith("fpn")})
     if layout == "timm":
         return _rename(state, lambda key: key.replace("pos_embeder.", "pos_embed.", 1))
     state = _rename(state, _to_mmpretrain)

@@ -14,8 +14,8 @@ __all__ = ["check_backbone", "check_checkpoint", "check_data"]
 
 def check_backbone(cfg: Config) -> None:
     """Build the config's XCiT without memory, so that a wrong argument raises its error now."""
-    backbone = cfg.model.backbone
-    if backbone.type == "XCiT":
+    backbone = cfg.model.get("backbone", {})
+    if backbone.get("type") == "XCiT":
         with torch.device("meta"):
             XCiT(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
 

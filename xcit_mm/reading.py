@@ -1,6 +1,7 @@
 """Reading of checkpoint files that runs nothing in them: one reader for every way into the program."""
 
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -31,7 +32,7 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
         FileNotFoundError: If there is no such file.
         ValueError: If it is not a checkpoint, damaged, or holds more than weights and plain values.
     """
-    path = Path(filename)
+    path = Path(filename).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
     if path.is_dir():
@@ -39,13 +40,12 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     with path.open("rb") as file:
         start = file.read(16)
     try:
-        if start[:2] == b"PK":
-            return torch.load(path, map_location, pickle_module=_zip_pickle(path), weights_only=False)
-        if start[:1] == b"\x80":
-            size = path.stat().st_size  # the older format, one stream: no storage is larger than the file
-            return torch.load(path, map_location, pickle_module=pickle_module(lambda key: size), weights_only=False)
-        if start[8:9] == b"{":
+        if start[8:9] == b"{":  # after the header's length, whose bytes may be any
             return _read_safetensors(path, map_location)
+        if start[:2] == b"PK":
+            return _plain(torch.load(path, map_location, pickle_module=_zip_pickle(path), weights_only=False))
+        if start[:1] == b"\x80":
+            return _plain(_read_legacy(path, map_location))
     except Exception as error:  # a damaged file makes torch raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
     raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
@@ -59,8 +59,9 @@ def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
 
 @CheckpointLoader.register_scheme(prefixes=["http://", "https://"], force=True)
 def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a file from the web, kept under the name with which its URL ends."""
-    path = folder() / Path(urlparse(filename).path).name
+    """Read a file from the web, kept under the last part of its URL and a hash of the whole."""
+    name = Path(urlparse(filename).path)
+    path = folder() / f"{name.stem}-{sha256(filename.encode()).hexdigest()[:8]}{name.suffix}"
     download(filename, path)
     return load_from_file(str(path), map_location)
 
@@ -78,6 +79,24 @@ def _zip_pickle(path: Path) -> Any:
         raise ValueError(f"its record {broken} is damaged (checksum): download or copy it again")
     sizes = {record.filename.rpartition("/data/")[2]: record.file_size for record in records}
     return pickle_module(lambda key: sizes.get(key, -1))
+
+
+def _read_legacy(path: Path, map_location: Any) -> Any:
+    """torch's older format, one stream: no storage is larger than the file, and all must be in it."""
+    size = path.stat().st_size
+    module = pickle_module(lambda key: size)
+    content = torch.load(path, map_location, pickle_module=module, weights_only=False)
+    if set(module.loaded[-1]) != module.storages:
+        raise ValueError("it lacks the data of some tensors")
+    return content
+
+
+def _plain(content: Any) -> Any:
+    """The content without the text of a config, which mmengine runs as Python on resuming and inferring."""
+    if isinstance(content, dict) and isinstance(content.get("meta"), dict):
+        content["meta"].pop("config", None)
+        content["meta"].pop("cfg", None)
+    return content
 
 
 def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:

@@ -9,8 +9,8 @@ else, and cannot change the attributes of a class or function it names.
 import collections
 import pickle
 import types
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,13 +30,38 @@ def _history_method(owner: type, name: str) -> Callable:
     return getattr(owner, name)
 
 
-def _empty_array(kind: type, shape: tuple, typecode: bytes) -> np.ndarray:
+def _empty_array(kind: object, shape: tuple, typecode: bytes) -> np.ndarray:
     """numpy's `_reconstruct` as its own pickles call it; `__setstate__` brings shape and content."""
     return np.empty(0, np.int8)
 
 
+def _dtype(name: str, *flags: bool) -> np.dtype:
+    """A dtype of numbers or bytes; one of objects would make pointers of a file's bytes."""
+    dtype = np.dtype(str(name))
+    if dtype.kind not in "biufcSU":
+        raise pickle.UnpicklingError(f"it holds an array of {dtype}, which is not of numbers: do not trust it")
+    return dtype
+
+
 def _scalar(dtype: np.dtype, data: bytes) -> np.generic:
     return np.frombuffer(data, dtype)[0]
+
+
+def _counter(counts: dict) -> collections.Counter:
+    return collections.Counter(dict.copy(counts))
+
+
+def _ordered_dict(items: Iterable = ()) -> collections.OrderedDict:
+    pairs = list(items.items()) if isinstance(items, dict) else [tuple(item) for item in items]
+    _check_keys(key for key, _ in pairs)
+    return collections.OrderedDict(pairs)
+
+
+def _check_keys(keys: Iterable) -> None:
+    """Only plain keys: hashing a deeply nested one would overflow the interpreter's stack."""
+    for key in keys:
+        if not isinstance(key, str | int | float | None):
+            raise pickle.UnpicklingError(f"it has a key of type {type(key).__name__}: no checkpoint has")
 
 
 def _rebuild_tensor(storage: Any, offset: int, size: tuple, stride: tuple, *rest: Any) -> torch.Tensor:
@@ -55,12 +80,11 @@ def _rebuild_parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
 _ADMITTED: dict[tuple[str, str], Any] = {
     ("argparse", "Namespace"): Namespace,
     ("builtins", "getattr"): _history_method,
-    ("builtins", "set"): set,
-    ("collections", "Counter"): collections.Counter,
-    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "Counter"): _counter,
+    ("collections", "OrderedDict"): _ordered_dict,
     ("mmengine.logging.history_buffer", "HistoryBuffer"): HistoryBuffer,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _dtype,
+    ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
     ("torch", "Size"): torch.Size,
     ("torch", "device"): torch.device,
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
@@ -73,7 +97,7 @@ for _package in ("numpy.core.multiarray", "numpy._core.multiarray"):
     _ADMITTED[_package, "_reconstruct"] = _empty_array
     _ADMITTED[_package, "scalar"] = _scalar
 
-_STATEFUL = (HistoryBuffer, Namespace, collections.OrderedDict, np.ndarray, np.dtype)
+_STATEFUL = (HistoryBuffer, Namespace, collections.OrderedDict, np.ndarray)
 
 
 class Unpickler(pickle._Unpickler):
@@ -85,9 +109,11 @@ class Unpickler(pickle._Unpickler):
     Attributes:
         storage_bytes: Bytes that the file holds for the storage of a key. torch trusts the size
             that the pickle claims, and would read or allocate beyond.
+        storages: Keys of the storages that the pickle refers to.
     """
 
     storage_bytes: ClassVar[Callable[[str], int]]
+    storages: ClassVar[set[str]]
     dispatch: ClassVar[dict] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
@@ -105,10 +131,30 @@ class Unpickler(pickle._Unpickler):
         return _ADMITTED[module, name]
 
     def load_build(self) -> None:
-        target = self.stack[-2]
+        target, state = self.stack[-2:]
+        if isinstance(target, np.dtype):
+            if state[1] not in ("<", "|", "=") or state[2:5] != (None, None, None):
+                raise pickle.UnpicklingError(f"it holds an array of an unusual dtype {state!r}")
+            self.stack.pop()  # the state says what the name has said
+            return
         if not isinstance(target, _STATEFUL):
             raise pickle.UnpicklingError(f"it changes the state of {target!r}: do not trust it")
         super().load_build()
+
+    def load_setitem(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_dict()
+
+    def load_set(self) -> None:
+        raise pickle.UnpicklingError("it holds a set: no checkpoint does")
 
     def load_binpersid(self) -> None:
         kind, storage_type, key, _, count, *_ = self.stack[-1]
@@ -117,16 +163,31 @@ class Unpickler(pickle._Unpickler):
         claimed, there = count * torch.empty(0, dtype=storage_type.dtype).element_size(), self.storage_bytes(key)
         if not 0 <= claimed <= there:
             raise pickle.UnpicklingError(f"it claims {claimed} bytes for storage {key} and holds {there}")
+        self.storages.add(key)
         super().load_binpersid()
 
     dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.EMPTY_SET[0]] = dispatch[pickle.FROZENSET[0]] = load_set
     dispatch[pickle.BINPERSID[0]] = load_binpersid
 
 
 def pickle_module(storage_bytes: Callable[[str], int]) -> types.ModuleType:
-    """What `torch.load` takes as `pickle_module`, for a file of these storage sizes."""
+    """What `torch.load` takes as `pickle_module`, for a file of these storage sizes.
+
+    Its `storages` are then the keys that the file refers to, its `loaded` what came beside the content.
+    """
     module = types.ModuleType("safe_pickle")
-    module.Unpickler = type("Unpickler", (Unpickler,), {"storage_bytes": staticmethod(storage_bytes)})
-    module.load = lambda file, **kwargs: module.Unpickler(file, **kwargs).load()
+    module.storages, module.loaded = set(), []
+    attributes = {"storage_bytes": staticmethod(storage_bytes), "storages": module.storages}
+    module.Unpickler = type("Unpickler", (Unpickler,), attributes)
+
+    def load(file: IO[bytes], **kwargs: Any) -> Any:
+        module.loaded.append(module.Unpickler(file, **kwargs).load())
+        return module.loaded[-1]
+
+    module.load = load
     module.UnpicklingError = pickle.UnpicklingError
     return module

@@ -1,8 +1,9 @@
 """The published weights: their names, where they come from and where they are kept."""
 
 import os
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
@@ -57,6 +58,19 @@ def fetch(name: str) -> Path:
     return path
 
 
+def _download_whole(url: str, path: Path) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        torch.hub.download_url_to_file(url, str(partial))
+        with urlopen(Request(url, method="HEAD")) as answer:
+            size = answer.headers.get("Content-Length")
+        if size is not None and int(size) != partial.stat().st_size:
+            raise OSError(f"only {partial.stat().st_size} of {size} bytes came")
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def download(url: str, path: Path) -> None:
     """Download a file that is not there yet, with a progress bar.
 
@@ -70,11 +84,9 @@ def download(url: str, path: Path) -> None:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(url, str(path))
-    except URLError as error:
-        raise ConnectionError(
-            f"cannot download {url} ({error.reason}): download it elsewhere and put it at {path}"
-        ) from error
+            _download_whole(url, path)
+    except (OSError, HTTPException) as error:
+        raise ConnectionError(f"cannot download {url} ({error}): download it elsewhere and put it at {path}") from error
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
