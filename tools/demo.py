@@ -1,4 +1,4 @@
-"""Train, evaluate and picture XCiT on a small made data set, in mmseg and in mmdet: about 9 minutes on 2 cores.
+"""Train, evaluate and picture XCiT on a small made data set, in mmseg and in mmdet: about 11 minutes on 2 cores.
 
     make demo
 
