@@ -303,7 +303,10 @@ class TestWhatUsersDo:
 
     def test_a_backbone_with_fewer_blocks_loads_the_whole_trunk(self, tmp_path):
         torch.save(XCiT(MINI).state_dict(), tmp_path / "whole.pth")
-        load_pretrained(XCiT(MINI, out_indices=(1, 3)), str(tmp_path / "whole.pth"))
+        target = XCiT(MINI, out_indices=(1, 3))
+        load_pretrained(target, str(tmp_path / "whole.pth"))
+        source = load_from_file(str(tmp_path / "whole.pth"))
+        assert all(torch.equal(value, source[key]) for key, value in target.state_dict().items())
 
     def test_half_a_pyramid_is_refused(self, tmp_path):
         state = XCiT(MINI).state_dict()
@@ -488,7 +491,9 @@ class TestPublished:
     def test_kept_file_is_used(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
         torch.save(dict(model=official(16)), tmp_path / "xcit_nano_12_p16_224.pth")
-        model_from("xcit://xcit_nano_12_p16_224")
+        model = model_from("xcit://xcit_nano_12_p16_224")
+        key = "blocks.11.mlp.fc2.weight"
+        assert torch.equal(model.state_dict()[key], official(16)[key].float())
 
     def test_unknown_name_and_no_network(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
