@@ -12,16 +12,26 @@ _POSITIONS = {"cpu": 1024}
 _POSITIONS_ELSEWHERE = 65536
 
 
-def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`function(x)` for a function that treats every position alike, in pieces along axis 1 when inferring.
+def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1) -> Tensor:
+    """`function(x)` for a function that treats every position alike, in pieces along one axis when inferring.
 
     Args:
-        function: Maps (B, n, ..., C) to (B, k n, ...) for any n.
-        x: (B, N, ..., C).
+        function: Maps n entries along `dim` to k n entries, for any n.
+        x: (B, N, C), or (B, C, H, W) with `dim=2`.
+        dim: The axis to cut.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(x)
-    rows = max(1, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) // x[:, 0, ..., 0].numel())
-    if x.shape[1] <= rows:
+    positions = x.numel() // x.shape[2 if dim == 1 else 1]
+    total = x.shape[dim]
+    length = max(1, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // positions)
+    if total <= length:
         return function(x)
-    return torch.cat([function(piece) for piece in x.split(rows, dim=1)], dim=1)
+    out = None
+    for start in range(0, total, length):
+        piece = function(x.narrow(dim, start, min(length, total - start)))
+        if out is None:
+            factor = piece.shape[dim] // length
+            out = piece.new_empty([factor * total if axis == dim else n for axis, n in enumerate(piece.shape)])
+        out.narrow(dim, factor * start, piece.shape[dim]).copy_(piece)
+    return out

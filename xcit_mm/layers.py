@@ -194,6 +194,6 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path_rate)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        x = x + self.drop_path(self.gamma1 * self.attn(self.norm1(x)))
-        x = x + self.drop_path(self.gamma3 * self.local_mp(self.norm3(x), height, width))
-        return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x)))
+        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
+        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
+        return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))

@@ -1,5 +1,6 @@
 """From columnar maps, all of one stride, to the strides 4, 8, 16 and 32 that an FPN expects."""
 
+import torch
 import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
@@ -14,21 +15,20 @@ STRIDES = (4, 8, 16, 32)
 class Upsample2x(nn.ConvTranspose2d):
     """2x2 stride-2 transposed convolution, done as what it is: each cell becomes four, by one matrix product.
 
-    Shape: (B, C, h, w) -> (B, C, 2h, 2w), channels-last in memory.
+    Shape: (B, C, h, w) -> (B, C, 2h, 2w).
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * C, C), rows by y, x, channel
-        bias = self.bias.repeat(4)
+        return in_chunks(self._split_cells, x, dim=2)
 
-        def split_cells(rows: Tensor) -> Tensor:
-            cells = F.linear(rows, weight, bias).unflatten(3, (2, 2, -1))  # (B, h, w, 2, 2, C)
-            return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)
-
-        return in_chunks(split_cells, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    def _split_cells(self, x: Tensor) -> Tensor:
+        weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
+        bias = self.bias.repeat_interleave(4)[:, None]
+        cells = torch.baddbmm(bias, weight.expand(len(x), -1, -1), x.flatten(2))
+        return F.pixel_shuffle(cells.unflatten(2, x.shape[2:]), 2)
 
 
 def pyramid_levels(channels: int, patch_size: int, num_levels: int, norm_cfg: dict) -> dict[str, nn.Sequential]:
