@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
 	$(BENCH) --models xcit-auto xcit-plain timm swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
 		--out docs/benchmark/4-resolution
+	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 1 --memory --out docs/benchmark/5-huge
 	cat docs/benchmark/*.md > docs/benchmark.md
 
 clean:

@@ -314,3 +314,28 @@ def test_wrong_images(shape, dtype, error, message):
 
 def test_more_channels_on_request():
     assert XCiT(TINY, in_channels=5).eval()(torch.randn(1, 5, 64, 64))[0].shape == (1, 32, 16, 16)
+
+
+class TestCompile:
+    """One graph for every size, without breaks."""
+
+    @pytest.mark.parametrize("form", ["plain", "gram", "covariance"])
+    def test_inference(self, form):
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1), attn_form=form).eval()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+        for size in [(64, 96), (75, 101)]:
+            x = torch.randn(1, 3, *size)
+            with torch.inference_mode():
+                torch.testing.assert_close(compiled(x), model(x))
+
+    @pytest.mark.slow
+    def test_gradients(self):
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1)).double()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+        for size in [(64, 96), (75, 101)]:
+            x = torch.randn(2, 3, *size, dtype=torch.double)
+            grads = [
+                torch.autograd.grad(sum(m.pow(3).mean() for m in run(x)), tuple(model.parameters()))
+                for run in (compiled, model)
+            ]
+            torch.testing.assert_close(*grads)

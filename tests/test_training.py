@@ -1,70 +1,10 @@
 """tools/train.py and tools/test.py as users run them, on a tiny data set."""
 
-import json
-import signal
-import subprocess
-import time
-from pathlib import Path
-
 import pytest
 import torch
+from demo_runs import DEMO, SCORES, cfg_options
 
 from xcit_mm.reading import load_from_file
-
-ROOT = Path(__file__).parents[1]
-DEMO = ROOT / "configs" / "demo"
-SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "coco/segm_mAP"}
-
-
-def cfg_options(config: str, data: Path, iterations: int) -> list[str]:
-    """--cfg-options that point a demo config at `data` and shorten it."""
-    given = ["default_hooks.checkpoint.interval=2", "default_hooks.logger.interval=1", "train_dataloader.batch_size=2"]
-    given += [f"train_cfg.max_iters={iterations}", f"train_cfg.val_interval={iterations}"]
-    for split in ("train", "val", "test"):
-        loader = f"{split}_dataloader"
-        given += [f"{loader}.dataset.data_root={data}", f"{loader}.num_workers=0", f"{loader}.persistent_workers=False"]
-    if config.startswith("mask"):
-        ann_file = data / "annotations" / "instances_validation.json"
-        given += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
-    return ["--cfg-options", *given]
-
-
-def printed_scores(folder: Path) -> list[dict]:
-    """Validation scores that training logged, in order."""
-    logs = sorted(folder.glob("2*/vis_data/scalars.json"))
-    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    return [line for line in lines if any(score in line for score in SCORES.values())]
-
-
-@pytest.mark.parametrize("config", SCORES)
-def test_killed_training_resumes_and_its_checkpoint_scores_what_training_printed(config, shapes, tool, tmp_path):
-    work = tmp_path / "work"
-    arguments = (DEMO / f"{config}.py", "--work-dir", work)
-    process = subprocess.Popen(
-        tool.command("train", *arguments, *cfg_options(config, shapes, 1000)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    last = work / "last_checkpoint"
-    deadline = time.time() + 300
-    while not last.exists() and process.poll() is None and time.time() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    reached = int(Path(last.read_text()).stem.removeprefix("iter_"))
-
-    run = tool("train", *arguments, "--resume", *cfg_options(config, shapes, reached + 2))
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert f"resumed epoch: 0, iter: {reached}" in run.stdout + run.stderr
-    checkpoint = Path(last.read_text())
-    assert checkpoint.name == f"iter_{reached + 2}.pth"
-
-    run = tool(
-        "test", DEMO / f"{config}.py", checkpoint, "--work-dir", tmp_path / "test", *cfg_options(config, shapes, 1)
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
-    assert tested[SCORES[config]] == printed_scores(work)[-1][SCORES[config]]
 
 
 def test_help_is_the_library_s(tool):

@@ -13,7 +13,6 @@ import argparse
 import csv
 import multiprocessing
 import platform
-import resource
 import statistics
 import sys
 import time
@@ -187,9 +186,15 @@ def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> in
 def _peak_rss(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
     Case(name, (64, 64), args).run()  # libraries and threads are set up
     case = Case(name, size, args)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here: Linux
+    before = _memory("VmRSS")
     case.run()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - pages * resource.getpagesize()
+    return _memory("VmHWM") - before
+
+
+def _memory(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:

@@ -1,10 +1,19 @@
 """Check that the installed stack can run xcit_mm with mmdet and mmseg: one line a check, the cure beside a failure.
 
-python tools/doctor.py
+    python tools/doctor.py
+
+With a config it also checks a training run before it costs anything: data, model, weights, batch size. "note" is what
+is worth knowing and no failure. The number of processes is taken from WORLD_SIZE.
+
+    python tools/doctor.py CONFIG [--cfg-options KEY=VALUE ...]
+    WORLD_SIZE=8 python tools/doctor.py CONFIG
 """
 
+import argparse
 import importlib
+import shutil
 import sys
+import warnings
 from collections.abc import Callable
 
 REINSTALL = "make clean && make setup"
@@ -50,6 +59,22 @@ def registered() -> str:
     return f"xcit_mm {xcit_mm.__version__}, registered with mmdet and mmseg"
 
 
+def gpu() -> str:
+    """Say on what training runs."""
+    import torch
+
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"CUDA sees {', '.join(names)}" if names else "no GPU, training runs on CPU"
+
+
+def disk() -> str:
+    """Check that there is room for checkpoints."""
+    free = shutil.disk_usage(".").free / 1e9
+    if free < 1:
+        raise OSError(f"{free:.1f} GB free in this folder, where work_dirs is written")
+    return f"{free:.0f} GB free in this folder"
+
+
 CHECKS = (
     (version("torch", (2, 1)), REINSTALL),
     (version("mmengine", (0, 10)), REINSTALL),
@@ -58,17 +83,33 @@ CHECKS = (
     (version("mmdet", (3, 3)), REINSTALL),
     (version("mmseg", (1, 2)), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     (registered, "pip install -e ."),
+    (gpu, REINSTALL),
+    (disk, "free some, or train with --work-dir on another disk"),
 )
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", nargs="?", help="config of a training run to check")
+    parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # what matters is printed
     failures = 0
     for check, cure in CHECKS:
         try:
-            print(f"ok    {check()}")
+            print(f"ok    {check()}", flush=True)
         except Exception as error:  # any failure to import is this tool's to report
             failures += 1
             print(f"FAIL  {type(error).__name__}: {error} -- cure: {cure}")
+    if args.config:
+        try:
+            from xcit_mm.diagnosis import diagnose
+        except Exception:  # told above
+            print("note  the config was not looked at -- cure: see to the installation first")
+            return 1
+        for finding in diagnose(args.config, sys.argv[1:]):
+            print(finding, flush=True)
+            failures += finding.level == "FAIL"
     return 1 if failures else 0
 
 

@@ -2,7 +2,17 @@
 
 from .backbone import XCiT
 from .checkpoint import StrictLoadHook
+from .layer_decay import LayerDecayOptimWrapperConstructor
+from .nonfinite import NonFiniteHook
+from .resuming import ResumableCheckpointHook
 
 __version__ = "0.1.0"
 
-__all__ = ["StrictLoadHook", "XCiT", "__version__"]
+__all__ = [
+    "LayerDecayOptimWrapperConstructor",
+    "NonFiniteHook",
+    "ResumableCheckpointHook",
+    "StrictLoadHook",
+    "XCiT",
+    "__version__",
+]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmengine.config import Config, DictAction
 
-from .preflight import check_backbone, check_checkpoint, check_data
+from .preflight import check_backbone, check_checkpoint, check_data, check_resume
 
 __all__ = ["run_tool"]
 
@@ -39,10 +39,24 @@ def run_tool(tool: str, argv: list[str]) -> None:
             following = argv[argv.index(config) + 1 :]
             if tool == "test" and following and not following[0].startswith("-"):
                 check_checkpoint(following[0])
+            if tool == "train" and "--resume" in argv:
+                argv = _with_seed(argv, cfg, check_resume(cfg, argv))
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     sys.argv = [str(script), *argv]
     runpy.run_path(str(script), run_name="__main__")
+
+
+def _with_seed(argv: list[str], cfg: Config, seed: int | None) -> list[str]:
+    """The command line with the seed of the run that is resumed, if the config leaves it to chance.
+
+    mmengine restores it only after it has shuffled the data with another one.
+    """
+    if seed is None or (cfg.get("randomness") or {}).get("seed") is not None:
+        return argv
+    place = argv.index("--cfg-options") + 1 if "--cfg-options" in argv else len(argv)
+    options = [f"randomness.seed={seed}"] if "--cfg-options" in argv else ["--cfg-options", f"randomness.seed={seed}"]
+    return [*argv[:place], *options, *argv[place:]]
 
 
 def _read_config(config: str, argv: list[str]) -> Config:

@@ -141,9 +141,6 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return in_chunks(self._map, x)
-
-    def _map(self, x: Tensor) -> Tensor:
         return recompute(self, self._project, self.fc1(x))
 
     def _project(self, hidden: Tensor) -> Tensor:
@@ -194,6 +191,15 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path_rate)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
-        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
-        return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+        x = _add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
+        x = _add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
+        return in_chunks(self._mix_channels, x)
+
+    def _mix_channels(self, x: Tensor) -> Tensor:
+        return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+
+
+def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
+    """x + gamma * branch; takes the memory of `branch` when inferring."""
+    inferring = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and branch.dtype == x.dtype
+    return torch.addcmul(x, gamma, branch, out=branch if inferring else None)

@@ -1,5 +1,6 @@
 """What can be known to fail before a run has cost anything."""
 
+import argparse
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,8 +9,9 @@ import torch
 from mmengine.config import Config
 
 from .backbone import XCiT
+from .reading import load_from_file
 
-__all__ = ["check_backbone", "check_checkpoint", "check_data"]
+__all__ = ["check_backbone", "check_checkpoint", "check_data", "check_resume", "evaluators", "leaf_datasets"]
 
 
 def check_backbone(cfg: Config) -> None:
@@ -28,6 +30,46 @@ def check_checkpoint(path: str) -> None:
     """
     if "://" not in path and not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
+
+
+def check_resume(cfg: Config, argv: list[str]) -> int | None:
+    """Check that the checkpoint that `--resume` would go on from is whole; returns the seed it was trained with.
+
+    Args:
+        cfg: The config.
+        argv: The command line, with `--resume [PATH]` and maybe `--work-dir DIR`.
+
+    Raises:
+        ValueError: If it is missing or broken, with the newest whole one.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("config")
+    parser.add_argument("--resume", nargs="?")
+    parser.add_argument("--work-dir")
+    options, _ = parser.parse_known_args(argv)
+    work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
+    pointer = work_dir / "last_checkpoint"
+    if options.resume is None and not pointer.is_file():
+        return None  # nothing was saved yet: mmengine says so and starts at the first iteration
+    path = Path(options.resume or pointer.read_text().strip())
+    try:
+        return load_from_file(str(path))["meta"].get("seed")
+    except (OSError, ValueError) as error:
+        whole = next((other for other in _newest_first(work_dir) if other != path and _is_whole(other)), None)
+        cure = f"go on from {whole}: echo {whole} > {pointer}" if whole else "no whole checkpoint is beside it"
+        raise ValueError(f"cannot resume from {path}: {error}; {cure}") from None
+
+
+def _newest_first(work_dir: Path) -> list[Path]:
+    found = [path for path in work_dir.glob("*.pth") if path.stem.startswith(("iter_", "epoch_"))]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return "meta" in load_from_file(str(path))
+    except (OSError, ValueError):
+        return False
 
 
 def check_data(cfg: Config, splits: Iterable[str]) -> None:
@@ -51,21 +93,26 @@ def check_data(cfg: Config, splits: Iterable[str]) -> None:
 
 
 def _data_paths(cfg: Config, split: str) -> Iterator[str]:
-    for dataset in _leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+    for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
         root = dataset.get("data_root") or ""
         parts = [*(dataset.get("data_prefix") or {}).values(), dataset.get("ann_file")]
         yield from [root] * bool(root) + [os.path.join(root, part) for part in parts if part]
-    evaluators = cfg.get(f"{split}_evaluator") or {}
-    for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
+    for evaluator in evaluators(cfg, split):
         if evaluator.get("ann_file"):
             yield evaluator["ann_file"]
 
 
-def _leaf_datasets(dataset: dict) -> Iterator[dict]:
+def evaluators(cfg: Config, split: str) -> list[dict]:
+    """The evaluators of a split, of which a config may give one, several or none."""
+    given = cfg.get(f"{split}_evaluator") or []
+    return [given] if isinstance(given, dict) else given
+
+
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
     """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
     inner = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
     if inner is None:
         yield dataset
     else:
         for one in inner:
-            yield from _leaf_datasets(one)
+            yield from leaf_datasets(one)

@@ -6,8 +6,11 @@ _base_ = [
     "mmdet::_base_/schedules/schedule_1x.py",
     "mmdet::_base_/default_runtime.py",
 ]
-custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
-custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
+custom_imports = dict(imports=["xcit_mm", "xcit_mm.tta"], allow_failed_imports=False)
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
 model = dict(backbone=dict(_delete_=True, type="XCiT"))
 
@@ -32,6 +35,21 @@ train_pipeline = [
 ]
 train_dataloader = dict(batch_size=2, dataset=dict(pipeline=train_pipeline))
 
+# For tools/test.py --tta: 6 views.
+tta_model = dict(type="MaskTTAModel")
+tta_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="Resize", scale=scale, keep_ratio=True) for scale in ((1333, 800), (666, 400), (2000, 1200))],
+            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
+            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
+            [dict(type="PackDetInputs")],
+        ],
+    ),
+]
+
 optim_wrapper = dict(
     type="AmpOptimWrapper",
     optimizer=dict(_delete_=True, type="AdamW", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
@@ -45,3 +63,4 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=36)
 auto_scale_lr = dict(base_batch_size=16)
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

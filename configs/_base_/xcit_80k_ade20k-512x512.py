@@ -6,7 +6,10 @@ _base_ = [
     "mmseg::_base_/default_runtime.py",
 ]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
-custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
 train_dataloader = dict(batch_size=2)
 
@@ -20,3 +23,4 @@ param_scheduler = [
     dict(type="PolyLR", power=1.0, eta_min=0.0, by_epoch=False, begin=0, end=80001),
 ]
 auto_scale_lr = dict(enable=False, base_batch_size=16)
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

@@ -1,7 +1,10 @@
 # Semantic FPN + XCiT-N12/16 from scratch in 300 iterations of 8 crops of 256x256: minutes on a laptop.
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
-custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
 crop_size = (256, 256)
 model = dict(
@@ -19,6 +22,19 @@ val_dataloader = dict(
     batch_size=1, num_workers=1, persistent_workers=True, sampler=dict(type="DefaultSampler", shuffle=False)
 )
 test_dataloader = val_dataloader
+tta_model = dict(type="SegTTAModel")
+tta_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="Resize", scale_factor=ratio, keep_ratio=True) for ratio in (1.0, 1.25)],
+            [dict(type="RandomFlip", prob=prob, direction="horizontal") for prob in (0.0, 1.0)],
+            [dict(type="LoadAnnotations")],
+            [dict(type="PackSegInputs")],
+        ],
+    ),
+]
 val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator
 
@@ -33,7 +49,7 @@ default_hooks = dict(
     timer=dict(type="IterTimerHook"),
     logger=dict(type="LoggerHook", interval=10, log_metric_by_epoch=False),
     param_scheduler=dict(type="ParamSchedulerHook"),
-    checkpoint=dict(type="CheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=1),
+    checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
     visualization=dict(type="SegVisualizationHook"),
 )

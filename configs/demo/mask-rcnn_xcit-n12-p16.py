@@ -1,7 +1,10 @@
 # Mask R-CNN + XCiT-N12/16 from scratch in 300 iterations, with few proposals: minutes on a laptop.
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
-custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
-custom_hooks = [dict(type="StrictLoadHook")]  # weights load whole or not at all
+custom_imports = dict(imports=["xcit_mm", "xcit_mm.tta"], allow_failed_imports=False)
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
 few_proposals = dict(nms_pre=500, max_per_img=200)
 model = dict(
@@ -22,6 +25,7 @@ val_dataloader = dict(
     batch_size=1, num_workers=1, persistent_workers=True, sampler=dict(type="DefaultSampler", shuffle=False)
 )
 test_dataloader = val_dataloader
+tta_model = dict(type="MaskTTAModel")
 val_evaluator = dict(type="CocoMetric", metric=["bbox", "segm"])
 test_evaluator = val_evaluator
 
@@ -37,7 +41,7 @@ val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 default_hooks = dict(
     logger=dict(interval=10),
-    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1),
+    checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=2),
     visualization=dict(score_thr=0.5),
 )
 log_processor = dict(window_size=10, by_epoch=False)

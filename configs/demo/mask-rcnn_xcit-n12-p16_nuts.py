@@ -37,5 +37,17 @@ val_dataloader = dict(
     )
 )
 test_dataloader = val_dataloader
+tta_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="Resize", scale=scale, keep_ratio=True) for scale in ((448, 336), (384, 288))],
+            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
+            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
+            [dict(type="PackDetInputs")],
+        ],
+    ),
+]
 val_evaluator = dict(ann_file="data/nuts/annotations/instances_val2017.json")
 test_evaluator = val_evaluator

@@ -1,0 +1,28 @@
+"""Demo configs, shortened and on other data, as command lines of tools/train.py and tools/test.py."""
+
+import json
+from pathlib import Path
+
+DEMO = Path(__file__).parents[1] / "configs" / "demo"
+SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "coco/segm_mAP"}
+
+
+def cfg_options(config: str, data: Path, iterations: int, workers: int = 0) -> list[str]:
+    """--cfg-options that point a demo config at `data` and shorten it."""
+    given = ["default_hooks.checkpoint.interval=2", "default_hooks.logger.interval=1", "train_dataloader.batch_size=2"]
+    given += [f"train_cfg.max_iters={iterations}", f"train_cfg.val_interval={iterations}"]
+    for split in ("train", "val", "test"):
+        loader = f"{split}_dataloader"
+        given += [f"{loader}.dataset.data_root={data}", f"{loader}.num_workers={workers}"]
+        given += [f"{loader}.persistent_workers={workers > 0}"]
+    if config.startswith("mask"):
+        ann_file = data / "annotations" / "instances_validation.json"
+        given += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
+    return ["--cfg-options", *given]
+
+
+def printed_scores(folder: Path) -> list[dict]:
+    """Validation scores that training logged, in order."""
+    logs = sorted(folder.glob("2*/vis_data/scalars.json"))
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    return [line for line in lines if any(score in line for score in SCORES.values())]

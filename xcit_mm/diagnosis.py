@@ -1,0 +1,247 @@
+"""What is wrong with a training run, or worth knowing, told before the run has cost anything."""
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlparse
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from .backbone import XCiT
+from .checkpoint import StrictLoadHook, _fitting_trunk
+from .data_checks import SPLITS, check_classes, check_data_sets, data_sets, read_coco
+from .findings import Finding, fail, guard, note, ok, reason
+from .launch import _find_script, _read_config
+from .layouts import recognise
+from .preflight import check_backbone, evaluators
+from .reading import load_from_file
+from .weights import folder, local_path
+
+__all__ = ["diagnose"]
+
+
+def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
+    """Check a training run: data, model, weights, and what this machine makes of them.
+
+    The number of processes is `WORLD_SIZE`, or 1.
+
+    Args:
+        config: Path of a config of mmdet or mmseg.
+        argv: A command line, of which `--cfg-options` is taken.
+    """
+    try:
+        cfg = _read_config(config, argv)
+        _find_script(cfg, config, "train")
+    except Exception as error:  # a config is a program
+        yield fail(reason(error), "correct the config")
+        return
+    init_default_scope(cfg.default_scope)
+    try:
+        check_backbone(cfg)
+        model = _build(cfg)
+    except Exception as error:
+        yield fail(f"the model cannot be built: {reason(error)}", "correct the model in the config")
+        model = nn.Module()
+    else:
+        yield ok(f"{cfg.model.type} can be built")
+
+    heads = _heads(model)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    read = functools.cache(read_coco)
+    yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
+    for split in SPLITS:
+        yield from guard(check_data_sets(cfg, split, heads, read), f"correct the {split} data set")
+    yield from guard(_check_ignored_labels(cfg, heads), "correct ignore_index")
+    if isinstance(getattr(model, "backbone", None), XCiT):
+        yield from guard(_check_channels(cfg, model), "correct neck and heads")
+        yield from guard(_check_weights(cfg, model), "correct init_cfg and load_from")
+    yield from guard(_check_batch(cfg, processes), "correct train_dataloader.batch_size")
+    yield from guard(_check_norms(model, cfg.train_dataloader.batch_size, processes), "correct norm_cfg")
+    yield from guard(_check_machine(cfg, config, model), "correct work_dir")
+
+
+def _build(cfg: Config) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return MODELS.build(cfg.model)
+    except Exception:  # a module that computes with its values as it is built needs real ones
+        return MODELS.build(cfg.model)
+
+
+def _heads(model: nn.Module) -> dict[str, nn.Module]:
+    """The heads whose classes are the data set's, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name.rstrip(".0123456789").endswith("head")
+        and not name.endswith(("rpn_head", "semantic_head"))
+        and isinstance(getattr(module, "num_classes", None), int)
+    }
+
+
+def _check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Check number and width of the backbone's maps against the neck, and of the maps that heads get against these."""
+    source, widths = "the backbone", [model.backbone.arch.embed_dim] * len(model.backbone.out_indices)
+    neck = cfg.model.get("neck")
+    if neck:
+        if not isinstance(neck, dict) or not {"in_channels", "out_channels"} <= neck.keys():
+            yield note("the channels of this neck are not looked at")
+            return
+        if neck.in_channels != widths:
+            yield fail(f"neck.in_channels is {neck.in_channels}, the backbone gives {widths}", f"in_channels={widths}")
+        source, widths = "the neck", [neck.out_channels] * neck.get("num_outs", len(widths))
+    for name, module in model.named_modules():
+        top_level = name.rstrip(".0123456789") in ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")
+        if top_level and hasattr(module, "in_channels"):
+            wanted = _channels_of(module, widths)
+            if module.in_channels != wanted:
+                yield fail(
+                    f"{name}.in_channels is {module.in_channels}, {source} gives {widths}", f"in_channels={wanted}"
+                )
+        levels = getattr(getattr(module, "prior_generator", None), "num_levels", len(widths))
+        if top_level and levels != len(widths):
+            yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
+    yield ok(f"{source} gives {len(widths)} maps of {widths[0]} channels, as the heads expect")
+
+
+def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
+    """The `in_channels` of a head that is given maps of these widths."""
+    index = getattr(head, "in_index", 0 if isinstance(head.in_channels, int) else range(len(widths)))
+    if isinstance(index, int):
+        return widths[index]
+    chosen = [widths[i] for i in index]
+    return sum(chosen) if getattr(head, "input_transform", None) == "resize_concat" else chosen
+
+
+def _check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Check that weights are there, or will be fetched, and fit."""
+    init_cfg = cfg.model.backbone.get("init_cfg") or []
+    for one in [init_cfg] if isinstance(init_cfg, dict) else init_cfg:
+        if "checkpoint" in one:
+            yield from _check_file("init_cfg", one["checkpoint"], model, False, one.get("use_ema", False))
+    hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
+    if cfg.get("load_from"):
+        strict = any(hook.get("strict_heads", True) for hook in hooks)
+        yield from _check_file("load_from", cfg.load_from, model, strict)
+    if not hooks:
+        yield note(
+            "without StrictLoadHook a checkpoint that fits in part is loaded in part, silently",
+            "custom_hooks = [dict(type='StrictLoadHook')]",
+        )
+
+
+def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False) -> Iterator[Finding]:
+    path = _local_path(name)
+    if not path.is_file():
+        if "://" in name:
+            yield note(f"{option} {name} is not in {folder()} yet: training begins with downloading it")
+        else:
+            yield fail(f"{option}: no checkpoint at {name}", "check the path, or give a name of tools/weights.py list")
+        return
+    content = load_from_file(str(path))
+    try:
+        if strict:
+            StrictLoadHook().after_load_checkpoint(SimpleNamespace(model=model), content)
+        else:
+            _fitting_trunk(model.backbone, recognise(content, use_ema))
+    except ValueError as error:
+        yield fail(f"{option} {name} does not fit: {error}", "take the model's own weights, or correct the model")
+    yield ok(f"{option} {name} is there and fits")
+
+
+def _local_path(name: str) -> Path:
+    """Where a checkpoint is, or will be once downloaded."""
+    if name.startswith("xcit://"):
+        return local_path(name.removeprefix("xcit://"))
+    if "://" in name:
+        file = Path(urlparse(name).path)
+        return next(folder().glob(f"{file.stem}-????????{file.suffix}"), folder() / file.name)
+    return Path(name).expanduser()
+
+
+def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
+    """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
+    given = {f"{name}.ignore_index": head.ignore_index for name, head in heads.items() if hasattr(head, "ignore_index")}
+    if not given:
+        return
+    given["data_preprocessor.seg_pad_val"] = (cfg.model.get("data_preprocessor") or {}).get("seg_pad_val", 255)
+    for split in SPLITS:
+        for dataset in data_sets(cfg, split):
+            for step in dataset.get("pipeline", []):
+                given |= {f"{step['type']}.{key}": step[key] for key in ("ignore_index", "seg_pad_val") if key in step}
+        for evaluator in evaluators(cfg, split):
+            if evaluator["type"] == "IoUMetric":
+                given[f"{split}_evaluator.ignore_index"] = evaluator.get("ignore_index", 255)
+    if len(set(given.values())) > 1:
+        yield fail(
+            f"unlabelled pixels have different labels: {', '.join(f'{name}={label}' for name, label in given.items())}",
+            "give all of them the one of the label maps",
+        )
+    yield ok(f"label {min(given.values())} is ignored everywhere")
+
+
+def _check_batch(cfg: Config, processes: int) -> Iterator[Finding]:
+    """Compare the batch over all processes with the one that the learning rate is for."""
+    scaling = cfg.get("auto_scale_lr") or {}
+    batch = cfg.train_dataloader.batch_size * processes
+    base = scaling.get("base_batch_size", batch)
+    if batch != base and not scaling.get("enable"):
+        yield note(
+            f"{batch} images a step over {processes} process(es), the learning rate is for {base}",
+            "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
+        )
+    yield ok(f"{batch} images a step")
+
+
+def _check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
+    """Check that BatchNorm has the devices and the values it needs in training."""
+    norms = {
+        name: norm for name, norm in model.train().named_modules() if isinstance(norm, _BatchNorm) and norm.training
+    }
+    if processes > 1 and not torch.cuda.is_available():
+        parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, SyncBatchNorm)})
+        if parts:
+            yield fail(
+                f"{' and '.join(parts)} use SyncBN, which needs CUDA on {processes} processes",
+                f"--cfg-options {' '.join(f'model.{part}.norm_cfg.type=BN' for part in parts)}",
+            )
+    alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, SyncBatchNorm)]
+    if batch_size == 1 and alone:
+        pooled = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Sequential)
+            and isinstance(next(iter(module), None), nn.AdaptiveAvgPool2d)
+            and module[0].output_size in (1, (1, 1))
+            and any(norm.startswith(f"{name}.") for norm in alone)
+        ]
+        if pooled:
+            yield fail(
+                f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives it one value a channel",
+                "train_dataloader.batch_size=2, or more",
+            )
+        else:
+            yield note("BatchNorm learns from single images", "train_dataloader.batch_size=2, or more")
+    yield ok(f"BatchNorm runs on {processes} process(es)")
+
+
+def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
+    """Check mixed precision and disk space against this machine, which need not be the one of the run."""
+    if cfg.optim_wrapper.get("type") == "AmpOptimWrapper" and not torch.cuda.is_available():
+        yield note("mixed precision needs a GPU, there is none", "--cfg-options optim_wrapper.type=OptimWrapper")
+    work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
+    existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    # Weights and Adam's two moments, float32.
+    needed = 12e-9 * sum(p.numel() for p in model.parameters())
+    text = f"{free:.1f} GB free for {work_dir}, a checkpoint takes about {needed:.1f}"
+    if free < 2 * needed:
+        yield fail(text, "--work-dir on another disk, and default_hooks.checkpoint.max_keep_ckpts=1")
+    yield ok(text)

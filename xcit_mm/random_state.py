@@ -1,0 +1,27 @@
+"""The state of every generator that training draws from, as plain values that a checkpoint can hold."""
+
+import random
+
+import numpy as np
+import torch
+
+__all__ = ["get_random_state", "set_random_state"]
+
+RandomState = dict[str, tuple | torch.Tensor | None]
+
+
+def get_random_state() -> RandomState:
+    """States of Python's, numpy's and torch's generators, of this process and its GPU."""
+    name, keys, *rest = np.random.get_state()
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest), torch=torch.get_rng_state(), cuda=cuda)
+
+
+def set_random_state(state: RandomState) -> None:
+    """Undo every draw since `get_random_state` returned `state`."""
+    version, keys, *rest = state["python"]
+    random.setstate((version, tuple(keys), *rest))
+    np.random.set_state(tuple(state["numpy"]))
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())

@@ -1,0 +1,156 @@
+"""Checkpoints that survive a kill, and training that goes on from them as if it had never stopped."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
+from mmengine.fileio import LocalBackend, register_backend
+from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from .random_state import RandomState, get_random_state, set_random_state
+
+__all__ = ["AtomicBackend", "ResumableCheckpointHook"]
+
+
+class AtomicBackend(LocalBackend):
+    """mmengine's local files, written whole or not at all."""
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        """Write a file; its name stands for the former content or the new, at any moment.
+
+        Raises:
+            OSError: If it cannot be written, such as on a full disk, with the former content as it was.
+        """
+        path = Path(filepath)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        try:
+            with part.open("wb") as file:
+                file.write(obj)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise OSError(
+                f"{path} ({len(obj) / 2**20:.0f} MB) could not be written: {error.strerror}; "
+                "earlier checkpoints are whole: make room and go on with --resume"
+            ) from error
+
+    def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
+        """As `put`, for text."""
+        self.put(obj.encode(encoding), filepath)
+
+
+register_backend("atomic", AtomicBackend)
+
+
+@HOOKS.register_module()
+class ResumableCheckpointHook(CheckpointHook):
+    """mmengine's CheckpointHook for runs that may be killed at any moment. Arguments are its own.
+
+    - Files are written whole or not at all, and a checkpoint is removed only after its successor is
+      complete: `last_checkpoint` always names a whole file.
+    - A checkpoint holds the state of the random generators of every process, and validation leaves
+      them as it found them. Resumed training draws the same numbers as training that never stopped.
+
+    What it cannot restore are the generators inside of data-loading workers. mmengine's
+    iteration-based loop replays the batches that were seen, and so restores them; its epoch-based
+    loop starts them anew, so that with `persistent_workers` other augmentations are drawn from
+    there on. With gradient accumulation, let `interval` be a multiple of `accumulative_counts`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("backend_args") is None and "://" not in str(kwargs.get("out_dir")):
+            kwargs["backend_args"] = dict(backend="atomic")
+        super().__init__(*args, **kwargs)
+        self._saved: list[RandomState] | None = None
+        self._resumed: RandomState | None = None
+        self._before_validation: RandomState | None = None
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        outdated = None
+        if self.max_keep_ckpts > 0 and step not in list(self.keep_ckpt_ids)[-1:]:
+            if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
+                outdated = self._path(self.keep_ckpt_ids.popleft())
+            self.keep_ckpt_ids.append(step)
+            runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
+        self.last_ckpt = self._path(step)
+        runner.message_hub.update_info("last_ckpt", self.last_ckpt)
+        self._saved = all_gather_object(self._before_validation or get_random_state())
+        runner.save_checkpoint(
+            self.out_dir,
+            self.filename_tmpl.format(step),
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
+            if outdated and self.file_backend.isfile(outdated):
+                self.file_backend.remove(outdated)
+
+    def _path(self, step: int) -> str:
+        return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        # mmengine removes the former best before the new one is written: that has to wait.
+        former: list[str] = []
+        self.file_backend.remove = former.append
+        try:
+            super()._save_best_checkpoint(runner, metrics)
+        finally:
+            del self.file_backend.remove
+        for path in former:
+            self.file_backend.remove(path)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self._saved is not None:
+            checkpoint["random_state"], self._saved = self._saved, None
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        states = checkpoint.get("random_state")
+        if not runner._resume or states is None:
+            return
+        if len(states) == get_world_size():
+            self._resumed = states[get_rank()]
+        else:
+            print_log(
+                f"the checkpoint is of {len(states)} processes, these are {get_world_size()}: "
+                "order of the data and random numbers will be others",
+                logger="current",
+            )
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        if self._resumed is None:
+            return
+        state, self._resumed = self._resumed, None
+        loop = runner.train_loop
+        if hasattr(loop, "dataloader_iterator"):  # the iteration-based loop replays the batches that were seen
+            loop.dataloader_iterator = _restore_after(loop.dataloader_iterator, runner.iter, state)
+        else:
+            set_random_state(state)
+
+    def before_val(self, runner: Runner) -> None:
+        self._before_validation = get_random_state()
+
+    def after_val(self, runner: Runner) -> None:
+        state, self._before_validation = self._before_validation, None
+        set_random_state(state)
+
+
+def _restore_after(batches: Iterator, count: int, state: RandomState) -> Iterator:
+    """The same batches, with the random generators set before the one after the first `count`."""
+    for _ in range(count):
+        yield next(batches)
+    set_random_state(state)
+    yield from batches
