@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from mmdet.datasets import CocoDataset
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
 from xcit_mm.diagnosis import diagnose
@@ -123,6 +125,7 @@ def test_demo_config_is_not_complained_of():
         (MASK_RCNN, "model.rpn_head.in_channels=128", "rpn_head.in_channels is 128, the neck gives"),
         (UPERNET, "model.decode_head.in_channels=[384,384,384,384]", "decode_head.in_channels is [384, 384, 384, 384]"),
         (UPERNET, "model.auxiliary_head.in_channels=384", "auxiliary_head.in_channels is 384, the backbone gives"),
+        (UPERNET, "model.backbone.out_indices=(3,7,11)", "decode_head.in_channels is [192, 192, 192, 192], the"),
         (UPERNET, "train_dataloader.batch_size=1", "BatchNorm in decode_head.psp_modules.0 follows pooling to 1x1"),
         (SEMANTIC_FPN, "model.decode_head.ignore_index=0", "unlabelled pixels have different labels: decode_head."),
         (SEMANTIC_FPN, "model.data_preprocessor.seg_pad_val=0", "data_preprocessor.seg_pad_val=0"),
@@ -227,6 +230,15 @@ def test_fitting_weights_are_ok_and_a_backbone_is_no_detector():
     torch.save(dict(model=XCiT("t12", 16).state_dict()), "p16.pth")
     assert "ok    init_cfg p16.pth is there and fits" in lines(MASK_RCNN, "model.backbone.init_cfg.checkpoint=p16.pth")
     assert any("give it to the backbone's init_cfg" in line for line in failures(MASK_RCNN, "load_from=p16.pth"))
+
+
+def test_whole_model_of_other_classes_is_named():
+    cfg = Config.fromfile(SHAPES)
+    init_default_scope(cfg.default_scope)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), "whole.pth")
+    assert "ok    load_from whole.pth is there and fits" in lines(SHAPES, "load_from=whole.pth")
+    found = failures(SHAPES, "load_from=whole.pth", "model.decode_head.num_classes=7")
+    assert any("decode_head.conv_seg.weight of (5, 128, 1, 1), not (7, 128, 1, 1)" in line for line in found)
 
 
 def test_sync_bn_on_processes_without_cuda_is_named(monkeypatch):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from . import reading  # noqa: F401  registers the readers with mmengine
 from .layouts import CLASSIFIER, Weights, describe, recognise
 
-__all__ = ["StrictLoadHook", "load_pretrained"]
+__all__ = ["StrictLoadHook", "fitting_trunk", "load_pretrained"]
 
 # What a file for classification may lack.
 _PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
@@ -39,7 +39,7 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False)
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
     try:
         weights = recognise(content, use_ema)
-        state = _fitting_trunk(backbone, weights)
+        state = fitting_trunk(backbone, weights)
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the backbone: {error}") from None
     backbone.load_state_dict(state, strict=False)
@@ -80,7 +80,7 @@ class StrictLoadHook(Hook):
             weights = recognise(checkpoint)
             if weights.task not in _DENSE:
                 raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-            state = {f"backbone.{key}": value for key, value in _fitting_trunk(model.backbone, weights).items()}
+            state = {f"backbone.{key}": value for key, value in fitting_trunk(model.backbone, weights).items()}
             state |= self._fitting_heads(model, weights)
         except ValueError as error:
             raise ValueError(f"the checkpoint does not fit the model: {error}") from None
@@ -103,7 +103,7 @@ class StrictLoadHook(Hook):
         return given
 
 
-def _fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
+def fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
     """The tensors of `weights` for a backbone, which they fill, or an error."""
     wanted = backbone.state_dict()
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)

@@ -1,72 +1,23 @@
 """Checks of data sets: whether their files are there, and hold what the config says."""
 
-import gc
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS
 from torch import nn
 
+from .coco import Coco
 from .findings import Finding, fail, few, note, ok, reason
 from .preflight import check_data, evaluators, leaf_datasets
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets", "read_coco"]
+__all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets"]
 
 SPLITS = ("train", "val")
 SAMPLE = 32  # images, spread over a data set, that are read
 IGNORED = 255  # what mmseg makes of label 0 under reduce_zero_label
-
-
-class Coco(NamedTuple):
-    """What a COCO json says that can be wrong; the file itself takes gigabytes once parsed.
-
-    Attributes:
-        names: Names of the categories by id, in the file's order.
-        images: Images by id.
-        labels: Image and category of every annotation.
-        lacking: Number of annotations without a key.
-    """
-
-    names: dict[Any, str]
-    images: dict[Any, dict]
-    labels: list[tuple[Any, Any]]
-    lacking: dict[str, int]
-
-
-def read_coco(path: str) -> Coco:
-    """Read a COCO json.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is not JSON, lacks what mmdet reads, or has an annotation id twice.
-    """
-    gc.disable()  # none of the millions of new objects is garbage, and looking for it takes seconds
-    try:
-        content = json.loads(Path(path).read_bytes())
-        annotations = content["annotations"]
-        coco = Coco(
-            names={one["id"]: one["name"] for one in content["categories"]},
-            images={one["id"]: one for one in content["images"]},
-            labels=[(one["image_id"], one["category_id"]) for one in annotations],
-            lacking={key: sum(key not in one for one in annotations) for key in ("bbox", "area", "iscrowd")}
-            | {"segmentation": sum(not one.get("segmentation") for one in annotations)},
-        )
-        repeated = len(annotations) - len({one["id"] for one in annotations})
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not in COCO's format: {reason(error)}") from None
-    finally:
-        gc.enable()
-    if repeated:
-        raise ValueError(f"{path} has {repeated} annotations with the id of another one")
-    return coco
 
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
@@ -109,7 +60,7 @@ def check_data_sets(
 
     Args:
         heads: The heads that know classes, by name.
-        read: `read_coco`, which may remember files.
+        read: `coco.read_coco`, which may remember files.
     """
     try:
         check_data(cfg, [split])
@@ -204,25 +155,28 @@ def _check_label_maps(split: str, dataset: dict, heads: Mapping[str, nn.Module])
         )
     yield from _check_images(split, dataset, images)
     step = _step(dataset, "LoadAnnotations") or dict(type="LoadAnnotations")
-    if step.get("reduce_zero_label", built.reduce_zero_label) != built.reduce_zero_label:
+    if step.get("reduce_zero_label") not in (None, built.reduce_zero_label):
         yield fail(
             f"{split}: reduce_zero_label={built.reduce_zero_label} in the data set, not in its LoadAnnotations",
             "remove it from LoadAnnotations, which follows the data set",
         )
         return
     counts = np.zeros(256, np.int64)
+    unreadable = []
     for image, loaded in _load(step, [one for one in _spread(images) if one["seg_map_path"] not in unlabelled]):
+        path = image["seg_map_path"]
         if isinstance(loaded, Exception):
-            yield fail(f"{split}: {image['seg_map_path']} cannot be read ({reason(loaded)})", "replace it")
+            unreadable.append(f"{path} cannot be read ({reason(loaded)})")
         elif loaded["gt_seg_map"].ndim != 2:
-            channels = loaded["gt_seg_map"].shape[-1]
             yield fail(
-                f"{split}: {image['seg_map_path']} has {channels} channels: colours instead of labels",
+                f"{split}: {path} has {loaded['gt_seg_map'].shape[-1]} channels: colours instead of labels",
                 "write label maps of one channel, or with a palette, whose values are class numbers",
             )
             return
         else:
             counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
+    if unreadable:
+        yield fail(f"{split}: {few(unreadable)}", "replace them, and look at the others: a sample was read")
     if not counts.any():
         return
     for name, head in heads.items():
@@ -230,7 +184,7 @@ def _check_label_maps(split: str, dataset: dict, heads: Mapping[str, nn.Module])
     last = counts[:IGNORED].nonzero()[0].max(initial=0)
     share = counts[IGNORED] / counts.sum()
     yield ok(
-        f"{split}: {len(images)} images with label maps; a sample holds labels to {last}, {share:.1%} is {IGNORED}"
+        f"{split}: {len(images)} images with label maps; labels up to {last} in a sample, {share:.1%} of it {IGNORED}"
     )
 
 
@@ -272,7 +226,7 @@ def _check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator
         elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
             wrong.append(f"{image['img_path']} is of {loaded['img_shape']}, in the json of {image['shape']} pixels")
     if wrong:
-        yield fail(f"{split}: {few(wrong)}", "replace them, and look at the other images: a sample was read")
+        yield fail(f"{split}: {few(wrong)}", "replace them, and look at the others: a sample was read")
 
 
 def _load(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict | Exception]]:

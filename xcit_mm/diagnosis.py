@@ -15,10 +15,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from .backbone import XCiT
-from .checkpoint import StrictLoadHook, _fitting_trunk
-from .data_checks import SPLITS, check_classes, check_data_sets, data_sets, read_coco
+from .checkpoint import StrictLoadHook, fitting_trunk
+from .coco import read_coco
+from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
-from .launch import _find_script, _read_config
+from .launch import find_script, read_config
 from .layouts import recognise
 from .preflight import check_backbone, evaluators
 from .reading import load_from_file
@@ -37,8 +38,8 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         argv: A command line, of which `--cfg-options` is taken.
     """
     try:
-        cfg = _read_config(config, argv)
-        _find_script(cfg, config, "train")
+        cfg = read_config(config, argv)
+        find_script(cfg, config, "train")
     except Exception as error:  # a config is a program
         yield fail(reason(error), "correct the config")
         return
@@ -53,6 +54,7 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         yield ok(f"{cfg.model.type} can be built")
 
     heads = _heads(model)
+    batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     read = functools.cache(read_coco)
     yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
@@ -62,8 +64,8 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     if isinstance(getattr(model, "backbone", None), XCiT):
         yield from guard(_check_channels(cfg, model), "correct neck and heads")
         yield from guard(_check_weights(cfg, model), "correct init_cfg and load_from")
-    yield from guard(_check_batch(cfg, processes), "correct train_dataloader.batch_size")
-    yield from guard(_check_norms(model, cfg.train_dataloader.batch_size, processes), "correct norm_cfg")
+    yield from guard(_check_batch(cfg, batch_size, processes), "correct train_dataloader.batch_size")
+    yield from guard(_check_norms(model, batch_size, processes), "correct norm_cfg")
     yield from guard(_check_machine(cfg, config, model), "correct work_dir")
 
 
@@ -91,33 +93,33 @@ def _check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     source, widths = "the backbone", [model.backbone.arch.embed_dim] * len(model.backbone.out_indices)
     neck = cfg.model.get("neck")
     if neck:
-        if not isinstance(neck, dict) or not {"in_channels", "out_channels"} <= neck.keys():
-            yield note("the channels of this neck are not looked at")
+        given = neck.get("in_channels") if isinstance(neck, dict) else None
+        if isinstance(given, Sequence) and list(given) != widths:
+            yield fail(f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
+        if not isinstance(given, Sequence) or not isinstance(neck.get("out_channels"), int):
+            yield note("the maps that this neck takes or gives are not known")
             return
-        if neck.in_channels != widths:
-            yield fail(f"neck.in_channels is {neck.in_channels}, the backbone gives {widths}", f"in_channels={widths}")
-        source, widths = "the neck", [neck.out_channels] * neck.get("num_outs", len(widths))
-    for name, module in model.named_modules():
-        top_level = name.rstrip(".0123456789") in ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")
-        if top_level and hasattr(module, "in_channels"):
-            wanted = _channels_of(module, widths)
-            if module.in_channels != wanted:
-                yield fail(
-                    f"{name}.in_channels is {module.in_channels}, {source} gives {widths}", f"in_channels={wanted}"
-                )
-        levels = getattr(getattr(module, "prior_generator", None), "num_levels", len(widths))
-        if top_level and levels != len(widths):
+        source, widths = "the neck", [neck.out_channels] * (neck.get("num_outs") or len(widths))
+    for name, head in model.named_modules():
+        part = name.rstrip(".0123456789")
+        if part not in ("decode_head", "auxiliary_head", "rpn_head", "bbox_head") or not hasattr(head, "in_channels"):
+            continue
+        given = head.in_channels if isinstance(head.in_channels, int) else list(head.in_channels)
+        wanted = _channels_of(head, widths)
+        if given != wanted:
+            yield fail(f"{name}.in_channels is {given}, {source} gives {widths}", f"in_channels={wanted}")
+        levels = getattr(getattr(head, "prior_generator", None), "num_levels", len(widths))
+        if levels != len(widths):
             yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
     yield ok(f"{source} gives {len(widths)} maps of {widths[0]} channels, as the heads expect")
 
 
 def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
-    """The `in_channels` of a head that is given maps of these widths."""
+    """The `in_channels` of a head that is given maps of these widths; 0 if it takes a map that there is not."""
     index = getattr(head, "in_index", 0 if isinstance(head.in_channels, int) else range(len(widths)))
-    if isinstance(index, int):
-        return widths[index]
-    chosen = [widths[i] for i in index]
-    return sum(chosen) if getattr(head, "input_transform", None) == "resize_concat" else chosen
+    taken = [widths[i] for i in ([index] if isinstance(index, int) else index) if i < len(widths)]
+    as_one = isinstance(index, int) or getattr(head, "input_transform", None) == "resize_concat"
+    return sum(taken) if as_one else taken
 
 
 def _check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
@@ -150,7 +152,7 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
         if strict:
             StrictLoadHook().after_load_checkpoint(SimpleNamespace(model=model), content)
         else:
-            _fitting_trunk(model.backbone, recognise(content, use_ema))
+            fitting_trunk(model.backbone, recognise(content, use_ema))
     except ValueError as error:
         yield fail(f"{option} {name} does not fit: {error}", "take the model's own weights, or correct the model")
     yield ok(f"{option} {name} is there and fits")
@@ -168,7 +170,8 @@ def _local_path(name: str) -> Path:
 
 def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
     """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
-    given = {f"{name}.ignore_index": head.ignore_index for name, head in heads.items() if hasattr(head, "ignore_index")}
+    given = {f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()}
+    given = {name: label for name, label in given.items() if label is not None}
     if not given:
         return
     given["data_preprocessor.seg_pad_val"] = (cfg.model.get("data_preprocessor") or {}).get("seg_pad_val", 255)
@@ -187,10 +190,10 @@ def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[
     yield ok(f"label {min(given.values())} is ignored everywhere")
 
 
-def _check_batch(cfg: Config, processes: int) -> Iterator[Finding]:
+def _check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Finding]:
     """Compare the batch over all processes with the one that the learning rate is for."""
     scaling = cfg.get("auto_scale_lr") or {}
-    batch = cfg.train_dataloader.batch_size * processes
+    batch = batch_size * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         yield note(
@@ -234,7 +237,7 @@ def _check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[
 
 def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
     """Check mixed precision and disk space against this machine, which need not be the one of the run."""
-    if cfg.optim_wrapper.get("type") == "AmpOptimWrapper" and not torch.cuda.is_available():
+    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper" and not torch.cuda.is_available():
         yield note("mixed precision needs a GPU, there is none", "--cfg-options optim_wrapper.type=OptimWrapper")
     work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
     existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())

@@ -10,7 +10,7 @@ from mmengine.config import Config, DictAction
 
 from .preflight import check_backbone, check_checkpoint, check_data, check_resume
 
-__all__ = ["run_tool"]
+__all__ = ["find_script", "read_config", "run_tool"]
 
 _LIBRARIES = ("mmdet", "mmseg")
 
@@ -31,8 +31,8 @@ def run_tool(tool: str, argv: list[str]) -> None:
             "FLAGs are those of the library that the config belongs to: add --help after CONFIG to see them"
         )
     try:
-        cfg = _read_config(config, argv)
-        script = _find_script(cfg, config, tool)
+        cfg = read_config(config, argv)
+        script = find_script(cfg, config, tool)
         if "-h" not in argv and "--help" not in argv:
             check_backbone(cfg)
             check_data(cfg, ("train", "val") if tool == "train" else ("test",))
@@ -59,7 +59,12 @@ def _with_seed(argv: list[str], cfg: Config, seed: int | None) -> list[str]:
     return [*argv[:place], *options, *argv[place:]]
 
 
-def _read_config(config: str, argv: list[str]) -> Config:
+def read_config(config: str, argv: list[str]) -> Config:
+    """The config at a path, with the `--cfg-options` of a command line.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
@@ -70,7 +75,13 @@ def _read_config(config: str, argv: list[str]) -> Config:
     return cfg
 
 
-def _find_script(cfg: Config, config: str, tool: str) -> Path:
+def find_script(cfg: Config, config: str, tool: str) -> Path:
+    """The library's own `tools/TOOL.py` for a config.
+
+    Raises:
+        ValueError: If the config belongs to neither library.
+        FileNotFoundError, ModuleNotFoundError: If the library, or its tools, are not installed.
+    """
     library = cfg.get("default_scope")
     if library not in _LIBRARIES:
         raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
