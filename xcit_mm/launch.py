@@ -54,9 +54,7 @@ def _with_seed(argv: list[str], cfg: Config, seed: int | None) -> list[str]:
     """
     if seed is None or (cfg.get("randomness") or {}).get("seed") is not None:
         return argv
-    place = argv.index("--cfg-options") + 1 if "--cfg-options" in argv else len(argv)
-    options = [f"randomness.seed={seed}"] if "--cfg-options" in argv else ["--cfg-options", f"randomness.seed={seed}"]
-    return [*argv[:place], *options, *argv[place:]]
+    return [*argv, "--cfg-options", f"randomness.seed={seed}"]
 
 
 def read_config(config: str, argv: list[str]) -> Config:

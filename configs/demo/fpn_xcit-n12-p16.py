@@ -22,13 +22,13 @@ val_dataloader = dict(
     batch_size=1, num_workers=1, persistent_workers=True, sampler=dict(type="DefaultSampler", shuffle=False)
 )
 test_dataloader = val_dataloader
+# Trained at one scale, it scores less with others: the views are the image and its mirror image.
 tta_model = dict(type="SegTTAModel")
 tta_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(
         type="TestTimeAug",
         transforms=[
-            [dict(type="Resize", scale_factor=ratio, keep_ratio=True) for ratio in (1.0, 1.25)],
             [dict(type="RandomFlip", prob=prob, direction="horizontal") for prob in (0.0, 1.0)],
             [dict(type="LoadAnnotations")],
             [dict(type="PackSegInputs")],

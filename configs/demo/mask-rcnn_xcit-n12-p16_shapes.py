@@ -44,7 +44,7 @@ tta_pipeline = [
     dict(
         type="TestTimeAug",
         transforms=[
-            [dict(type="Resize", scale=scale, keep_ratio=True) for scale in ((160, 160), (200, 200))],
+            [dict(type="Resize", scale=(160, 160), keep_ratio=True)],
             [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
             [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
             [dict(type="PackDetInputs")],
