@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from demo_runs import SCORES, cfg_options
 from mmcv.transforms import Compose
 from mmdet.models.roi_heads import StandardRoIHead
 from mmdet.structures import DetDataSample
@@ -16,7 +17,6 @@ from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner.checkpoint import load_state_dict
-from test_training import SCORES, cfg_options
 
 from xcit_mm import StrictLoadHook
 from xcit_mm.tta import MaskTTAModel
