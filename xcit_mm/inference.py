@@ -1,0 +1,178 @@
+"""Trained detectors and segmentors on images, with predictions as pictures and files that other tools read."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import mmcv
+import mmengine
+import numpy as np
+from mmengine.config import Config
+from mmengine.infer import BaseInferencer
+from mmengine.registry import DATASETS
+from mmengine.runner import CheckpointLoader
+from mmengine.structures import BaseDataElement
+
+from .checkpoint import StrictLoadHook
+from .preflight import check_backbone, check_checkpoint, leaf_datasets
+
+__all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "find_inputs"]
+
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+
+
+class Predictor:
+    """mmdet's or mmseg's inferencer for a config and a checkpoint, loaded whole or not at all.
+
+    Args:
+        config: Path of a config of mmdet or mmseg.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        device: As in torch; default: a GPU if there is one.
+
+    Raises:
+        FileNotFoundError: If config or checkpoint are not there.
+        ValueError: If the config is of neither library, or the checkpoint does not fit it.
+    """
+
+    def __init__(self, config: str, checkpoint: str, device: str | None = None) -> None:
+        if not Path(config).is_file():
+            raise FileNotFoundError(f"no config at {config}: see configs/")
+        check_checkpoint(checkpoint)
+        cfg = Config.fromfile(config)
+        check_backbone(cfg)
+        self.is_detector = cfg.get("default_scope") == "mmdet"
+        self.inferencer = _build_inferencer(cfg, device)
+        model = self.inferencer.model
+        content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
+        StrictLoadHook().after_load_checkpoint(SimpleNamespace(model=model), content)
+        model.load_state_dict(content["state_dict"])
+        model.dataset_meta = self.metainfo = _metainfo(cfg)
+        self.inferencer.visualizer.dataset_meta = self.metainfo
+        if not self.is_detector:
+            self.inferencer.visualizer.set_dataset_meta(self.metainfo["classes"], self.metainfo["palette"])
+
+    def __call__(self, image: np.ndarray) -> BaseDataElement:
+        """Predictions for an image (H, W, 3), BGR, 8 bit, in its pixels: a DetDataSample or SegDataSample.
+
+        Raises:
+            ValueError: If the image is too small, or too narrow for the config's resizing.
+        """
+        try:
+            result = self.inferencer(image, return_datasamples=True)
+        except cv2.error:
+            raise ValueError(
+                f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
+            ) from None
+        return result["predictions"][0] if self.is_detector else result
+
+    def draw(self, image: np.ndarray, sample: BaseDataElement, score_thr: float) -> np.ndarray:
+        """The image (H, W, 3), BGR, under its predictions; boxes and masks from a score of `score_thr` on."""
+        options = dict(pred_score_thr=score_thr) if self.is_detector else {}
+        visualizer = self.inferencer.visualizer
+        visualizer.add_datasample("", image[..., ::-1].copy(), sample, draw_gt=False, **options)
+        return visualizer.get_image()[..., ::-1]
+
+
+def _build_inferencer(cfg: Config, device: str | None) -> BaseInferencer:
+    if cfg.get("default_scope") == "mmdet":
+        from mmdet.apis import DetInferencer as Inferencer
+    elif cfg.get("default_scope") == "mmseg":
+        from mmseg.apis import MMSegInferencer as Inferencer
+    else:
+        raise ValueError(f"default_scope={cfg.get('default_scope')!r}: must be one of mmdet, mmseg")
+    cfg.model.backbone.pop("init_cfg", None)  # the checkpoint holds all
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns that no weights are loaded: they are, strictly, by the caller
+        inferencer = Inferencer(cfg, device=device)
+    inferencer.show_progress = False
+    return inferencer
+
+
+def _metainfo(cfg: Config) -> dict[str, Any]:
+    """Classes and palette of the config's data, which the checkpoint's fit by construction."""
+    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
+    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
+        metainfo = registry.get(dataset["type"])._load_metainfo(dataset.get("metainfo"))
+    return dict(metainfo, palette=metainfo.get("palette", "random"))
+
+
+def find_inputs(given: str) -> list[Path]:
+    """The images and videos that a path, a folder (searched to its depth) or a glob stands for, sorted.
+
+    Raises:
+        FileNotFoundError: If there are none.
+        ValueError: If a file is neither by its name.
+    """
+    path = Path(given)
+    if path.is_file():
+        found = [path]
+    elif path.is_dir():
+        found = [one for one in path.rglob("*") if one.suffix.lower() in IMAGES + VIDEOS]
+    else:
+        anchor = Path(path.anchor)
+        found = list(anchor.glob(str(path.relative_to(anchor)))) if any(c in given for c in "*?[") else []
+        found = [one for one in found if one.is_file()]
+    if not found:
+        raise FileNotFoundError(f"no images or videos at {given}: give a file, a folder or a quoted glob")
+    other = next((one for one in found if one.suffix.lower() not in IMAGES + VIDEOS), None)
+    if other:
+        raise ValueError(f"{other} is neither an image nor a video: {', '.join(IMAGES + VIDEOS)}")
+    return sorted(found)
+
+
+def read_frames(path: Path) -> Iterator[np.ndarray]:
+    """An image, or the frames of a video, as (H, W, 3), BGR, 8 bit; of an animation the first frame.
+
+    Raises:
+        ValueError: If it cannot be decoded.
+        OSError: If it cannot be read.
+    """
+    if path.suffix.lower() in VIDEOS:
+        with path.open("rb"):  # a missing permission is its own error
+            video = mmcv.VideoReader(str(path))
+        if not video.opened or len(video) == 0:
+            raise ValueError("it holds no frames")
+        yield from (frame for frame in video if frame is not None)
+        return
+    image = mmcv.imfrombytes(path.read_bytes()) if path.stat().st_size else None
+    if image is None:
+        raise ValueError("it is empty, broken or not an image")
+    yield image
+
+
+class CocoFile:
+    """Predictions of a detector, gathered in COCO's format: annotations with `score`, masks as RLE."""
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        self.content: dict[str, list[dict]] = dict(
+            images=[],
+            annotations=[],
+            categories=[dict(id=number, name=name) for number, name in enumerate(classes, start=1)],
+        )
+
+    def add(self, name: str, sample: BaseDataElement) -> None:
+        """Add an image and its predictions, best first."""
+        from pycocotools.mask import area, encode
+
+        height, width = sample.ori_shape
+        images, annotations = self.content["images"], self.content["annotations"]
+        images.append(dict(id=len(images) + 1, file_name=name, height=height, width=width))
+        found = sample.pred_instances.cpu()
+        for number in range(len(found)):
+            left, top, right, bottom = found.bboxes[number].tolist()
+            annotation = dict(
+                id=len(annotations) + 1, image_id=len(images), category_id=int(found.labels[number]) + 1, iscrowd=0,
+                bbox=[left, top, right - left, bottom - top], area=(right - left) * (bottom - top),
+                score=float(found.scores[number]),
+            )  # fmt: skip
+            if "masks" in found:
+                rle = encode(np.asfortranarray(found.masks[number].numpy().astype(np.uint8)))
+                annotation |= dict(segmentation=dict(rle, counts=rle["counts"].decode()), area=float(area(rle)))
+            annotations.append(annotation)
+
+    def write(self, path: Path) -> None:
+        mmengine.dump(self.content, str(path))
