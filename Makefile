@@ -31,6 +31,7 @@ test-slow: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/zoo.py --check
 
 # Peers are measured where installed: make bench BENCH_PYTHON=python, in an environment that has them.
 BENCH_PYTHON ?= $(BIN)/python

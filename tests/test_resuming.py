@@ -16,7 +16,7 @@ from xcit_mm.random_state import get_random_state, set_random_state
 from xcit_mm.reading import load_from_file
 from xcit_mm.resuming import AtomicBackend
 
-FPN = "fpn_xcit-n12-p16_shapes"
+SEG, DET = SCORES
 EPOCHS = """
 _base_ = {base!r}
 train_cfg = dict(_delete_=True, type="EpochBasedTrainLoop", max_epochs=3, val_interval=1)
@@ -57,13 +57,18 @@ def assert_same_state(one: Path, other: Path) -> None:
         assert state == same
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("config, workers", zip(SCORES, [2, 0], strict=True))
+@pytest.mark.parametrize(
+    "config, workers, kills",
+    [(SEG, 2, 2), (DET, 0, 1), *(pytest.param(*case, 20, marks=pytest.mark.slow) for case in ((SEG, 2), (DET, 0)))],
+)
 def test_killed_training_ends_where_uninterrupted_training_does(config, workers, kills, shapes, tool, tmp_path):
     chance = random.Random(kills)
-    options = [*cfg_options(config, shapes, 5 * kills, workers), "model.backbone.drop_path_rate=0.2"]
+    length = max(12 * kills, 16)
+    options = [*cfg_options(config, shapes, length, workers), "model.backbone.drop_path_rate=0.2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert tool("train", DEMO / f"{config}.py", "--work-dir", whole, *options).returncode == 0
+    last = f"iter_{length}.pth"
+    period = (whole / last).stat().st_mtime - (whole / f"iter_{length - 2}.pth").stat().st_mtime  # of two iterations
 
     pointer = broken / "last_checkpoint"
     for kill in range(kills):
@@ -73,13 +78,12 @@ def test_killed_training_ends_where_uninterrupted_training_does(config, workers,
             assert kill_when(process, lambda: True, chance.uniform(0, 6))
         else:  # at any time of an iteration or of saving
             saved = lambda before=before: pointer.exists() and pointer.read_text() != before  # noqa: E731
-            assert kill_when(process, saved, chance.uniform(0, 0.6))
+            assert kill_when(process, saved, chance.uniform(0, 2 * period))
         if pointer.exists():
             load_from_file(pointer.read_text())  # raises if it is not whole
     run = tool("train", DEMO / f"{config}.py", "--work-dir", broken, "--resume", *options)
     assert run.returncode == 0, run.stderr[-2000:]
 
-    last = f"iter_{5 * kills}.pth"
     assert_same_state(whole / last, broken / last)
     scores = [printed_scores(folder)[-1] for folder in (whole, broken)]
     assert scores[0][SCORES[config]] == scores[1][SCORES[config]]
@@ -94,8 +98,8 @@ def test_killed_training_ends_where_uninterrupted_training_does(config, workers,
 
 def test_epochs_resume_as_well(shapes, tool, tmp_path):
     config = tmp_path / "config.py"
-    config.write_text(EPOCHS.format(base=str(DEMO / f"{FPN}.py")))
-    options = [o for o in cfg_options(FPN, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
+    config.write_text(EPOCHS.format(base=str(DEMO / f"{SEG}.py")))
+    options = [o for o in cfg_options(SEG, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert tool("train", config, "--work-dir", whole, *options).returncode == 0
     process = start(tool, config, "--work-dir", broken, *options)
@@ -108,12 +112,12 @@ def test_epochs_resume_as_well(shapes, tool, tmp_path):
 
 def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tool, tmp_path):
     work = tmp_path / "work"
-    arguments = (DEMO / f"{FPN}.py", "--work-dir", work)
-    assert tool("train", *arguments, *cfg_options(FPN, shapes, 4)).returncode == 0
+    arguments = (DEMO / f"{SEG}.py", "--work-dir", work)
+    assert tool("train", *arguments, *cfg_options(SEG, shapes, 4)).returncode == 0
     last = work / "iter_4.pth"
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2])
-    run = tool("train", *arguments, "--resume", *cfg_options(FPN, shapes, 6))
+    run = tool("train", *arguments, "--resume", *cfg_options(SEG, shapes, 6))
     assert run.returncode == 1
     message = run.stderr.strip()
     assert len(message.splitlines()) == 1
@@ -123,8 +127,8 @@ def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tool, tmp
 
 def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tool, tmp_path):
     work = tmp_path / "work"
-    arguments = (DEMO / f"{FPN}.py", "--work-dir", work)
-    assert tool("train", *arguments, *cfg_options(FPN, shapes, 2)).returncode == 0
+    arguments = (DEMO / f"{SEG}.py", "--work-dir", work)
+    assert tool("train", *arguments, *cfg_options(SEG, shapes, 2)).returncode == 0
     size = (work / "iter_2.pth").stat().st_size
 
     def limit_files() -> None:
@@ -132,7 +136,7 @@ def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, t
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 
     run = subprocess.run(
-        tool.command("train", *arguments, "--resume", *cfg_options(FPN, shapes, 4)),
+        tool.command("train", *arguments, "--resume", *cfg_options(SEG, shapes, 4)),
         cwd=tool.cwd,
         capture_output=True,
         text=True,

@@ -1,5 +1,7 @@
 """XCiT (Cross-Covariance Image Transformers) for OpenMMLab. Importing it registers everything."""
 
+from mmengine.config.utils import MODULE2PACKAGE
+
 from .backbone import XCiT
 from .checkpoint import StrictLoadHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
@@ -16,3 +18,7 @@ __all__ = [
     "XCiT",
     "__version__",
 ]
+
+# mmengine looks up `xcit_mm::CONFIG` only in packages of this table, and there by the name of a distribution, whose
+# place is not known if its install is editable: a module's name leads to the module's folder.
+MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
