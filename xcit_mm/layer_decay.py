@@ -11,7 +11,7 @@ __all__ = ["LayerDecayOptimWrapperConstructor", "layer_of"]
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with lower learning rates towards the image (BEiT, section 3.1 of its appendix).
+    """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
 
     A parameter of layer l has the rate lr * layer_decay_rate ** (depth + 1 - l): the stem and the
     position code are layer 0, block n (from 0) is layer n + 1, pyramid, neck and heads are layer
