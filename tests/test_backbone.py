@@ -7,7 +7,7 @@ from torch import nn
 from xcit_mm import XCiT
 from xcit_mm.archs import ARCHS, default_out_indices
 from xcit_mm.chunks import in_chunks
-from xcit_mm.layers import PositionCode
+from xcit_mm.layers import LPI, PositionCode
 from xcit_mm.pyramid import Upsample2x
 
 # Small in every way, but a real XCiT: the tests' own architecture.
@@ -234,6 +234,16 @@ def test_inference_in_chunks_is_the_whole(shape):
     x = torch.randn(shape)
     with torch.inference_mode():
         torch.testing.assert_close(in_chunks(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("height, width", [(100, 70), (3, 2000), (200, 9)])
+def test_local_patch_interaction_in_chunks_sees_over_their_borders(height, width):
+    layer = LPI(32, BN).eval()
+    nn.init.normal_(layer.bn.running_mean)
+    x = torch.randn(2, height * width, 32)
+    with torch.inference_mode():
+        in_pieces = layer(x, height, width)
+    torch.testing.assert_close(in_pieces, layer(x, height, width).detach())
 
 
 def test_training_keeps_a_fraction_of_what_plain_modules_would():

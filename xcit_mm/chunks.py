@@ -12,26 +12,31 @@ _POSITIONS = {"cpu": 1024}
 _POSITIONS_ELSEWHERE = 65536
 
 
-def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1) -> Tensor:
+def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0) -> Tensor:
     """`function(x)` for a function that treats every position alike, in pieces along one axis when inferring.
 
     Args:
         function: Maps n entries along `dim` to k n entries, for any n.
-        x: (B, N, C), or (B, C, H, W) with `dim=2`.
+        x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.
+        halo: How many entries to each side an entry of the result depends on, if k is 1.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(x)
-    positions = x.numel() // x.shape[2 if dim == 1 else 1]
+    positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
-    length = max(1, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // positions)
+    # Long enough that the halo, which is computed twice, is the lesser part.
+    length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // positions)
     if total <= length:
         return function(x)
     out = None
     for start in range(0, total, length):
-        piece = function(x.narrow(dim, start, min(length, total - start)))
+        count = min(length, total - start)
+        before, after = min(halo, start), min(halo, total - start - count)
+        piece = function(x.narrow(dim, start - before, before + count + after))
+        factor = piece.shape[dim] // (before + count + after)
+        piece = piece.narrow(dim, before, factor * count)
         if out is None:
-            factor = piece.shape[dim] // length
             out = piece.new_empty([factor * total if axis == dim else n for axis, n in enumerate(piece.shape)])
-        out.narrow(dim, factor * start, piece.shape[dim]).copy_(piece)
+        out.narrow(dim, factor * start, factor * count).copy_(piece)
     return out

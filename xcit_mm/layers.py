@@ -122,9 +122,12 @@ class LPI(nn.Module):
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        # Tokens are a channels-last map already: both reshapes are views.
-        x = x.transpose(1, 2).unflatten(2, (height, width))
-        return recompute(self, self._interact, x).flatten(2).transpose(1, 2)
+        # Two 3x3 convolutions: each row depends on two to each side.
+        return in_chunks(self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
+
+    def _interact_rows(self, x: Tensor) -> Tensor:
+        # (B, rows, width, C) is a channels-last map already: the permutations copy nothing.
+        return recompute(self, self._interact, x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
     def _interact(self, x: Tensor) -> Tensor:
         return self.conv2(self.bn(self.act(self.conv1(x))))
