@@ -26,6 +26,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.utils import ProgressBar
 from torch import Tensor, nn
 
+from xcit_mm.archs import ARCHS, SIZES
 from xcit_mm.attention import FORMS
 from xcit_mm.backbone import Trunk
 
@@ -50,8 +51,7 @@ class Features(nn.Module):
 def timm_xcit(arch: str, patch_size: int) -> nn.Module:
     import timm
 
-    size = dict(n="nano", t="tiny", s="small", m="medium", l="large")[arch[0]]
-    return Features(timm.create_model(f"xcit_{size}_{arch[1:]}_p{patch_size}_224"))
+    return Features(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
 
 
 def timm_deit(arch: str, patch_size: int) -> nn.Module:
@@ -62,8 +62,6 @@ def timm_deit(arch: str, patch_size: int) -> nn.Module:
 
 def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
     import mmpretrain.models  # noqa: F401
-
-    from xcit_mm.archs import ARCHS
 
     shape = ARCHS[arch]
     return MODELS.build(

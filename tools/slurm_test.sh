@@ -1,13 +1,6 @@
 #!/usr/bin/env bash
-# tools/slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [FLAG ...]: tools/test.py on NODES nodes (default 1) of
-# GPUS_PER_NODE GPUS (default 8), with CPUS_PER_GPU cores each (default 5); SRUN_ARGS go to srun.
+# tools/slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [FLAG ...]: tools/test.py under Slurm; see tools/srun.sh.
 set -euo pipefail
 (($# >= 4)) || { echo "usage: $0 PARTITION JOB_NAME CONFIG CHECKPOINT [FLAG ...]" >&2; exit 2; }
-gpus=${GPUS_PER_NODE:-8}
-# One task a node; torchrun in each starts the processes. The nodes meet at the first of the job.
-exec srun --partition "$1" --job-name "$2" --nodes "${NODES:-1}" --ntasks-per-node 1 \
-    --gres "gpu:$gpus" --cpus-per-task "$((gpus * ${CPUS_PER_GPU:-5}))" --kill-on-bad-exit=1 ${SRUN_ARGS:-} \
-    bash -c 'exec "${PYTHON:-python}" -m torch.distributed.run --nnodes "$SLURM_JOB_NUM_NODES" --nproc_per_node "$0" \
-        --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" \
-        --rdzv_endpoint "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):${PORT:-29500}" "$@"' \
-    "$gpus" "$(dirname "$0")/test.py" "$3" "$4" --launcher pytorch "${@:5}"
+tools=$(dirname "$0")
+exec bash "$tools/srun.sh" "$1" "$2" "$tools/test.py" "$3" "$4" --launcher pytorch "${@:5}"

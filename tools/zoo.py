@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from xcit_mm.archs import SIZES
 from xcit_mm.weights import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- zoo: written by tools/zoo.py -->", "<!-- end of zoo -->"
-SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 DEMO = "demo"
 
 Model = dict[str, Any]

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ARCHS", "PATCH_SIZES", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
+__all__ = ["ARCHS", "PATCH_SIZES", "SIZES", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
 
 PATCH_SIZES = (16, 8)
+
+# What published files call the size that an architecture's name begins with.
+SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 
 
 class Arch(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from . import reading  # noqa: F401  registers the readers with mmengine
 from .layouts import CLASSIFIER, Weights, describe, recognise
 
-__all__ = ["StrictLoadHook", "fitting_trunk", "load_pretrained"]
+__all__ = ["StrictLoadHook", "fitting_model", "fitting_trunk", "load_pretrained"]
 
 # What a file for classification may lack.
 _PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
@@ -76,31 +76,45 @@ class StrictLoadHook(Hook):
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        try:
-            weights = recognise(checkpoint)
-            if weights.task not in _DENSE:
-                raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-            state = {f"backbone.{key}": value for key, value in fitting_trunk(model.backbone, weights).items()}
-            state |= self._fitting_heads(model, weights)
-        except ValueError as error:
-            raise ValueError(f"the checkpoint does not fit the model: {error}") from None
-        checkpoint["state_dict"] = state
+        checkpoint["state_dict"] = fitting_model(model, checkpoint, self.strict_heads)
 
-    def _fitting_heads(self, model: nn.Module, weights: Weights) -> dict[str, Tensor]:
-        wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
-        given = dict(weights.heads)
-        if not self.strict_heads:
-            other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
-            for key in other:
-                # mmengine loads what is there: the model's own values keep these as they are.
-                given[key] = wanted[key]
-            if other:
-                print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
-        try:
-            _check_coverage(wanted, given, missing=wanted, surplus=given)
-        except ValueError as error:
-            raise ValueError(f"{error} (other classes? StrictLoadHook(strict_heads=False) fine-tunes)") from None
-        return given
+
+def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -> dict[str, Tensor]:
+    """The state dict of a detector or segmentor from a checkpoint, which fills it.
+
+    Args:
+        model: With an `XCiT` as its backbone; it is not changed.
+        checkpoint: Content of a file in any layout.
+        strict_heads: As of `StrictLoadHook`.
+
+    Raises:
+        ValueError: If the checkpoint does not fit.
+    """
+    try:
+        weights = recognise(checkpoint)
+        if weights.task not in _DENSE:
+            raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
+        state = {f"backbone.{key}": value for key, value in fitting_trunk(model.backbone, weights).items()}
+        return state | _fitting_heads(model, weights, strict_heads)
+    except ValueError as error:
+        raise ValueError(f"the checkpoint does not fit the model: {error}") from None
+
+
+def _fitting_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
+    wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
+    given = dict(weights.heads)
+    if not strict:
+        other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+        for key in other:
+            # mmengine loads what is there: the model's own values keep these as they are.
+            given[key] = wanted[key]
+        if other:
+            print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
+    try:
+        _check_coverage(wanted, given, missing=wanted, surplus=given)
+    except ValueError as error:
+        raise ValueError(f"{error} (other classes? StrictLoadHook(strict_heads=False) fine-tunes)") from None
+    return given
 
 
 def fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:

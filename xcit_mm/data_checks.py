@@ -11,7 +11,7 @@ from torch import nn
 
 from .coco import Coco
 from .findings import Finding, fail, few, note, ok, reason
-from .preflight import check_data, evaluators, leaf_datasets
+from .preflight import check_data, dataset_class, evaluators, leaf_datasets, metainfo
 
 __all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets"]
 
@@ -30,7 +30,7 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     given = {}
     for split in SPLITS:
         for dataset in data_sets(cfg, split):
-            classes = _kind(dataset)._load_metainfo(dataset.get("metainfo")).get("classes")
+            classes = metainfo(dataset).get("classes")
             if not classes or isinstance(classes, str):
                 yield fail(f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))")
             else:
@@ -69,7 +69,7 @@ def check_data_sets(
         return
     for dataset in data_sets(cfg, split):
         # The class whose method lists the data tells their format.
-        form = _kind(dataset).load_data_list.__qualname__.partition(".")[0]
+        form = dataset_class(dataset).load_data_list.__qualname__.partition(".")[0]
         if "://" in (dataset.get("data_root") or ""):
             yield note(f"{split}: {dataset['data_root']} is remote storage, not looked at")
         elif form == "CocoDataset":
@@ -80,19 +80,11 @@ def check_data_sets(
             yield note(f"{split}: data sets of type {dataset['type']} are not looked at")
 
 
-def _kind(dataset: dict) -> type:
-    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
-        kind = registry.get(dataset["type"])
-    if kind is None:
-        raise KeyError(f"no data set of type {dataset['type']} is registered")
-    return kind
-
-
 def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
     root = dataset.get("data_root") or ""
     path = os.path.join(root, dataset["ann_file"])
     coco = read(path)
-    classes = list(_kind(dataset)._load_metainfo(dataset.get("metainfo"))["classes"])
+    classes = list(metainfo(dataset)["classes"])
     yield from _check_categories(split, coco, classes)
     wanted = {number for number, name in coco.names.items() if name in classes}
     annotated = {image for image, category in coco.labels if category in wanted} & coco.images.keys()

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlparse
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from .backbone import XCiT
-from .checkpoint import StrictLoadHook, fitting_trunk
+from .checkpoint import fitting_model, fitting_trunk
 from .coco import read_coco
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
@@ -150,7 +149,7 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
     content = load_from_file(str(path))
     try:
         if strict:
-            StrictLoadHook().after_load_checkpoint(SimpleNamespace(model=model), content)
+            fitting_model(model, content)
         else:
             fitting_trunk(model.backbone, recognise(content, use_ema))
     except ValueError as error:

@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import cv2
 import mmcv
@@ -12,12 +10,12 @@ import mmengine
 import numpy as np
 from mmengine.config import Config
 from mmengine.infer import BaseInferencer
-from mmengine.registry import DATASETS
 from mmengine.runner import CheckpointLoader
 from mmengine.structures import BaseDataElement
 
-from .checkpoint import StrictLoadHook
-from .preflight import check_backbone, check_checkpoint, leaf_datasets
+from .checkpoint import fitting_model
+from .launch import read_config
+from .preflight import check_backbone, check_checkpoint, leaf_datasets, metainfo
 
 __all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "find_inputs"]
 
@@ -39,18 +37,17 @@ class Predictor:
     """
 
     def __init__(self, config: str, checkpoint: str, device: str | None = None) -> None:
-        if not Path(config).is_file():
-            raise FileNotFoundError(f"no config at {config}: see configs/")
+        cfg = read_config(config, [])
         check_checkpoint(checkpoint)
-        cfg = Config.fromfile(config)
         check_backbone(cfg)
         self.is_detector = cfg.get("default_scope") == "mmdet"
         self.inferencer = _build_inferencer(cfg, device)
         model = self.inferencer.model
         content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
-        StrictLoadHook().after_load_checkpoint(SimpleNamespace(model=model), content)
-        model.load_state_dict(content["state_dict"])
-        model.dataset_meta = self.metainfo = _metainfo(cfg)
+        model.load_state_dict(fitting_model(model, content))
+        # The checkpoint's classes are the config's data's, by construction.
+        given = metainfo(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+        model.dataset_meta = self.metainfo = dict(given, palette=given.get("palette", "random"))
         self.inferencer.visualizer.dataset_meta = self.metainfo
         if not self.is_detector:
             self.inferencer.visualizer.set_dataset_meta(self.metainfo["classes"], self.metainfo["palette"])
@@ -90,14 +87,6 @@ def _build_inferencer(cfg: Config, device: str | None) -> BaseInferencer:
         inferencer = Inferencer(cfg, device=device)
     inferencer.show_progress = False
     return inferencer
-
-
-def _metainfo(cfg: Config) -> dict[str, Any]:
-    """Classes and palette of the config's data, which the checkpoint's fit by construction."""
-    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
-    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
-        metainfo = registry.get(dataset["type"])._load_metainfo(dataset.get("metainfo"))
-    return dict(metainfo, palette=metainfo.get("palette", "random"))
 
 
 def find_inputs(given: str) -> list[Path]:

@@ -4,14 +4,25 @@ import argparse
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 
 from .backbone import XCiT
 from .reading import load_from_file
 
-__all__ = ["check_backbone", "check_checkpoint", "check_data", "check_resume", "evaluators", "leaf_datasets"]
+__all__ = [
+    "check_backbone",
+    "check_checkpoint",
+    "check_data",
+    "check_resume",
+    "dataset_class",
+    "evaluators",
+    "leaf_datasets",
+    "metainfo",
+]
 
 
 def check_backbone(cfg: Config) -> None:
@@ -116,3 +127,21 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
     else:
         for one in inner:
             yield from leaf_datasets(one)
+
+
+def dataset_class(dataset: dict) -> type:
+    """The class of a data set's config.
+
+    Raises:
+        KeyError: If there is none of its type.
+    """
+    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
+        found = registry.get(dataset["type"])
+    if found is None:
+        raise KeyError(f"no data set of type {dataset['type']} is registered")
+    return found
+
+
+def metainfo(dataset: dict) -> dict[str, Any]:
+    """Classes, palette and the like of a data set's config, completed from its class."""
+    return dataset_class(dataset)._load_metainfo(dataset.get("metainfo"))
