@@ -12,6 +12,8 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 from pycocotools.coco import COCO
 
+from xcit_mm.inference import CocoFile, Predictor
+
 NAMES = dict(seg="fpn_xcit-n12-p16_shapes", det="mask-rcnn_xcit-n12-p16_shapes")
 
 
@@ -93,8 +95,38 @@ def test_what_cannot_begin_is_one_line(images, checkpoints, tool, tmp_path):
         ((images / "note.txt", config, checkpoints["seg"]), "is neither an image nor a video"),
         ((images / "plain.png", tmp_path / "none.py", checkpoints["seg"]), "no config at"),
         ((images / "plain.png", config, checkpoints["det"]), "the checkpoint does not fit the model"),
+        ((images / "plain.png", config, checkpoints["seg"], "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
+        ((images / "plain.png", config, checkpoints["seg"], "--overlap", 64), "give the tile's side too"),
     ]:
         run = tool("infer", *arguments, *out)
         assert run.returncode == 1
         assert message in run.stderr.strip().splitlines()[-1]
         assert not (tmp_path / "out" / "pictures").exists()
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_one_tile_that_holds_the_image_changes_nothing(kind, images, checkpoints):
+    image = cv2.imread(str(images / "plain.png"))
+    arguments = str(DEMO / f"{NAMES[kind]}.py"), str(checkpoints[kind])
+    whole, tiled = (Predictor(*arguments, tile=tile)(image) for tile in (None, 500))
+    if kind == "seg":
+        assert torch.equal(tiled.pred_sem_seg.data, whole.pred_sem_seg.data.int())
+    else:
+        coco = [CocoFile(("a", "b", "c", "d")) for _ in range(2)]
+        for file, sample in zip(coco, (whole, tiled), strict=True):
+            file.add("image", sample)
+        assert coco[0].content["annotations"] == coco[1].content["annotations"] != []
+
+
+def test_tiles_from_the_command_line(images, checkpoints, tool, tmp_path):
+    for kind, name in NAMES.items():
+        out = tmp_path / kind
+        tiles = ("--tile", 64, "--overlap", 20, "--score-thr", 0)
+        run = tool("infer", images / "plain.png", DEMO / f"{name}.py", checkpoints[kind], "--out", out, *tiles)
+        assert run.returncode == 0, run.stderr
+        size = cv2.imread(str(images / "plain.png")).shape
+        assert cv2.imread(str(out / "pictures" / "plain.png.jpg")).shape == size
+    assert cv2.imread(str(tmp_path / "seg" / "labels" / "plain.png.png"), -1).shape == size[:2]
+    coco = COCO(str(tmp_path / "det" / "predictions.json"))
+    assert len(coco.anns) > 10
+    assert all(coco.annToMask(one).sum() == one["area"] for one in coco.anns.values())

@@ -26,6 +26,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--score-thr", type=float, default=0.3, help="least score that is drawn (default: %(default)s)")
+    parser.add_argument("--tile", type=int, metavar="PIXELS", help="predict large images in tiles of this side")
+    parser.add_argument("--overlap", type=int, metavar="PIXELS", help="least overlap of tiles (default: tile / 4)")
     parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
@@ -35,7 +37,7 @@ def main() -> int:
     try:
         paths = find_inputs(args.input)
         args.out.mkdir(parents=True, exist_ok=True)
-        predict = Predictor(args.config, args.checkpoint, args.device)
+        predict = Predictor(args.config, args.checkpoint, args.device, args.tile, args.overlap)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     root = Path(args.input) if Path(args.input).is_dir() else None
@@ -68,7 +70,8 @@ def process(path: Path, name: str, predict: Predictor, coco: CocoFile, args: arg
         if predict.is_detector:
             coco.add(label, sample)
         else:
-            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+            depth = np.uint8 if len(predict.metainfo["classes"]) <= 256 else np.uint16
+            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(depth)
             mmcv.imwrite(labels, str(args.out / "labels" / f"{label}.png"))
         if not is_video:
             mmcv.imwrite(picture, str(args.out / "pictures" / f"{name}.jpg"))

@@ -8,19 +8,25 @@ import cv2
 import mmcv
 import mmengine
 import numpy as np
+import torch
 from mmengine.config import Config
 from mmengine.infer import BaseInferencer
 from mmengine.runner import CheckpointLoader
 from mmengine.structures import BaseDataElement
+from torch import nn
 
 from .checkpoint import fitting_model
 from .launch import read_config
 from .preflight import check_backbone, check_checkpoint, leaf_datasets, metainfo
+from .tiling import check_tile, detect_in_tiles, encode_mask, segment_in_tiles
 
 __all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "find_inputs"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+
+# Room for an instance's label beyond its box, downwards and to the right, in pixels.
+_LABEL = (30, 250)
 
 
 class Predictor:
@@ -30,13 +36,29 @@ class Predictor:
         config: Path of a config of mmdet or mmseg.
         checkpoint: A path, a URL or `xcit://NAME`.
         device: As in torch; default: a GPU if there is one.
+        tile: Side in pixels of the tiles in which to predict images, for those too large for one pass; see
+            `xcit_mm.tiling`. Each goes through the config's test pipeline, its resizing included.
+        overlap: Least overlap of tiles in pixels; default: a quarter of the tile.
 
     Raises:
         FileNotFoundError: If config or checkpoint are not there.
-        ValueError: If the config is of neither library, or the checkpoint does not fit it.
+        ValueError: If the config is of neither library, the checkpoint does not fit it, or tile and overlap do not
+            fit each other.
     """
 
-    def __init__(self, config: str, checkpoint: str, device: str | None = None) -> None:
+    def __init__(
+        self,
+        config: str,
+        checkpoint: str,
+        device: str | None = None,
+        tile: int | None = None,
+        overlap: int | None = None,
+    ) -> None:
+        if overlap is not None and tile is None:
+            raise ValueError(f"{overlap=} without a tile: give the tile's side too")
+        self.tile, self.overlap = tile, tile // 4 if tile and overlap is None else overlap
+        if tile is not None:
+            check_tile(tile, self.overlap)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)
         check_backbone(cfg)
@@ -55,9 +77,20 @@ class Predictor:
     def __call__(self, image: np.ndarray) -> BaseDataElement:
         """Predictions for an image (H, W, 3), BGR, 8 bit, in its pixels: a DetDataSample or SegDataSample.
 
+        With a tile they are as `detect_in_tiles` and `segment_in_tiles` return them.
+
         Raises:
             ValueError: If the image is too small, or too narrow for the config's resizing.
         """
+        if self.tile is None:
+            return self._predict(image)
+        if self.is_detector:
+            return detect_in_tiles(self._predict, image, self.tile, self.overlap)
+        head = self.inferencer.model.decode_head
+        threshold = (head[-1] if isinstance(head, nn.ModuleList) else head).threshold
+        return segment_in_tiles(self._predict, image, self.tile, self.overlap, threshold)
+
+    def _predict(self, image: np.ndarray) -> BaseDataElement:
         try:
             result = self.inferencer(image, return_datasamples=True)
         except cv2.error:
@@ -68,10 +101,29 @@ class Predictor:
 
     def draw(self, image: np.ndarray, sample: BaseDataElement, score_thr: float) -> np.ndarray:
         """The image (H, W, 3), BGR, under its predictions; boxes and masks from a score of `score_thr` on."""
+        if self.is_detector and isinstance(sample.pred_instances.get("masks"), list):
+            return self._draw_one_by_one(image, sample, score_thr)
         options = dict(pred_score_thr=score_thr) if self.is_detector else {}
         visualizer = self.inferencer.visualizer
         visualizer.add_datasample("", image[..., ::-1].copy(), sample, draw_gt=False, **options)
         return visualizer.get_image()[..., ::-1]
+
+    def _draw_one_by_one(self, image: np.ndarray, sample: BaseDataElement, score_thr: float) -> np.ndarray:
+        """Draw each instance on its own part of the image: masks as large as the image would fill the memory."""
+        from pycocotools.mask import decode
+
+        picture = image.copy()
+        found = sample.pred_instances
+        found = found[found.scores >= score_thr]
+        for number in reversed(range(len(found))):  # the best is drawn last, on top
+            one = found[number]
+            left, top, right, bottom = one.bboxes[0].int().tolist()
+            part = slice(max(top - 5, 0), bottom + _LABEL[0]), slice(max(left - 5, 0), right + _LABEL[1])
+            one.masks = torch.from_numpy(decode(one.masks[0])[part]).bool()[None]
+            one.bboxes = one.bboxes - torch.tensor([part[1].start, part[0].start] * 2)
+            alone = type(sample)(pred_instances=one)
+            picture[part] = self.draw(picture[part], alone, score_thr)
+        return picture
 
 
 def _build_inferencer(cfg: Config, device: str | None) -> BaseInferencer:
@@ -145,7 +197,7 @@ class CocoFile:
 
     def add(self, name: str, sample: BaseDataElement) -> None:
         """Add an image and its predictions, best first."""
-        from pycocotools.mask import area, encode
+        from pycocotools.mask import area
 
         height, width = sample.ori_shape
         images, annotations = self.content["images"], self.content["annotations"]
@@ -159,7 +211,9 @@ class CocoFile:
                 score=float(found.scores[number]),
             )  # fmt: skip
             if "masks" in found:
-                rle = encode(np.asfortranarray(found.masks[number].numpy().astype(np.uint8)))
+                rle = found.masks[number]
+                if not isinstance(rle, dict):
+                    rle = encode_mask(rle.numpy(), (0, 0), (height, width))
                 annotation |= dict(segmentation=dict(rle, counts=rle["counts"].decode()), area=float(area(rle)))
             annotations.append(annotation)
 

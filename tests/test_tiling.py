@@ -1,0 +1,180 @@
+"""Tiles against the whole image: weights, seams, masks, and models that see a tile at a time."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
+from pycocotools.mask import decode, encode
+
+from xcit_mm.tiling import detect_in_tiles, encode_mask, segment_in_tiles, windows
+
+
+@pytest.mark.parametrize(
+    ("length", "tile", "overlap"),
+    [(100, 40, 10), (100, 40, 39), (30, 40, 10), (41, 40, 20), (1500, 1000, 500), (6000, 1024, 256), (7, 3, 0)],
+)
+def test_windows_cover_the_axis(length, tile, overlap):
+    tiles = windows(length, tile, overlap)
+    weights = torch.zeros(length)
+    for one in tiles:
+        assert one.stop - one.start == min(tile, length)
+        weights[one.start : one.stop] += one.weight
+    assert torch.allclose(weights, torch.ones(length), atol=1e-6)
+    for left, right in pairwise(tiles):
+        assert left.stop - right.start >= overlap
+        assert left.own[1] == right.own[0]
+        # No step at the seam: the next tile begins with nothing, the last one ends with nothing.
+        assert right.weight[0] <= 1 / (overlap + 1) + 1e-6
+        assert left.weight[-1] <= 1 / (overlap + 1) + 1e-6
+
+
+@pytest.mark.parametrize(("tile", "overlap"), [(0, 0), (-5, 0), (64, 64), (64, -1)])
+def test_impossible_tiles(tile, overlap):
+    with pytest.raises(ValueError, match="must be 0 <= overlap < tile"):
+        windows(100, tile, overlap)
+
+
+def blurred(image: np.ndarray) -> torch.Tensor:
+    """Class scores (C, H, W), each from a pixel and its neighbourhood, which a tile's edge cuts."""
+    values = torch.from_numpy(image.copy()).permute(2, 0, 1).float()
+    return torch.nn.functional.avg_pool2d(values[None], 9, 1, 4, count_include_pad=False)[0]
+
+
+@pytest.mark.parametrize("shape", [(90, 150), (150, 90), (64, 200), (30, 40)])
+@pytest.mark.parametrize(("tile", "overlap"), [(64, 16), (64, 40), (50, 0)])
+def test_segmentation_equals_the_blended_whole(shape, tile, overlap):
+    """The strips that are carried along give what accumulating all logits would."""
+    image = np.random.default_rng(0).random((*shape, 3), dtype=np.float32)
+    blended = torch.zeros(3, *shape)
+    for rows in windows(shape[0], tile, overlap):
+        for columns in windows(shape[1], tile, overlap):
+            part = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+            blended[(slice(None), *part)] += blurred(image[part]) * rows.weight[:, None] * columns.weight
+    sizes = []
+
+    def predict(crop: np.ndarray) -> SegDataSample:
+        sizes.append(crop.shape[:2])
+        return SegDataSample(seg_logits=PixelData(data=blurred(crop)))
+
+    sample = segment_in_tiles(predict, image, tile, overlap)
+    top = blended.topk(2, dim=0).values
+    clear = top[0] - top[1] > 1e-5
+    assert clear.float().mean() > 0.99
+    assert torch.equal(sample.pred_sem_seg.data[0][clear], blended.argmax(dim=0)[clear].int())
+    assert set(sizes) == {(min(tile, shape[0]), min(tile, shape[1]))}
+
+
+def test_binary_segmentation_has_a_threshold():
+    image = np.random.default_rng(0).random((60, 90, 3), dtype=np.float32)
+
+    def predict(crop: np.ndarray) -> SegDataSample:
+        return SegDataSample(seg_logits=PixelData(data=torch.from_numpy(crop[..., 0].copy())[None]))
+
+    sample = segment_in_tiles(predict, image, 32, 8, threshold=0.3)
+    clear = np.abs(image[..., 0] - 0.3) > 1e-5
+    assert np.array_equal(sample.pred_sem_seg.data[0].numpy()[clear], (image[..., 0] > 0.3)[clear])
+
+
+def scene(objects: int, size: tuple[int, int], largest: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+    """An image whose pixels hold the number of their object, ellipses of up to `largest` pixels; boxes and classes."""
+    rng = np.random.default_rng(1)
+    image = np.zeros((*size, 3), dtype=np.int64)
+    y, x = np.mgrid[: size[0], : size[1]]
+    boxes = []
+    while len(boxes) < objects:
+        h, w = rng.integers(5, largest + 1, 2) / 2
+        cy, cx = rng.uniform(h, size[0] - h), rng.uniform(w, size[1] - w)
+        inside = ((y - cy) / h) ** 2 + ((x - cx) / w) ** 2 <= 1
+        if image[..., 0][inside].any() or not inside.any():
+            continue
+        image[inside] = len(boxes) + 1
+        rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+        boxes.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+    return image, torch.tensor(boxes).float(), torch.arange(objects) % 3
+
+
+def perfect_detector(labels: torch.Tensor, jitter: float):
+    """Finds every object of a `scene`, and each part of one that the image cuts, as surely as a whole one."""
+    rng = np.random.default_rng(2)
+
+    def predict(image: np.ndarray) -> DetDataSample:
+        masks = [image[..., 0] == number for number in np.unique(image) if number]
+        boxes = []
+        for mask in masks:
+            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            boxes.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+        boxes = np.array(boxes).reshape(-1, 4) + rng.uniform(-jitter, jitter, (len(masks), 4))
+        found = InstanceData(
+            bboxes=torch.from_numpy(boxes).float(),
+            scores=torch.from_numpy(rng.uniform(0.5, 1, len(masks))).float(),
+            labels=labels[[number - 1 for number in np.unique(image) if number]],
+            masks=torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, *image.shape[:2])),
+        )
+        return DetDataSample(pred_instances=found)
+
+    return predict
+
+
+@pytest.mark.parametrize("jitter", [0, 0.4])
+@pytest.mark.parametrize("shape", [(200, 330), (330, 200)])
+def test_each_object_is_found_once_and_whole(shape, jitter):
+    image, boxes, labels = scene(60, shape, largest=24)
+    sample = detect_in_tiles(perfect_detector(labels, jitter), image, 96, 25)
+    found = sample.pred_instances
+    assert len(found) == 60
+    assert (found.scores.diff() <= 0).all()
+    numbers = set()
+    for box, label, rle in zip(found.bboxes, found.labels, found.masks, strict=True):
+        values = np.unique(image[..., 0][decode(rle).astype(bool)])
+        assert len(values) == 1
+        number = int(values[0]) - 1
+        numbers.add(number)
+        # What a margin's width may cut off is all that may be missing, and NMS must have taken the whole one.
+        assert (decode(rle) == (image[..., 0] == number + 1)).mean() > 0.999
+        assert torch.allclose(box, boxes[number], atol=4)
+        assert label == labels[number]
+    assert len(numbers) == 60
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_tiles_that_disagree_about_an_object_on_the_seam_report_it_once(shift):
+    starts = iter(one.start for one in windows(160, 96, 32))
+
+    def predict(crop: np.ndarray) -> DetDataSample:
+        start = next(starts)
+        left = 70 - start + (shift if start == 0 else -shift)  # of an object of 20 pixels in the middle of the image
+        box = torch.tensor([[left, 10, left + 20, 30]]).float()
+        return DetDataSample(
+            pred_instances=InstanceData(bboxes=box, scores=torch.ones(1), labels=torch.zeros(1).long())
+        )
+
+    found = detect_in_tiles(predict, np.zeros((96, 160, 3)), 96, 32).pred_instances
+    assert len(found) == 1
+    assert abs(found.bboxes[0, 0] - 70) == 1
+
+
+def test_nothing_found():
+    image, _, labels = scene(1, (100, 100), largest=10)
+    found = detect_in_tiles(perfect_detector(labels, 0), np.zeros_like(image), 64, 16).pred_instances
+    assert len(found) == 0 and found.masks == []
+
+
+def test_a_model_without_instances_is_refused():
+    with pytest.raises(ValueError, match="predict the whole image"):
+        detect_in_tiles(lambda image: DetDataSample(), np.zeros((10, 10, 3)), 8, 2)
+
+
+def test_masks_encode_as_in_pycocotools():
+    rng = np.random.default_rng(0)
+    for density in [0, 0.1, 0.5, 1] * 25:
+        height, width = rng.integers(5, 60, 2)
+        h, w = rng.integers(1, height + 1), rng.integers(1, width + 1)
+        y, x = rng.integers(0, height - h + 1), rng.integers(0, width - w + 1)
+        mask = rng.random((h, w)) < density
+        full = np.zeros((height, width), np.uint8)
+        full[y : y + h, x : x + w] = mask
+        assert encode_mask(mask, (y, x), (int(height), int(width))) == encode(np.asfortranarray(full))
