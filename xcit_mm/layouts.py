@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .archs import arch_name
+from .archs import ARCHS, Arch, arch_name
 
-__all__ = ["CLASSIFIER", "LAYOUTS", "Weights", "describe", "export", "recognise", "unknown_keys"]
+__all__ = ["CLASSIFIER", "LAYOUTS", "Weights", "backbone_options", "describe", "export", "recognise", "unknown_keys"]
 
 # How the keys begin that belong to classification alone.
 CLASSIFIER = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
@@ -96,6 +96,21 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: If a tensor that tells them is missing.
     """
+    shape, patch_size, linear = _shape(trunk)
+    return f"{arch_name(*shape)}/p{patch_size}{' (linear)' if linear else ''}"
+
+
+def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
+    """`arch`, `patch_size` and `patch_embed` of the backbone that a trunk is of; raises as `describe`."""
+    shape, patch_size, linear = _shape(trunk)
+    arch = arch_name(*shape)
+    if arch not in ARCHS:
+        arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
+    return dict(arch=arch, patch_size=patch_size, patch_embed="linear" if linear else "conv")
+
+
+def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool]:
+    """Width, depth and heads; the patch size; whether patches are projected linearly."""
     for key in _TELLING:
         if key not in trunk:
             raise ValueError(f"it lacks {key}")
@@ -103,11 +118,10 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
     depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
     linear = trunk.get("patch_embed.proj.weight")
     if linear is not None and linear.dim() == 4:
-        patch = f"{linear.shape[-1]} (linear)"
-    else:
-        # A stem of n convolutions halves the size n times.
-        patch = str(2 ** sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk))
-    return f"{arch_name(width, depth, heads)}/p{patch}"
+        return (width, depth, heads), linear.shape[-1], True
+    # A stem of n convolutions halves the size n times.
+    halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
+    return (width, depth, heads), 2**halvings, False
 
 
 def unknown_keys(trunk: Mapping[str, Tensor]) -> list[str]:

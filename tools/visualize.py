@@ -1,0 +1,72 @@
+"""One picture of what an XCiT makes of an image (paper, Figure D.2).
+
+    python tools/visualize.py IMAGE CONFIG CHECKPOINT --out PICTURE
+    python tools/visualize.py IMAGE WEIGHTS --out PICTURE
+
+The first looks into the backbone of a detector or segmentor, which sees the image as the config's test pipeline
+prepares it. The second takes weights of a backbone in any layout (a path, a URL or xcit://NAME), which
+tell the architecture, and the image in its own size.
+
+The picture holds the image, the principal components of the maps that the backbone puts out, and of some
+blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xcit_mm.inference import Predictor, read_frames
+from xcit_mm.visualization import MEAN, STD, View, draw, load_trunk, look_inside
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("image", type=Path)
+    parser.add_argument("model", help="a config, or weights of a backbone")
+    parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
+    parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .pdf or .svg")
+    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that the backbone taps)")
+    parser.add_argument("--device", help="default: a GPU if there is one")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    try:
+        if args.out.suffix not in (".png", ".jpg", ".pdf", ".svg"):
+            raise ValueError(f"--out {args.out}: name a .png, .jpg, .pdf or .svg")
+        if args.model.endswith(".py") != (args.checkpoint is not None):
+            raise ValueError("give a config and its checkpoint, or weights alone")
+        pixels = next(iter(read_frames(args.image)))
+        view, picture = (view_model if args.checkpoint else view_trunk)(pixels, args)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        draw(view, picture, args.out)
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(f"blocks {', '.join(map(str, view.blocks))} of {args.model}: {args.out}")
+
+
+def view_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
+    predict = Predictor(args.model, args.checkpoint, args.device)
+    model, cfg = predict.inferencer.model, predict.inferencer.cfg
+    view = look_inside(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
+    picture = (view.image * model.data_preprocessor.std + model.data_preprocessor.mean) / 255
+    is_rgb = cfg.model.data_preprocessor.get("bgr_to_rgb")
+    return view, (picture if is_rgb else picture.flip(0)).clip(0, 1)
+
+
+def view_trunk(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    backbone = load_trunk(args.model).to(device)
+    rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1).float()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    image = ((rgb - mean) / std)[None].to(device)
+    return look_inside(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
+
+
+if __name__ == "__main__":
+    main()
