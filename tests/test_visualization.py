@@ -11,7 +11,9 @@ from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
 from xcit_mm.backbone import Trunk
-from xcit_mm.visualization import load_trunk, look_inside, principal_components
+from xcit_mm.classifier import XCiTClassifier
+from xcit_mm.loading import load_model
+from xcit_mm.visualization import look_inside, principal_components
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 
@@ -58,13 +60,24 @@ def test_a_block_that_is_not_there(backbone):
         look_inside(backbone, lambda: None, [6])
 
 
+def test_class_attention_of_a_classifier():
+    model = fill(XCiTClassifier(ARCH, 8, num_classes=5, norm_cfg=dict(type="BN")))
+    image = torch.rand(2, 3, 64, 100)
+    view = look_inside(model, lambda: model(image), [5])
+    assert [one.shape for one in view.maps] == [(32, 8, 13)]
+    assert torch.equal(view.maps[0], model.forward_features(image[:1])[1][0])
+    for found, expected in zip(view.class_attention, model.attention_maps(image[:1]), strict=True):
+        assert found.shape == (4, 8, 13)
+        assert torch.equal(found, expected[0])
+
+
 @pytest.mark.parametrize("patch_embed", ["conv", "linear"])
-@pytest.mark.parametrize("kind", [XCiT, Trunk])
-def test_weights_tell_their_backbone(kind, patch_embed, tmp_path):
+@pytest.mark.parametrize("kind", [XCiT, Trunk, XCiTClassifier])
+def test_weights_tell_their_model(kind, patch_embed, tmp_path):
     made = fill(kind(ARCH, 8, patch_embed=patch_embed))
     path = tmp_path / "weights.pth"
     torch.save(dict(model=made.state_dict()), path)
-    loaded = load_trunk(str(path))
+    loaded = load_model(str(path))
     assert type(loaded) is kind
     image = torch.rand(1, 3, 64, 64)
     assert all(torch.equal(one, other) for one, other in zip(loaded(image), made(image), strict=True))
@@ -92,7 +105,9 @@ def test_pictures(tool, tmp_path, shapes):
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "model.pth")
     image = next((shapes / "images" / "validation").iterdir())
-    for model in ((config, tmp_path / "model.pth"), (tmp_path / "model.pth",)):
+    classifier = XCiTClassifier(dict(embed_dim=32, depth=12, num_heads=4, eta=1.0), num_classes=0)
+    torch.save(classifier.state_dict(), tmp_path / "dino.pth")
+    for model in ((config, tmp_path / "model.pth"), (tmp_path / "dino.pth",)):
         run = tool("visualize", image, *model, "--out", tmp_path / "out" / "view.png", "--blocks", 0, 11)
         assert run.returncode == 0, run.stderr
         assert "blocks 0, 11" in run.stdout

@@ -1,4 +1,4 @@
-"""One picture of what an XCiT makes of an image (paper, Figure D.2).
+"""One picture of what an XCiT makes of an image (paper, Figures 4 and D.2).
 
     python tools/visualize.py IMAGE CONFIG CHECKPOINT --out PICTURE
     python tools/visualize.py IMAGE WEIGHTS --out PICTURE
@@ -8,7 +8,8 @@ prepares it. The second takes weights of a backbone in any layout (a path, a URL
 tell the architecture, and the image in its own size.
 
 The picture holds the image, the principal components of the maps that the backbone puts out, and of some
-blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head.
+blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class
+attention, of ImageNet or DINO, add the attention of CLS to the patches.
 """
 
 import argparse
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 
 from xcit_mm.inference import Predictor, read_frames
-from xcit_mm.visualization import MEAN, STD, View, draw, load_trunk, look_inside
+from xcit_mm.loading import load_model
+from xcit_mm.visualization import MEAN, STD, View, draw, look_inside
 
 
 def parse_args() -> argparse.Namespace:
@@ -61,7 +63,7 @@ def view_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tens
 
 def view_trunk(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    backbone = load_trunk(args.model).to(device)
+    backbone = load_model(args.model).to(device)
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1).float()
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     image = ((rgb - mean) / std)[None].to(device)

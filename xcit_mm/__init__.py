@@ -4,6 +4,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 
 from .backbone import XCiT
 from .checkpoint import StrictLoadHook
+from .classifier import XCiTClassifier
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .nonfinite import NonFiniteHook
 from .resuming import ResumableCheckpointHook
@@ -16,6 +17,7 @@ __all__ = [
     "ResumableCheckpointHook",
     "StrictLoadHook",
     "XCiT",
+    "XCiTClassifier",
     "__version__",
 ]
 

@@ -19,16 +19,18 @@ class Arch(NamedTuple):
         depth: Number of blocks.
         num_heads: Groups of channels in cross-covariance attention.
         eta: Initial value of LayerScale.
+        tokens_norm: Whether the second norm of class attention covers all tokens or the CLS token alone.
     """
 
     embed_dim: int
     depth: int
     num_heads: int
     eta: float
+    tokens_norm: bool = True
 
 
 ARCHS: dict[str, Arch] = {
-    "n12": Arch(embed_dim=128, depth=12, num_heads=4, eta=1.0),
+    "n12": Arch(embed_dim=128, depth=12, num_heads=4, eta=1.0, tokens_norm=False),
     "t12": Arch(embed_dim=192, depth=12, num_heads=4, eta=1.0),
     "t24": Arch(embed_dim=192, depth=24, num_heads=4, eta=1e-5),
     "s12": Arch(embed_dim=384, depth=12, num_heads=8, eta=1.0),
@@ -42,20 +44,29 @@ def resolve_arch(arch: str | Mapping) -> Arch:
     """Look a published architecture up by name, or check one of the user's own.
 
     Args:
-        arch: A key of `ARCHS`, or a mapping that holds every field of `Arch`.
+        arch: A key of `ARCHS`, or a mapping that holds every field of `Arch`. It may leave out
+            `tokens_norm`, which is then that of the published architecture of this shape, or True.
 
     Raises:
-        ValueError: If the name is unknown, a field is missing, unknown or not positive, or
+        ValueError: If the name is unknown, a field is missing, unknown or of a wrong value, or
             `num_heads` does not divide `embed_dim`.
     """
     if isinstance(arch, str):
         if arch not in ARCHS:
             raise ValueError(f"unknown arch {arch!r}: choose one of {', '.join(ARCHS)}, or pass a dict")
         return ARCHS[arch]
-    if not isinstance(arch, Mapping) or set(arch) != set(Arch._fields):
-        raise ValueError(f"arch {arch!r} must be a name or a dict of exactly {', '.join(Arch._fields)}")
+    required = [field for field in Arch._fields if field not in Arch._field_defaults]
+    if not isinstance(arch, Mapping) or not set(required) <= set(arch) <= set(Arch._fields):
+        optional = ", ".join(Arch._field_defaults)
+        raise ValueError(f"arch {arch!r} must be a name or a dict of {', '.join(required)} and, if need be, {optional}")
     own = Arch(**arch)
-    for field, value in zip(Arch._fields, own, strict=True):
+    published = ARCHS.get(arch_name(*own[:3]))
+    if published and "tokens_norm" not in arch:
+        own = own._replace(tokens_norm=published.tokens_norm)
+    if not isinstance(own.tokens_norm, bool):
+        raise ValueError(f"arch tokens_norm={own.tokens_norm!r}: must be True or False")
+    for field in required:
+        value = getattr(own, field)
         kind = (int, float) if field == "eta" else int
         if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
             raise ValueError(f"arch {field}={value!r}: must be a positive {'number' if field == 'eta' else 'integer'}")

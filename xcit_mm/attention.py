@@ -1,4 +1,4 @@
-"""Cross-covariance attention: every channel attends to the channels of its head."""
+"""Cross-covariance attention, where channels attend to the channels of their head, and class attention."""
 
 from contextlib import nullcontext
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["FORMS", "XCA", "choose_form"]
+__all__ = ["FORMS", "XCA", "ClassAttention", "choose_form"]
 
 FORMS = ("auto", "plain", "gram", "covariance")
 
@@ -147,3 +147,45 @@ class XCA(nn.Module):
 
 def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
+
+
+class ClassAttention(nn.Module):
+    """Attention of the CLS token to itself and to all others (paper, section 3.3; CaiT, arXiv 2103.17239, section 3).
+
+    Only the CLS token asks. With its query q of a head, q^T k = (Wk^T q)^T x + q^T bk, whose last term is the
+    same for all tokens and leaves the softmax alone; and attention is linear in the values, so it mixes tokens
+    first and projects the result. Neither keys nor values are formed: 2 N C heads multiplications, not 2 N C^2.
+
+    Shape: (B, N, C), the CLS token first -> (B, 1, C).
+
+    Args:
+        dim: Channels C of a token, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        attn_drop: Dropout probability of the attention.
+        proj_drop: Dropout probability after the output projection.
+    """
+
+    def __init__(self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attention(self, x: Tensor) -> Tensor:
+        """Weight of every token for the CLS token, (B, heads, N); each head's sum to 1."""
+        q_weight, k_weight, _ = self.qkv.weight.chunk(3)
+        q = F.linear(x[:, 0], q_weight, self.qkv.bias.chunk(3)[0]).unflatten(1, (self.num_heads, 1, -1))
+        # Scaled first, lest half precision overflow.
+        asked = q * q.shape[-1] ** -0.5 @ k_weight.unflatten(0, (self.num_heads, -1))  # (B, heads, 1, C)
+        return (asked.squeeze(2) @ x.transpose(1, 2)).softmax(dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        v_weight, v_bias = self.qkv.weight.chunk(3)[2], self.qkv.bias.chunk(3)[2]
+        attn = self.attn_drop(self.attention(x))
+        mixed = (attn @ x).unsqueeze(2)  # (B, heads, 1, C)
+        out = mixed @ v_weight.unflatten(0, (self.num_heads, -1)).transpose(1, 2)
+        # Without dropout the attention sums to 1 and the bias passes as it is.
+        out = out.squeeze(2) + attn.sum(dim=2, keepdim=True) * v_bias.unflatten(0, (self.num_heads, -1))
+        return self.proj_drop(self.proj(out.flatten(1).unsqueeze(1)))

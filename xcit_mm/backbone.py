@@ -15,7 +15,7 @@ from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionCode
 from .pyramid import STRIDES, pyramid_levels
 from .recompute import recompute
 
-__all__ = ["Trunk", "XCiT"]
+__all__ = ["Trunk", "XCiT", "init_linear"]
 
 MIN_SIZE = 32  # pixels; the coarsest level has one cell
 
@@ -29,6 +29,9 @@ class Trunk(BaseModule):
 
     Args: see `XCiT`.
     """
+
+    # What `init_cfg` may say of a checkpoint.
+    pretrained_options = ("checkpoint", "use_ema")
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Trunk(BaseModule):
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        _split_init_cfg(init_cfg)  # raises now what would else come after the data is read
+        self._split_init_cfg(init_cfg)  # raises now what would else come after the data is read
         self.arch = resolve_arch(arch)
         if patch_size not in PATCH_SIZES:
             raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
@@ -94,10 +97,7 @@ class Trunk(BaseModule):
             )
             for _ in range(depth)
         )
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+        self.apply(init_linear)
         for module in self._frozen_modules():
             module.requires_grad_(False)
 
@@ -125,7 +125,7 @@ class Trunk(BaseModule):
 
     def init_weights(self) -> None:
         """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing."""
-        others, pretrained = _split_init_cfg(self.init_cfg)
+        others, pretrained = self._split_init_cfg(self.init_cfg)
         given, self.init_cfg = self.init_cfg, others
         try:
             super().init_weights()
@@ -136,6 +136,20 @@ class Trunk(BaseModule):
             raise
         finally:
             self.init_cfg = given
+
+    def _split_init_cfg(self, init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
+        """Initialisations that are mmengine's to do, and the options of those from a checkpoint, which are ours."""
+        cfgs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
+        ours = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
+        options = [{name: value for name, value in cfg.items() if name != "type"} for cfg in ours]
+        required, *others = self.pretrained_options
+        for cfg in options:
+            if required not in cfg or not set(cfg) <= {required, *others}:
+                raise ValueError(
+                    f"init_cfg with {', '.join(cfg)}: give {required} and, if need be, {' or '.join(others)}; "
+                    "the rest is recognised"
+                )
+        return [cfg for cfg in cfgs if cfg not in ours], options
 
     def _check_image(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:
@@ -247,17 +261,11 @@ class XCiT(Trunk):
         return tuple(getattr(self, name)(m).contiguous() for name, m in zip(self._level_names, maps, strict=True))
 
 
-def _split_init_cfg(init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
-    """Initialisations that are mmengine's to do, and the options of those from a checkpoint, which are ours."""
-    cfgs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
-    ours = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
-    options = [{name: value for name, value in cfg.items() if name != "type"} for cfg in ours]
-    for cfg in options:
-        if "checkpoint" not in cfg or not set(cfg) <= {"checkpoint", "use_ema"}:
-            raise ValueError(
-                f"init_cfg with {', '.join(cfg)}: give checkpoint and, if need be, use_ema; the rest is recognised"
-            )
-    return [cfg for cfg in cfgs if cfg not in ours], options
+def init_linear(module: nn.Module) -> None:
+    """Initialise a linear layer, for `nn.Module.apply`."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
 
 
 def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:

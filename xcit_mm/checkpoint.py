@@ -20,16 +20,19 @@ _PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE = ("detector", "segmentor")
 
 
-def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False) -> None:
-    """Fill a backbone from a checkpoint in any layout: its whole trunk, or nothing.
+def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False, strict_heads: bool = True) -> None:
+    """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
     A dense model's file must fill the pyramid too; another's may lack it. Only what belongs to
-    classification may be left over, and blocks past the last of `out_indices`.
+    classification may be left over by a backbone, and blocks past the last of `out_indices`; by a
+    classifier without classes, only the head.
 
     Args:
-        backbone: An `XCiT`.
+        backbone: An `XCiT` or an `XCiTClassifier`.
         checkpoint: A path, a URL or `xcit://NAME`.
         use_ema: Take the `model_ema` of a training file instead of its `model`.
+        strict_heads: False lets the head of a classifier keep its initial values where the file has
+            none or one for other classes.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -39,21 +42,22 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False)
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
     try:
         weights = recognise(content, use_ema)
-        state = fitting_trunk(backbone, weights)
+        state = fitting_trunk(backbone, weights, strict_heads)
     except ValueError as error:
-        raise ValueError(f"{checkpoint} does not fit the backbone: {error}") from None
+        raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     backbone.load_state_dict(state, strict=False)
     initial = [key for key in backbone.state_dict() if key not in state]
+    part = "head" if "head.weight" in initial else "pyramid"
     print_log(
         f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
-        + (f"; {len(initial)} of the pyramid keep their initial values" if initial else ""),
+        + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
         logger="current",
     )
 
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):
-    """Makes mmengine load a whole detector or segmentor, or raise before it loads anything.
+    """Makes mmengine load a whole detector, segmentor or classifier, or raise before it loads anything.
 
     It acts on `load_from`, testing and resuming: every parameter and buffer of the model must be in
     the file, with its shape, and nothing may be left over. A file of a backbone alone is refused,
@@ -80,10 +84,10 @@ class StrictLoadHook(Hook):
 
 
 def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -> dict[str, Tensor]:
-    """The state dict of a detector or segmentor from a checkpoint, which fills it.
+    """The state dict of a detector, segmentor or classifier from a checkpoint, which fills it.
 
     Args:
-        model: With an `XCiT` as its backbone; it is not changed.
+        model: With an `XCiT` or an `XCiTClassifier` as its backbone; it is not changed.
         checkpoint: Content of a file in any layout.
         strict_heads: As of `StrictLoadHook`.
 
@@ -92,9 +96,11 @@ def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True)
     """
     try:
         weights = recognise(checkpoint)
-        if weights.task not in _DENSE:
+        if weights.task not in _DENSE and not _is_classifier(model.backbone):
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        state = {f"backbone.{key}": value for key, value in fitting_trunk(model.backbone, weights).items()}
+        fitting = fitting_trunk(model.backbone, weights, strict_heads)
+        # A head left as it is has the model's own values, since mmengine loads what is there.
+        state = {f"backbone.{key}": value for key, value in (model.backbone.state_dict() | fitting).items()}
         return state | _fitting_heads(model, weights, strict_heads)
     except ValueError as error:
         raise ValueError(f"the checkpoint does not fit the model: {error}") from None
@@ -102,7 +108,9 @@ def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True)
 
 def _fitting_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
     wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
-    given = dict(weights.heads)
+    # Of a classifier, `recognise` leaves a head with the trunk.
+    given = weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted}
+    given = dict(given)
     if not strict:
         other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
         for key in other:
@@ -117,13 +125,21 @@ def _fitting_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str
     return given
 
 
-def fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """The tensors of `weights` for a backbone, which they fill, or an error."""
-    wanted = backbone.state_dict()
+def fitting_trunk(backbone: nn.Module, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
+    """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
+
+    Args: see `load_pretrained`.
+
+    Raises:
+        ValueError: If they do not fit.
+    """
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
     if found not in (asked, backbone.describe(len(backbone.blocks))):
         raise ValueError(f"the file is {found}, the config asks for {asked}")
+    if _is_classifier(backbone):
+        return _fitting_classifier(backbone.state_dict(), weights, strict_heads)
+    wanted = backbone.state_dict()
     dense = weights.task in _DENSE
     unused = tuple(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth))
     optional = unused + (() if dense else CLASSIFIER)
@@ -135,6 +151,43 @@ def fitting_trunk(backbone: nn.Module, weights: Weights) -> dict[str, Tensor]:
         surplus = [key for key in surplus if not key.startswith(_PYRAMID)]
     _check_coverage(wanted, weights.trunk, missing, surplus)
     return {key: value for key, value in weights.trunk.items() if key in wanted}
+
+
+def _is_classifier(backbone: nn.Module) -> bool:
+    return hasattr(backbone, "cls_token")
+
+
+def _fitting_classifier(wanted: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
+    if "cls_token" not in weights.trunk:
+        raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
+    same_classes = "head.weight" in wanted and _same_classes(wanted, weights.trunk, strict)
+    missing, given = (
+        {key: value for key, value in state.items() if same_classes or not key.startswith("head.")}
+        for state in (wanted, weights.trunk)
+    )
+    _check_coverage(wanted, given, missing, surplus=given)
+    return given
+
+
+def _same_classes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], strict: bool) -> bool:
+    """Whether the file's head has as many classes as the model's.
+
+    Raises:
+        ValueError: If it has not and `strict`.
+    """
+    head, classes = given.get("head.weight"), len(wanted["head.weight"])
+    if head is None:
+        found = "has no head for classes"
+    elif head.dim() == 2 and len(head) != classes:
+        found = f"has {len(head)} classes"
+    else:
+        return True
+    if strict:
+        raise ValueError(
+            f"the file {found}, the model has num_classes={classes}: strict_heads=False keeps the model's own head, "
+            "for fine-tuning"
+        )
+    return False
 
 
 def _check_coverage(

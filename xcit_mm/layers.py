@@ -1,4 +1,4 @@
-"""What an XCiT trunk is made of: stem, position code, local patch interaction, MLP, block."""
+"""What an XCiT is made of: stem, position code, local patch interaction, MLP, block, class attention block."""
 
 import math
 
@@ -8,11 +8,11 @@ from mmcv.cnn import build_norm_layer
 from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
-from .attention import XCA
+from .attention import XCA, ClassAttention
 from .chunks import in_chunks
 from .recompute import recompute
 
-__all__ = ["LPI", "MLP", "Block", "ConvPatchEmbed", "LinearPatchEmbed", "PositionCode"]
+__all__ = ["LPI", "MLP", "Block", "ClassAttentionBlock", "ConvPatchEmbed", "LinearPatchEmbed", "PositionCode"]
 
 
 class ConvPatchEmbed(nn.Module):
@@ -200,6 +200,54 @@ class Block(nn.Module):
 
     def _mix_channels(self, x: Tensor) -> Tensor:
         return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+
+
+class ClassAttentionBlock(nn.Module):
+    """Class attention layer (paper, section 3.3, after CaiT): the CLS token gathers from all tokens, then its MLP.
+
+    As published, the other tokens pass both residual branches without attention and MLP: normalised in the
+    first, doubled by the second.
+
+    Shape: (B, N, C), the CLS token first -> (B, N, C).
+
+    Args:
+        dim: Channels of a token.
+        num_heads: Heads of the attention.
+        eta: Initial value of LayerScale.
+        tokens_norm: Whether the second norm covers all tokens or the CLS token alone.
+        mlp_ratio: Hidden width of the MLP over `dim`.
+        drop_rate: Dropout probability in the MLP and after the attention's projection.
+        attn_drop_rate: Dropout probability of the attention.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        eta: float,
+        tokens_norm: bool,
+        mlp_ratio: int = 4,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens_norm = tokens_norm
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = ClassAttention(dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = MLP(dim, mlp_ratio * dim, drop=drop_rate)
+        self.gamma1 = nn.Parameter(torch.full((dim,), eta))
+        self.gamma2 = nn.Parameter(torch.full((dim,), eta))
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        x = x + self.gamma1 * torch.cat((self.attn(normed), normed[:, 1:]), dim=1)
+        if self.tokens_norm:
+            x = self.norm2(x)
+        cls, tokens = x[:, :1], x[:, 1:]
+        if not self.tokens_norm:
+            cls = self.norm2(cls)
+        return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * tokens), dim=1)
 
 
 def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an XCiT sees in an image: magnitudes of queries and keys, cross-covariances, maps."""
+"""What an XCiT sees in an image: magnitudes of queries and keys, cross-covariances, class attention, maps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from matplotlib import colormaps
 from matplotlib.figure import Figure
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from .attention import XCA
-from .backbone import Trunk, XCiT
-from .checkpoint import fitting_trunk
-from .layouts import backbone_options, recognise
+from .backbone import Trunk
+from .classifier import XCiTClassifier
 
-__all__ = ["BlockView", "View", "draw", "load_trunk", "look_inside", "principal_components"]
+__all__ = ["BlockView", "View", "draw", "look_inside", "principal_components"]
 
 # Of ImageNet, in RGB and units of 8-bit pixels: what the published trunks were trained on.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -39,11 +38,20 @@ class BlockView(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a backbone made of an image: its input (C, H, W), attention of some blocks, and its maps (C, h, w)."""
+    """What a backbone made of an image.
+
+    Attributes:
+        image: Its input (C, H, W).
+        blocks: Attention of some blocks, by their numbers.
+        maps: That it puts out, or a classifier's before pooling, (C, h, w) each.
+        class_attention: Of a classifier, the attention of CLS to the patches in each class attention block,
+            (heads, h, w) (paper, Figure 4).
+    """
 
     image: Tensor
     blocks: dict[int, BlockView]
     maps: list[Tensor]
+    class_attention: list[Tensor]
 
 
 def look_inside(backbone: Trunk, run: Callable[[], Any], blocks: Sequence[int]) -> View:
@@ -66,10 +74,10 @@ def look_inside(backbone: Trunk, run: Callable[[], Any], blocks: Sequence[int]) 
     def keep_tokens(number: int) -> Callable:
         return lambda module, args: seen.update({number: args[0][:1].clone()})
 
-    def keep_maps(module: nn.Module, args: tuple, maps: tuple[Tensor, ...]) -> None:
-        seen.update(image=args[0][0].clone(), maps=[one[0].clone() for one in maps])
+    def keep_ends(module: nn.Module, args: tuple, out: Any) -> None:
+        seen.update(image=args[0][:1].clone(), out=out)
 
-    hooks = [backbone.register_forward_hook(keep_maps)]
+    hooks = [backbone.register_forward_hook(keep_ends)]
     for number in blocks:
         hooks.append(backbone.blocks[number].register_forward_pre_hook(keep_grid(number)))
         hooks.append(backbone.blocks[number].attn.register_forward_pre_hook(keep_tokens(number)))
@@ -80,10 +88,14 @@ def look_inside(backbone: Trunk, run: Callable[[], Any], blocks: Sequence[int]) 
                 number: _block_view(backbone.blocks[number].attn, seen[number], seen[number, "grid"])
                 for number in blocks
             }
+            maps, class_attention = seen["out"], ()
+            if isinstance(backbone, XCiTClassifier):
+                maps = backbone.forward_features(seen["image"])[1:]
+                class_attention = backbone.attention_maps(seen["image"])
     finally:
         for hook in hooks:
             hook.remove()
-    return View(seen["image"], views, seen["maps"])
+    return View(seen["image"][0], views, [one[0].clone() for one in maps], [one[0] for one in class_attention])
 
 
 def _block_view(attn: XCA, x: Tensor, grid: tuple[int, int]) -> BlockView:
@@ -98,27 +110,6 @@ def _block_view(attn: XCA, x: Tensor, grid: tuple[int, int]) -> BlockView:
         q.unflatten(0, by_head) @ k.unflatten(0, by_head).transpose(1, 2),
         attn.temperature.flatten(),
     )
-
-
-def load_trunk(checkpoint: str, use_ema: bool = False) -> Trunk:
-    """The backbone that a file of weights, in any layout, is of: with the pyramid if the file has one; in eval mode.
-
-    Args:
-        checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: Take the `model_ema` of a training file.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds no XCiT.
-    """
-    try:
-        weights = recognise(CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu"), use_ema)
-        dense = any(key.startswith("fpn") for key in weights.trunk)
-        backbone = (XCiT if dense else Trunk)(**backbone_options(weights.trunk))
-        backbone.load_state_dict(fitting_trunk(backbone, weights))
-    except ValueError as error:
-        raise ValueError(f"{checkpoint}: {error}") from None
-    return backbone.eval()
 
 
 def principal_components(features: Tensor) -> Tensor:
@@ -145,47 +136,57 @@ def draw(view: View, picture: Tensor, path: str | Path) -> None:
         path: Of the file; its suffix tells the format.
     """
     height, width = picture.shape[1:]
-    rows, columns = 1 + len(view.blocks), max(5, 1 + len(view.maps))
-    cell = 3.2
+    cell, columns = 3.2, max(5, 1 + len(view.maps))
     tall = cell * min(max(height / width, 0.4), 1.6)
-    figure = Figure(figsize=(cell * columns, (tall + 0.3) * rows), dpi=100, layout="constrained")
-    grid = figure.add_gridspec(rows, columns)
-    _show(figure.add_subplot(grid[0, 0]), picture, "image")
+    overlays = [_overlays(attention.cpu(), picture.cpu()) for attention in view.class_attention]
+    heights = [tall] * (1 + len(view.blocks))
+    heights += [cell * columns * one.shape[0] / one.shape[1] for one in overlays]
+    figure = Figure(figsize=(cell * columns, sum(heights) + 0.3 * len(heights)), dpi=100, layout="constrained")
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    _show(figure.add_subplot(grid[0, 0]), picture.permute(1, 2, 0).cpu().numpy(), "image")
     for number, features in enumerate(view.maps):
-        c, h, w = features.shape
-        title = f"map {number + 1}: {c} x {h} x {w}, PCA"
-        _show(figure.add_subplot(grid[0, number + 1]), principal_components(features.float().cpu()), title)
+        title = f"map {number + 1}: {' x '.join(map(str, features.shape))}, PCA"
+        components = principal_components(features.float().cpu())
+        _show(figure.add_subplot(grid[0, number + 1]), components.permute(1, 2, 0).numpy(), title)
     for row, (number, block) in enumerate(view.blocks.items(), start=1):
         for column, (name, magnitude) in enumerate(dict(queries=block.queries, keys=block.keys).items()):
             axes = figure.add_subplot(grid[row, column])
-            axes.imshow(magnitude.cpu().numpy(), cmap="viridis", extent=(0, width, height, 0))
-            _finish(axes, f"block {number}: |{name}|")
+            _show(axes, magnitude.cpu().numpy(), f"block {number}: |{name}|", extent=(0, width, height, 0))
         axes = figure.add_subplot(grid[row, 2:])
         limit = float(block.covariance.abs().max())
-        shown = axes.imshow(_side_by_side(block.covariance.cpu()), cmap="RdBu_r", vmin=-limit, vmax=limit)
+        matrices = _side_by_side(block.covariance.cpu()[..., None], 1 if len(block.covariance) <= 4 else 2)
         temperatures = ", ".join(f"{value:.2g}" for value in block.temperature.tolist())
-        _finish(axes, f"cross-covariance of queries (down) and keys, a head each; temperatures {temperatures}")
+        title = f"cross-covariance of queries (down) and keys, a head each; temperatures {temperatures}"
+        shown = _show(axes, matrices[..., 0], title, cmap="RdBu_r", vmin=-limit, vmax=limit)
         figure.colorbar(shown, ax=axes, fraction=0.02)
+    for row, overlay in enumerate(overlays):
+        title = f"class attention {row + 1}: of CLS to the patches, a head each, from its least to its largest"
+        _show(figure.add_subplot(grid[1 + len(view.blocks) + row, :]), overlay, title)
     figure.savefig(path)
 
 
-def _show(axes: Any, picture: Tensor, title: str) -> None:
-    axes.imshow(picture.permute(1, 2, 0).cpu().numpy())
-    _finish(axes, title)
-
-
-def _finish(axes: Any, title: str) -> None:
+def _show(axes: Any, values: np.ndarray, title: str, **options: Any) -> Any:
     axes.set_title(title, fontsize=8)
     axes.set_axis_off()
+    return axes.imshow(values, **options)
 
 
-def _side_by_side(matrices: Tensor) -> np.ndarray:
-    """Square matrices (n, d, d) in one or two rows, with gaps of no value."""
-    count, size = matrices.shape[:2]
-    gap = max(size // 24, 1)
-    padded = F.pad(matrices, (0, gap, 0, gap), value=torch.nan)
-    lines = 1 if count <= 4 else 2
-    if count % lines:
-        padded = torch.cat((padded, torch.full_like(padded[:1], torch.nan)))
-    rows = padded.unflatten(0, (lines, -1)).transpose(1, 2).flatten(2).flatten(0, 1)
+def _overlays(attention: Tensor, picture: Tensor) -> np.ndarray:
+    """The attention of each head (heads, h, w) over the image (3, H, W), side by side: RGB (rows, columns, 3)."""
+    scale = min(1, 400 / max(picture.shape[1:]))
+    grey = F.interpolate(picture.mean(dim=0)[None, None], scale_factor=scale, mode="area")
+    heat = F.interpolate(attention[None].float(), grey.shape[2:], mode="bilinear")[0]
+    low, high = heat.amin(dim=(1, 2), keepdim=True), heat.amax(dim=(1, 2), keepdim=True)
+    heat = (heat - low) / (high - low).clamp(min=1e-12)
+    colours = torch.from_numpy(colormaps["inferno"](heat)[..., :3])
+    lines = 1 if len(attention) <= 8 else 2
+    return np.nan_to_num(_side_by_side(0.6 * colours + 0.4 * grey[0, 0, ..., None], lines), nan=1.0)
+
+
+def _side_by_side(pictures: Tensor, lines: int) -> np.ndarray:
+    """Pictures (n, h, w, c) in lines, with gaps of no value."""
+    gap = max(pictures.shape[1] // 24, 1)
+    empty = -len(pictures) % lines
+    padded = F.pad(pictures, (0, 0, 0, gap, 0, gap, 0, empty), value=torch.nan)
+    rows = padded.unflatten(0, (lines, -1)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
     return rows[:-gap, :-gap].numpy()

@@ -1,0 +1,96 @@
+"""Print a table of parameters and multiplications of the classifiers, beside the published ones.
+
+python tools/complexity.py [ARCH ...] [--size 224]
+
+GFLOPs are 10^9 multiply-adds of one image, counted by mmengine: products, convolutions and norms. The columns:
+
+    published      in the paper, one decimal, at 224x224
+    authors' order what the authors' code computes: XCA as written in the paper, queries, keys and values of
+                   all tokens in class attention, a position code projected for every cell
+    plain          this code with attn_form='plain'
+    auto           this code as it runs by default on a CPU or in float32
+"""
+
+import argparse
+import sys
+
+import torch
+from mmengine.analysis import FlopAnalyzer
+from mmengine.analysis.jit_handles import bmm_flop_jit
+
+from xcit_mm import XCiTClassifier
+from xcit_mm.archs import ARCHS, PATCH_SIZES
+from xcit_mm.attention import ClassAttention
+
+PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Table 1.
+    n12=(0.5, 2.1),
+    t12=(1.2, 4.8),
+    t24=(2.3, 9.2),
+    s12=(4.8, 18.9),
+    s24=(9.1, 36.0),
+    m24=(16.2, 63.9),
+    l24=(36.1, 142.2),
+)
+
+
+def build(arch: str, patch_size: int, form: str) -> XCiTClassifier:
+    """A classifier in eval mode, with whatever is in memory as its weights: no product depends on them."""
+    with torch.device("meta"):
+        model = XCiTClassifier(arch, patch_size, attn_form=form)
+    return model.to_empty(device="cpu").eval()
+
+
+@torch.no_grad()
+def count(model: XCiTClassifier, size: int) -> tuple[float, list[str]]:
+    """Multiply-adds of an image of size x size in 10^9, and the operators that are not counted."""
+    analyzer = FlopAnalyzer(model, (torch.zeros(1, 3, size, size),))
+    analyzer.set_op_handle("aten::baddbmm", lambda inputs, outputs: bmm_flop_jit(inputs[1:3], outputs))
+    analyzer.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    return analyzer.total() / 1e9, [name.removeprefix("aten::") for name in analyzer.unsupported_ops()]
+
+
+def authors_surplus(model: XCiTClassifier, size: int) -> float:
+    """What the authors' code computes and the 'plain' form does not, in 10^9."""
+    dim, heads, side = model.arch.embed_dim, model.arch.num_heads, -(-size // model.patch_size)
+    tokens = side**2
+    blocks = sum(isinstance(module, ClassAttention) for module in model.modules())
+    # q, k and v of all tokens, q^T k and A v; here what only the CLS token asks for, by head.
+    attention = 3 * (tokens + 1) * dim**2 + 2 * (tokens + 1) * dim
+    folded = 3 * dim**2 + 2 * (tokens + 1) * dim * heads
+    features = model.pos_embeder.token_projection.in_channels
+    position = features * dim * (tokens - side)  # here the two coordinates apart
+    return (blocks * (attention - folded) + position) / 1e9
+
+
+def table(archs: list[str], size: int) -> str:
+    """The table in markdown, and a line that names what is not counted."""
+    lines = ["| XCiT | parameters, M | published | authors' order | plain | auto |", "|---|---|---|---|---|---|"]
+    uncounted = set()
+    for arch in archs:
+        for index, patch_size in enumerate(PATCH_SIZES):
+            found = {}
+            for form in ("plain", "auto"):
+                model = build(arch, patch_size, form)
+                found[form], others = count(model, size)
+                uncounted.update(others)
+            millions = sum(p.numel() for p in model.parameters()) / 1e6
+            published = f"{PUBLISHED[arch][index]:.1f}" if size == 224 else ""
+            order = found["plain"] + authors_surplus(model, size)
+            numbers = " | ".join(f"{value:.2f}" for value in (order, found["plain"], found["auto"]))
+            lines.append(f"| {arch.upper()}/{patch_size} | {millions:.3f} | {published} | {numbers} |")
+    return "\n".join([*lines, "", f"Not counted: {', '.join(sorted(uncounted))}."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("archs", nargs="*", metavar="ARCH", help=f"default: {' '.join(ARCHS)}")
+    parser.add_argument("--size", type=int, default=224, help="side of the image in pixels (default: %(default)s)")
+    args = parser.parse_args()
+    try:
+        print(table(args.archs or list(ARCHS), args.size))
+    except ValueError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

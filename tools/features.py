@@ -1,0 +1,131 @@
+"""Features of images from a frozen XCiT with class attention: weights of ImageNet or of DINO, in any layout.
+
+    python tools/features.py extract IMAGES WEIGHTS --out FEATURES.npz
+    python tools/features.py knn FOLDER WEIGHTS
+    python tools/features.py neighbours IMAGES FEATURES.npz --out SHEET.png
+
+`extract` writes the names of the images below a folder and three descriptors of each: the CLS token, and the
+patches' mean and generalised mean (GeM). `knn` classifies the images of FOLDER/val/CLASS/ by those of
+FOLDER/train/CLASS/ next to them. `neighbours` shows images and the most similar others.
+WEIGHTS is a path, a URL or xcit://NAME. Files that cannot be read are reported, the others are
+done, and the exit code is 1.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcit_mm.classifier import XCiTClassifier
+from xcit_mm.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
+from xcit_mm.loading import load_model
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tasks = parser.add_subparsers(dest="task", required=True)
+    runs = argparse.ArgumentParser(add_help=False)
+    runs.add_argument("--size", type=int, default=224, help="side of the square crop, in pixels (default: %(default)s)")
+    runs.add_argument("--batch", type=int, default=32, help="images at a time (default: %(default)s)")
+    runs.add_argument("--workers", type=int, default=2, help="processes that read images (default: %(default)s)")
+    runs.add_argument("--device", help="default: a GPU if there is one")
+    task = tasks.add_parser("extract", parents=[runs])
+    task.add_argument("folder", type=Path, metavar="IMAGES")
+    task.add_argument("weights")
+    task.add_argument("--out", type=Path, required=True, help="file in .npz")
+    task.add_argument("--patches", action="store_true", help="also the features of every patch: large")
+    task.set_defaults(run=run_extract)
+    task = tasks.add_parser("knn", parents=[runs])
+    task.add_argument("folder", type=Path, help="with train/CLASS/ and val/CLASS/")
+    task.add_argument("weights")
+    task.add_argument("-k", type=int, nargs="+", default=[10, 20], help="neighbours (default: 10 20)")
+    task.set_defaults(run=run_knn)
+    task = tasks.add_parser("neighbours")
+    task.add_argument("folder", type=Path, metavar="IMAGES", help="the folder that the features are of")
+    task.add_argument("features", type=Path, metavar="FEATURES.npz")
+    task.add_argument("--out", type=Path, required=True, help="file of the picture")
+    task.add_argument("--descriptor", choices=DESCRIPTORS, default=DESCRIPTORS[0])
+    task.add_argument("--queries", type=int, default=8, help="rows (default: %(default)s)")
+    task.add_argument("--count", type=int, default=6, help="neighbours a row (default: %(default)s)")
+    task.set_defaults(run=run_neighbours)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_args()
+    try:
+        failed = args.run(args)
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    for line in failed:
+        print(f"skipped {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def load(args: argparse.Namespace) -> XCiTClassifier:
+    model = load_model(args.weights)
+    if not isinstance(model, XCiTClassifier):
+        raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")
+    return model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def features(model: XCiTClassifier, folder: Path, args: argparse.Namespace, patches: bool = False) -> Features:
+    found = extract(model, folder, args.size, args.batch, args.workers, patches)
+    print()
+    return found
+
+
+def run_extract(args: argparse.Namespace) -> list[str]:
+    if args.out.suffix != ".npz":
+        raise ValueError(f"--out {args.out}: name it .npz")
+    found = features(load(args), args.folder, args, args.patches)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    patches = {} if found.patches is None else dict(patches=found.patches)
+    np.savez(args.out, paths=np.array(found.paths), **found.descriptors, **patches)
+    width = found.descriptors[DESCRIPTORS[0]].shape[1]
+    print(f"{len(found.paths)} images, {', '.join(DESCRIPTORS)} of {width} numbers each: {args.out}")
+    return found.failed
+
+
+def run_knn(args: argparse.Namespace) -> list[str]:
+    classes = check_folder(args.folder)
+    fewest = len(find_images(args.folder / "train"))
+    if not 1 <= min(args.k) <= max(args.k) <= fewest:
+        raise ValueError(f"-k {' '.join(map(str, args.k))}: must be 1 to {fewest}, the number of training images")
+    model = load(args)
+    train, val = (features(model, args.folder / split, args) for split in ("train", "val"))
+    labels, truth = ([classes.index(Path(path).parts[0]) for path in found.paths] for found in (train, val))
+    print(f"{len(classes)} classes, {len(train.paths)} images by which to classify {len(val.paths)}")
+    print("descriptor  " + "  ".join(f"{k}-NN".rjust(7) for k in args.k))
+    for name in DESCRIPTORS:
+        scores = [knn_accuracy(train.descriptors[name], labels, val.descriptors[name], truth, k) for k in args.k]
+        print(f"{name:10}  " + "  ".join(f"{100 * score:6.1f}%" for score in scores))
+    return train.failed + val.failed
+
+
+def check_folder(folder: Path) -> list[str]:
+    """Names of the classes, which folder/train/CLASS/ and folder/val/CLASS/ lay out."""
+    for split in ("train", "val"):
+        if not (folder / split).is_dir():
+            raise FileNotFoundError(f"no folder {folder / split}: lay the images out as train/CLASS/ and val/CLASS/")
+    classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+    for split in ("train", "val"):
+        for path in find_images(folder / split):
+            if path.relative_to(folder / split).parts[0] not in classes:
+                raise ValueError(f"{path} is of no class of {folder / 'train'}, which has {', '.join(classes)}")
+    return classes
+
+
+def run_neighbours(args: argparse.Namespace) -> list[str]:
+    content = np.load(args.features)
+    sheet = contact_sheet(args.folder, content["paths"], content[args.descriptor], args.queries, args.count)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    sheet.savefig(args.out)
+    print(args.out)
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
