@@ -82,6 +82,24 @@ def test_what_is_not_used_is_not_built(out_indices):
     assert len(model.blocks) == out_indices[-1] + 1
 
 
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("strides", [(8, 16, 32), (16,), (4, 32)])
+def test_strides_are_those_asked_for(strides, patch_size, tmp_path):
+    """A part of the pyramid is what it is in the whole, by published weights of a whole one or of a trunk."""
+    whole = fill(XCiT({**TINY, "depth": 6}, patch_size, norm_cfg=BN))
+    torch.save(dict(model=whole.state_dict()), tmp_path / "whole.pth")
+    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "whole.pth"))
+    model = XCiT({**TINY, "depth": 6}, patch_size, strides=strides, norm_cfg=BN, init_cfg=init_cfg)
+    model.init_weights()
+    image = torch.rand(1, 3, 64, 96)
+    expected = dict(zip((4, 8, 16, 32), whole(image), strict=True))
+    found = model.eval()(image)
+    assert len(found) == len(strides)
+    for stride, one in zip(strides, found, strict=True):
+        assert torch.allclose(one, expected[stride], atol=1e-5)
+    assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
+
+
 def test_published_taps():
     assert default_out_indices(12) == (3, 5, 7, 11)
     assert default_out_indices(24) == (7, 11, 15, 23)
@@ -294,7 +312,11 @@ class TestRegistry:
         (dict(out_indices=(3, 3)), "increasing"),
         (dict(out_indices=()), "increasing"),
         (dict(out_indices=5), "out_indices=5.*increasing"),
-        (dict(out_indices=(0, 1, 2, 3, 4)), "at most 4"),
+        (dict(out_indices=(0, 1, 2, 3, 4)), r"one for each stride of \(4, 8, 16, 32\)"),
+        (dict(out_indices=(0, 1), strides=(8, 16, 32)), r"one for each stride of \(8, 16, 32\)"),
+        (dict(strides=(16, 8)), r"strides=\(16, 8\): must be increasing"),
+        (dict(strides=(4, 64)), "out of 4, 8, 16, 32"),
+        (dict(strides=()), "strides="),
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
         (dict(attn_drop_rate=-0.1), "attn_drop_rate=-0.1"),

@@ -18,6 +18,7 @@ from xcit_mm.weights import PUBLISHED
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- zoo: written by tools/zoo.py -->", "<!-- end of zoo -->"
 DEMO = "demo"
+FIELDS = ("Name", "In Collection", "Config", "Metadata")
 
 Model = dict[str, Any]
 """A model's entry in a metafile."""
@@ -48,7 +49,11 @@ TASKS = (
 )
 
 
-def read_zoo(root: Path) -> dict[str, list[Model]]:
+SCORED = (DEMO, *(task.folder for task in TASKS))
+"""Folders whose models have scores; those of the others must not claim any."""
+
+
+def read_metafiles(root: Path) -> dict[str, list[Model]]:
     """Models of every folder under configs/ that has a metafile.
 
     Raises:
@@ -59,6 +64,11 @@ def read_zoo(root: Path) -> dict[str, list[Model]]:
     if sorted(listed) != found:
         raise ValueError(f"model-index.yml lists {', '.join(listed)}, there are {', '.join(found)}: list these")
     return {Path(path).parent.name: yaml.safe_load((root / path).read_text())["Models"] for path in found}
+
+
+def read_zoo(root: Path) -> dict[str, list[Model]]:
+    """Models with scores, by folder; raises as `read_metafiles`."""
+    return {folder: models for folder, models in read_metafiles(root).items() if folder in SCORED}
 
 
 def scores(model: Model) -> dict[str, float]:
@@ -91,13 +101,19 @@ def first_line(task: Task, model: Model) -> str:
 
 def check_entry(root: Path, folder: str, model: Model) -> None:
     name, config = model.get("Name"), model.get("Config", "")
-    for field in ("Name", "In Collection", "Config", "Metadata", "Results"):
+    for field in FIELDS + ("Results",) * (folder in SCORED):
         if field not in model:
             raise ValueError(f"{name or config or 'a model'} in configs/{folder}/metafile.yml has no {field}: add it")
     if config != f"configs/{folder}/{name}.py":
         raise ValueError(f"{name} has Config {config}: should be configs/{folder}/{name}.py")
     if not (root / config).is_file():
         raise ValueError(f"{name} has Config {config}, which does not exist")
+
+
+def check_claims(folder: str, model: Model) -> None:
+    for field in ("Results", "Weights"):
+        if field in model and folder not in SCORED:
+            raise ValueError(f"{model['Name']} has {field}, configs/{folder} is without scores: remove {field}")
 
 
 def check_published(root: Path, task: Task, model: Model) -> None:
@@ -114,22 +130,28 @@ def check_published(root: Path, task: Task, model: Model) -> None:
         raise ValueError(f"{model['Config']} begins {line!r}, its metafile says {first_line(task, model)!r}")
 
 
+def check_complete(root: Path, folder: str, models: list[Model]) -> None:
+    entries = [model["Config"] for model in models]
+    for path in sorted((root / "configs" / folder).glob("*.py")):
+        config = path.relative_to(root).as_posix()
+        if entries.count(config) != 1:
+            raise ValueError(f"{config} has {entries.count(config)} entries in its metafile: should be 1")
+
+
 def check(root: Path) -> None:
     """Check metafiles, configs and README against one another.
 
     Raises:
         ValueError: If anything does not fit, naming it.
     """
-    zoo = read_zoo(root)
-    for folder, models in zoo.items():
+    for folder, models in read_metafiles(root).items():
         for model in models:
             check_entry(root, folder, model)
+            check_claims(folder, model)
+        if folder != DEMO:
+            check_complete(root, folder, models)
+    zoo = read_zoo(root)
     for task in TASKS:
-        entries = [model["Config"] for model in zoo.get(task.folder, [])]
-        configs = sorted(path.relative_to(root).as_posix() for path in (root / "configs" / task.folder).glob("*.py"))
-        for config in configs:
-            if entries.count(config) != 1:
-                raise ValueError(f"{config} has {entries.count(config)} entries in its metafile: should be 1")
         for model in zoo.get(task.folder, []):
             check_published(root, task, model)
     readme = (root / "README.md").read_text()

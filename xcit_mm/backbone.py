@@ -182,7 +182,7 @@ class Trunk(BaseModule):
         for index, block in enumerate(self.blocks):
             x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
             if index in self.out_indices:
-                maps.append(x.transpose(1, 2).unflatten(2, (height, width)))
+                maps.append(x.transpose(1, 2).view(x.shape[0], -1, height, width))
         return tuple(maps)
 
 
@@ -192,16 +192,19 @@ class XCiT(Trunk):
 
     Paper: https://arxiv.org/abs/2106.09681, sections 3.3 and 4.2.
 
-    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> up to four maps of `embed_dim`
-    channels at strides 4, 8, 16 and 32, the i-th from the i-th of `out_indices`.
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a map of `embed_dim` channels for
+    each of `strides`, the i-th from the i-th of `out_indices`.
 
     Args:
         arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`,
             `num_heads` and `eta` (the initial LayerScale).
         patch_size: Side of a patch in pixels, 16 or 8.
-        out_indices: 0-based numbers of the blocks to tap, increasing, one for each stride from 4 on.
-            Blocks after the last and levels without a tap are not built. Default: the published
-            ones, (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24.
+        out_indices: 0-based numbers of the blocks to tap, increasing, one for each of `strides`. Blocks after
+            the last are not built. Default: the published ones of these strides, of (3, 5, 7, 11) for 12
+            blocks and (7, 11, 15, 23) for 24.
+        strides: Of the maps, increasing, out of 4, 8, 16 and 32. Default: from 4 on, one for each of
+            `out_indices`, which are four if not given either. RetinaNet and others that begin at stride 8
+            need no map of stride 4, the costliest.
         in_channels: Channels of the image; the published weights have 3.
         patch_embed: 'conv', the published stem, or 'linear', ViT's projection (paper, Table 4).
         use_pos: Whether to add the position code.
@@ -221,14 +224,24 @@ class XCiT(Trunk):
         ValueError: If an argument has a value other than these.
     """
 
-    def __init__(self, arch: str | Mapping, patch_size: int = 16, **kwargs) -> None:
-        super().__init__(arch, patch_size, **kwargs)
-        num_levels = len(self.out_indices)
-        if num_levels > len(STRIDES):
-            raise ValueError(
-                f"out_indices={self.out_indices}: at most {len(STRIDES)}, one for each stride of {STRIDES}"
-            )
-        levels = pyramid_levels(self.arch.embed_dim, patch_size, num_levels, self.norm_cfg)
+    def __init__(
+        self,
+        arch: str | Mapping,
+        patch_size: int = 16,
+        out_indices: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        **kwargs,
+    ) -> None:
+        if strides is not None:
+            strides = _check_strides(strides)
+            if out_indices is None:
+                published = default_out_indices(resolve_arch(arch).depth)
+                out_indices = tuple(published[STRIDES.index(stride)] for stride in strides)
+        super().__init__(arch, patch_size, out_indices, **kwargs)
+        self.strides = strides or STRIDES[: len(self.out_indices)]
+        if len(self.strides) != len(self.out_indices):
+            raise ValueError(f"out_indices={self.out_indices}: give one for each stride of {self.strides}")
+        levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
         self._level_names = tuple(levels)
         for name, level in levels.items():
             self.add_module(name, level)
@@ -266,6 +279,13 @@ def init_linear(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
+
+
+def _check_strides(strides: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(stride for stride in STRIDES if stride in strides)
+    if not found or found != tuple(strides):
+        raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
+    return found
 
 
 def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:

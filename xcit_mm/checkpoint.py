@@ -145,10 +145,9 @@ def fitting_trunk(backbone: nn.Module, weights: Weights, strict_heads: bool = Tr
     optional = unused + (() if dense else CLASSIFIER)
     whole = dense or any(key.startswith(_PYRAMID) for key in weights.trunk)
     missing = wanted if whole else [key for key in wanted if not key.startswith(_PYRAMID)]
-    surplus = [key for key in weights.trunk if not (optional and key.startswith(optional))]
-    if unused:
-        # A backbone with fewer taps has fewer levels too.
-        surplus = [key for key in surplus if not key.startswith(_PYRAMID)]
+    # Levels of strides that were not asked for.
+    optional += tuple(level for level in _PYRAMID if not hasattr(backbone, level.removesuffix(".")))
+    surplus = [key for key in weights.trunk if not key.startswith(optional)]
     _check_coverage(wanted, weights.trunk, missing, surplus)
     return {key: value for key, value in weights.trunk.items() if key in wanted}
 

@@ -12,11 +12,12 @@ from .preflight import check_backbone, check_checkpoint, check_data, check_resum
 
 __all__ = ["find_script", "read_config", "run_tool"]
 
-_LIBRARIES = ("mmdet", "mmseg")
+# With the requirements that install each.
+_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 
 
 def run_tool(tool: str, argv: list[str]) -> None:
-    """Run mmdet's or mmseg's own `tools/TOOL.py` on a config, with every argument as given.
+    """Run the `tools/TOOL.py` of mmdet, mmseg or mmpretrain on a config of theirs, with every argument as given.
 
     What can be known to fail is reported first, in one line, before anything is written.
 
@@ -77,7 +78,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     """The library's own `tools/TOOL.py` for a config.
 
     Raises:
-        ValueError: If the config belongs to neither library.
+        ValueError: If the config belongs to no library.
         FileNotFoundError, ModuleNotFoundError: If the library, or its tools, are not installed.
     """
     library = cfg.get("default_scope")
@@ -86,7 +87,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     package = importlib.util.find_spec(library)
     if package is None:
         raise ModuleNotFoundError(
-            f"{config} needs {library}, which is not installed: pip install -r requirements/mm.txt"
+            f"{config} needs {library}, which is not installed: pip install -r requirements/{_LIBRARIES[library]}.txt"
         )
     script = Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
     if not script.is_file():

@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 
 from .backbone import XCiT
+from .classifier import XCiTClassifier
 from .reading import load_from_file
 
 __all__ = [
@@ -28,9 +29,10 @@ __all__ = [
 def check_backbone(cfg: Config) -> None:
     """Build the config's XCiT without memory, so that a wrong argument raises its error now."""
     backbone = cfg.model.get("backbone", {})
-    if backbone.get("type") == "XCiT":
+    kind = dict(XCiT=XCiT, XCiTClassifier=XCiTClassifier).get(backbone.get("type"))
+    if kind:
         with torch.device("meta"):
-            XCiT(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
+            kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
 
 
 def check_checkpoint(path: str) -> None:
@@ -87,7 +89,7 @@ def check_data(cfg: Config, splits: Iterable[str]) -> None:
     """Check that the folders and annotation files of the splits exist.
 
     Args:
-        cfg: A config of mmdet or mmseg.
+        cfg: A config of mmdet, mmseg or mmpretrain.
         splits: Of 'train', 'val' and 'test'.
 
     Raises:
@@ -106,7 +108,8 @@ def check_data(cfg: Config, splits: Iterable[str]) -> None:
 def _data_paths(cfg: Config, split: str) -> Iterator[str]:
     for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
         root = dataset.get("data_root") or ""
-        parts = [*(dataset.get("data_prefix") or {}).values(), dataset.get("ann_file")]
+        prefix = dataset.get("data_prefix") or {}
+        parts = [*(prefix.values() if isinstance(prefix, dict) else [prefix]), dataset.get("ann_file")]
         yield from [root] * bool(root) + [os.path.join(root, part) for part in parts if part]
     for evaluator in evaluators(cfg, split):
         if evaluator.get("ann_file"):

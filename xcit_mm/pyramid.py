@@ -1,5 +1,7 @@
 """From columnar maps, all of one stride, to the strides 4, 8, 16 and 32 that an FPN expects."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
@@ -27,17 +29,17 @@ class Upsample2x(nn.ConvTranspose2d):
     def _split_cells(self, x: Tensor) -> Tensor:
         weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
         bias = self.bias.repeat_interleave(4)[:, None]
-        cells = torch.baddbmm(bias, weight.expand(len(x), -1, -1), x.flatten(2))
-        return F.pixel_shuffle(cells.unflatten(2, x.shape[2:]), 2)
+        cells = torch.baddbmm(bias, weight.expand(x.shape[0], -1, -1), x.flatten(2))
+        return F.pixel_shuffle(cells.view(x.shape[0], -1, x.shape[2], x.shape[3]), 2)
 
 
-def pyramid_levels(channels: int, patch_size: int, num_levels: int, norm_cfg: dict) -> dict[str, nn.Sequential]:
-    """Modules that bring maps of stride `patch_size` to the first `num_levels` of `STRIDES`.
+def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:
+    """Modules that bring maps of stride `patch_size` to others.
 
     A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of
-    them, or downsamples by max-pooling (paper, section 4.2 and appendix B.2). The keys, 'fpn1' on,
-    and the positions within a level are the published parameter names. They serve any columnar
-    backbone: `nn.ModuleDict(pyramid_levels(...))`.
+    them, or downsamples by max-pooling (paper, section 4.2 and appendix B.2). The keys, 'fpn1' for
+    stride 4 to 'fpn4' for 32, and the positions within a level are the published parameter names.
+    They serve any columnar backbone: `nn.ModuleDict(pyramid_levels(...))`.
 
     Shape of a level: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride,
     rounded down where r < 1.
@@ -45,12 +47,12 @@ def pyramid_levels(channels: int, patch_size: int, num_levels: int, norm_cfg: di
     Args:
         channels: Channels of the maps, kept by every level.
         patch_size: Stride of the maps in pixels, a power of two.
-        num_levels: Number of levels, 1 to 4.
+        strides: Of `STRIDES`.
         norm_cfg: Config of the BatchNorm layer.
     """
     levels = {}
-    for number, stride in enumerate(STRIDES[:num_levels], start=1):
-        level = nn.Sequential()
+    for stride in strides:
+        name, level = f"fpn{1 + STRIDES.index(stride)}", nn.Sequential()
         if stride > patch_size:
             level.append(nn.MaxPool2d(stride // patch_size))
         while stride < patch_size:
@@ -59,5 +61,5 @@ def pyramid_levels(channels: int, patch_size: int, num_levels: int, norm_cfg: di
                 level.append(nn.GELU())
             level.append(Upsample2x(channels))
             stride *= 2
-        levels[f"fpn{number}"] = level
+        levels[name] = level
     return levels

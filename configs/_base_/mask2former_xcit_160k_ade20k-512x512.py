@@ -1,0 +1,15 @@
+# Mask2Former on ADE20k: 8 GPUs x 2 crops of 512x512, 160k iterations.
+# Source: mmseg's Mask2Former with Swin.
+_base_ = "mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py"
+custom_imports = dict(imports=["xcit_mm", "mmdet.models"], allow_failed_imports=False)
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
+
+model = dict(backbone=dict(_delete_=True, type="XCiT"))
+
+# The longest key within a name counts: the backbone's own would otherwise decay its norms.
+backbone_norms = {f"backbone.blocks.{block}.norm": dict(lr_mult=0.1, decay_mult=0.0) for block in range(24)}
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=backbone_norms))
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

@@ -1,0 +1,10 @@
+# SegFormer's head on ADE20k, 160k iterations.
+# Source: mmseg's SegFormer, whose optimizer and schedule are XCiT's but for ten times the rate in the head.
+_base_ = ["mmseg::_base_/models/segformer_mit-b0.py", "./xcit_160k_ade20k-512x512.py"]
+
+model = dict(
+    data_preprocessor=dict(size=(512, 512)),
+    backbone=dict(_delete_=True, type="XCiT"),
+    decode_head=dict(num_classes=150),
+)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys={"head": dict(lr_mult=10.0)}))

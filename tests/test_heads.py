@@ -1,0 +1,303 @@
+"""XCiT under heads without scores: each config of them trains a step, predicts, and says no more than is so."""
+
+import copy
+import functools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+import zoo
+from mmengine.config import Config, ConfigDict
+from mmengine.dataset import pseudo_collate
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from xcit_mm import XCiT
+from xcit_mm.diagnosis import diagnose
+from xcit_mm.preflight import check_data
+from xcit_mm.weights import PUBLISHED
+
+ROOT = Path(__file__).parents[1]
+# Learning rates of backbone and heads, and weight decay.
+ADAMW = dict(
+    cascade_rcnn=(1e-4, 1e-4, 0.05),
+    mask2former=(1e-5, 1e-4, 0.05),
+    retinanet=(1e-4, 1e-4, 1e-4),
+    segformer=(6e-5, 6e-4, 0.01),
+)
+LEAVES = sorted(path for folder in ADAMW for path in (ROOT / "configs" / folder).glob("*.py"))
+every_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=lambda path: path.stem)
+
+WIDTH = 32
+TRUNK = dict(
+    arch=dict(embed_dim=WIDTH, depth=6, num_heads=4, eta=1.0),
+    drop_path_rate=0.0,  # or by chance a branch learns nothing
+)
+SIZES = ("scale", "scales", "crop_size", "size")  # pixels
+
+COCO, ADE = Path("data/coco"), Path("data/ade/ADEChallengeData2016")
+FOLDERS = [COCO / name for name in ("annotations", "train2017", "val2017")]
+FOLDERS += [ADE / kind / split for kind in ("images", "annotations") for split in ("training", "validation")]
+FILES = [COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")]
+
+parse = functools.cache(Config.fromfile)  # mmengine searches hundreds of metafiles for each base
+
+
+def read(leaf: Path) -> Config:
+    cfg = copy.deepcopy(parse(leaf))
+    init_default_scope(cfg.default_scope)
+    return cfg
+
+
+def divided(size: object, by: int) -> object:
+    if isinstance(size, int):
+        return max(1, size // by)
+    return type(size)(divided(one, by) for one in size)
+
+
+def shrink(node: object, by: int) -> None:
+    """Divide the sizes of images in a config, in place."""
+    if isinstance(node, dict):
+        node.update({key: divided(value, by) for key, value in node.items() if key in SIZES})
+        node = list(node.values())
+    for child in node if isinstance(node, (list, tuple)) else ():
+        shrink(child, by)
+
+
+def tiny(leaf: Path, shapes: Path) -> Config:
+    """A config with a small trunk, few proposals and images of about 100 pixels, those of the shapes data set."""
+    cfg = read(leaf)
+    cfg.model.backbone.update(TRUNK, init_cfg=None)
+    for part in ("neck", "decode_head", "panoptic_head"):
+        if cfg.model.get(part):
+            cfg.model[part].in_channels = [WIDTH] * len(cfg.model[part].in_channels)
+    if "rpn_head" in cfg.model:
+        cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
+        for stage in cfg.model.train_cfg.rcnn:
+            stage.sampler.num = 16
+    answers = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
+    if "nms" in answers:
+        answers.update(score_thr=0.0, max_per_img=5)  # untrained, it is sure of nothing
+    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
+    by = 8 if cfg.default_scope == "mmdet" else 4
+    shrink(cfg.model.data_preprocessor, by)
+    shrink(cfg.get("tta_pipeline"), by)
+    for split, folder in (("train", "training"), ("test", "validation")):
+        loader = cfg[f"{split}_dataloader"]
+        loader.update(num_workers=0, persistent_workers=False)
+        loader.dataset.data_root = str(shapes)
+        shrink(loader.dataset.pipeline, by)
+        if cfg.default_scope == "mmdet":
+            loader.dataset.update(
+                ann_file=f"annotations/instances_{folder}.json",
+                data_prefix=dict(img=f"images/{folder}"),
+                metainfo=dict(classes=("circle", "square", "triangle", "star")),
+            )
+    return cfg
+
+
+def first_batch(loader: ConfigDict) -> dict:
+    return next(iter(Runner.build_dataloader(loader, seed=0)))
+
+
+def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[dict[str, Tensor], set[str]]:
+    """Train on a batch; returns the losses and the names of the parameters that got a gradient."""
+    reached = set()
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
+    losses = model.train().train_step(batch, build_optim_wrapper(model, optim_wrapper))
+    return losses, reached
+
+
+def assert_answers(sample: object, size: tuple[int, int]) -> None:
+    """Check that a prediction is of the image's size."""
+    if "pred_sem_seg" in sample:
+        assert sample.pred_sem_seg.data.shape == (1, *size)
+        return
+    found = sample.pred_instances
+    assert len(found) > 0
+    assert found.bboxes.shape == (len(found), 4)
+    assert found.scores.isfinite().all()
+    if "masks" in found:
+        assert found.masks.shape == (len(found), *size)
+
+
+@pytest.fixture(scope="module")
+def trained(shapes):
+    """A leaf's tiny config, its model after one training step, and what that step did."""
+
+    @functools.cache
+    def train(leaf: Path) -> tuple[Config, nn.Module, dict[str, Tensor], set[str], set[str]]:
+        cfg = tiny(leaf, shapes)
+        torch.manual_seed(0)
+        model = MODELS.build(cfg.model)
+        model.init_weights()
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        losses, reached = take_a_step(model, cfg.optim_wrapper, first_batch(cfg.train_dataloader))
+        changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        return cfg, model, losses, reached, changed
+
+    return train
+
+
+def test_no_folder_is_empty():
+    assert {leaf.parent.name for leaf in LEAVES} == set(ADAMW)
+
+
+@every_leaf
+def test_backbone_is_what_the_name_says(leaf):
+    backbone = read(leaf).model.backbone
+    assert f"_xcit-{backbone.arch}-p{backbone.patch_size}_" in leaf.stem
+    assert (backbone.type, backbone.arch, backbone.patch_size, backbone.drop_path_rate) == ("XCiT", "s12", 16, 0.05)
+    assert backbone.init_cfg.checkpoint.removeprefix("xcit://") == "xcit_small_12_p16_384_dist"
+    assert "xcit_small_12_p16_384_dist" in PUBLISHED
+
+
+@every_leaf
+def test_long_runs_are_safe(leaf):
+    cfg = read(leaf)
+    assert "xcit_mm" in cfg.custom_imports.imports
+    assert {"StrictLoadHook", "NonFiniteHook"} <= {hook.type for hook in cfg.custom_hooks}
+    assert cfg.default_hooks.checkpoint.type == "ResumableCheckpointHook"
+
+
+@every_leaf
+def test_the_doctor_misses_nothing_but_data(leaf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
+    assert [finding.text.partition(" are not at ")[0] for finding in failures] == ["the train data", "the val data"]
+
+
+@every_leaf
+def test_coco_s_instances_and_ade20k_are_all_it_needs(leaf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in FOLDERS:
+        folder.mkdir(parents=True)
+    for file in FILES:
+        file.touch()
+    check_data(read(leaf), ("train", "val", "test"))
+
+
+@every_leaf
+def test_nothing_is_claimed(leaf):
+    assert leaf.read_text().startswith("# No score has been published or measured.\n")
+    cfg = read(leaf)
+    models = yaml.safe_load((leaf.parent / "metafile.yml").read_text())["Models"]
+    metadata = next(model for model in models if model["Name"] == leaf.stem)["Metadata"]
+    assert metadata["Batch Size"] == 8 * cfg.train_dataloader.batch_size == cfg.auto_scale_lr.base_batch_size
+    assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
+    assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
+
+
+@pytest.fixture
+def copy_of_configs(tmp_path) -> Path:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copy(ROOT / "model-index.yml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("claim", ["Results: []", "Weights: https://example.org/weights.pth"])
+def test_a_claim_in_a_metafile_is_named(copy_of_configs, claim):
+    with (copy_of_configs / "configs" / "retinanet" / "metafile.yml").open("a") as metafile:
+        metafile.write(f"    {claim}\n")
+    with pytest.raises(ValueError, match=f"fpn_1x_coco has {claim.partition(':')[0]}, configs/retinanet is without"):
+        zoo.check(copy_of_configs)
+
+
+def test_a_config_without_an_entry_is_named(copy_of_configs):
+    (copy_of_configs / "configs" / "segformer" / "segformer_xcit-t12-p16.py").touch()
+    with pytest.raises(ValueError, match=r"segformer_xcit-t12-p16\.py has 0 entries"):
+        zoo.check(copy_of_configs)
+
+
+@every_leaf
+def test_rates_and_decay_are_the_recipe_s(leaf):
+    recipe, cfg = leaf.parent.name, read(leaf)
+    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
+    with torch.device("meta"):
+        model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    backbone_rate, head_rate, decay = ADAMW[recipe]
+    norms = {id(p) for m in model.modules() if isinstance(m, (nn.LayerNorm, nn.GroupNorm)) for p in m.parameters()}
+    for name, p in model.named_parameters():
+        in_backbone = name.startswith("backbone.")
+        undecayed = "norm" in name
+        if recipe == "mask2former" and not in_backbone:
+            undecayed = id(p) in norms or any(part in name for part in ("query_embed", "query_feat", "level_embed"))
+        rate = backbone_rate if in_backbone else head_rate
+        assert found[id(p)] == (pytest.approx(rate), 0.0 if undecayed else decay), name
+
+
+@every_leaf
+def test_a_step_trains_everything(leaf, trained):
+    _, model, losses, reached, changed = trained(leaf)
+    assert all(loss.isfinite().all() for loss in losses.values())
+    # On several GPUs torch stops at a parameter without gradient.
+    assert reached == {name for name, _ in model.named_parameters()}
+    trained_parts = {name.split(".")[0] for name in reached}
+    assert trained_parts == {name for name, part in model.named_children() if list(part.parameters())}
+    assert {name.split(".")[0] for name in changed} == trained_parts
+    assert {name for name in reached if name.startswith("backbone.")} <= changed
+
+
+@every_leaf
+def test_predicts(leaf, trained):
+    cfg, model, *_ = trained(leaf)
+    with torch.no_grad():
+        (sample,) = model.eval().test_step(first_batch(cfg.test_dataloader))
+    assert_answers(sample, (96, 96))
+
+
+@every_leaf
+def test_several_views_where_the_library_merges_them(leaf, trained):
+    cfg, model, *_ = trained(leaf)
+    assert ("tta_pipeline" in cfg) == (cfg.model.type != "Mask2Former")  # mmdet cannot merge its masks
+    if "tta_pipeline" not in cfg:
+        return
+    init_default_scope(cfg.default_scope)
+    views = DATASETS.build(dict(cfg.test_dataloader.dataset, pipeline=cfg.tta_pipeline))[0]
+    with torch.no_grad():
+        (sample,) = MODELS.build(dict(**cfg.tta_model, module=model.eval())).test_step(pseudo_collate([views]))
+    assert len(views["inputs"]) in (6, 12)
+    assert_answers(sample, (96, 96))
+
+
+class TestMmpretrain:
+    """mmpretrain has an XCiT of its own; ours is its 'mmengine.XCiT'."""
+
+    @pytest.fixture(autouse=True)
+    def scope(self):
+        pytest.importorskip("mmpretrain", reason="mmpretrain is not of the tested stack")
+        init_default_scope("mmpretrain")
+
+    def test_both_keep_their_names(self):
+        from mmpretrain.models import XCiT as Theirs
+        from mmpretrain.registry import MODELS as MMPRETRAIN
+
+        assert MMPRETRAIN.get("XCiT") is Theirs
+        assert MMPRETRAIN.get("mmengine.XCiT") is XCiT
+
+    def test_a_classifier_trains_the_whole_trunk(self):
+        from mmpretrain.registry import MODELS as MMPRETRAIN
+        from mmpretrain.structures import DataSample
+
+        torch.manual_seed(0)
+        backbone = dict(type="mmengine.XCiT", strides=(32,), **TRUNK)
+        head = dict(type="LinearClsHead", num_classes=5, in_channels=WIDTH, loss=dict(type="CrossEntropyLoss"))
+        model = MMPRETRAIN.build(
+            dict(type="ImageClassifier", backbone=backbone, neck=dict(type="GlobalAveragePooling"), head=head)
+        )
+        images = torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8)
+        batch = dict(inputs=images, data_samples=[DataSample().set_gt_label(label) for label in (1, 3)])
+        losses, reached = take_a_step(model, dict(optimizer=dict(type="AdamW", lr=1e-3)), batch)
+        assert losses["loss"].isfinite()
+        assert reached == {name for name, _ in model.named_parameters()}
+        assert model.backbone.eval() is model.backbone
+        assert [tuple(pooled.shape) for pooled in model.extract_feat(images.float())] == [(2, WIDTH)]
+        samples = model.eval().test_step(dict(batch))
+        assert all(sample.pred_score.sum().item() == pytest.approx(1.0) for sample in samples)
