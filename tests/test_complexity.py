@@ -2,6 +2,7 @@
 
 import complexity
 import pytest
+from conftest import ROOT
 
 from xcit_mm.archs import ARCHS
 
@@ -29,13 +30,20 @@ def test_forms_take_what_they_say(form, expected):
     assert per_token("plain") - per_token(form) == pytest.approx(4 + 2 / 4 - expected, rel=0.01)
 
 
+@pytest.mark.parametrize("archs", [["n12"], pytest.param(list(ARCHS), marks=pytest.mark.slow)], ids=["n12", "all"])
+def test_the_readmes_table(archs):
+    readme = (ROOT / "README.md").read_text()
+    for row in complexity.table(archs, 224).splitlines()[2:-2]:
+        assert row in readme
+
+
 def test_table(tool):
     run = tool("complexity", "n12", "--size", "96")
     assert run.returncode == 0, run.stderr
     header, _, p16, p8, _, uncounted = run.stdout.splitlines()
-    assert header == "| XCiT | parameters, M | published | authors' order | plain | auto |"
-    assert p16.startswith("| N12/16 | 3.053 |  | 0.1")  # nothing is published at this size
-    assert p8.startswith("| N12/8 | 3.049 |")
+    assert header == "| XCiT | parameters, M | GFLOPs published | authors' order | plain | auto |"
+    assert p16.startswith("| N12/16 | 3.053 (3) |  | 0.1")  # nothing is published at this size
+    assert p8.startswith("| N12/8 | 3.049 (3) |")
     assert uncounted.startswith("Not counted: add,")
 
 

@@ -157,7 +157,9 @@ def in_two_processes(check: str, task: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", ["train_two_steps", "compare_gradients"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "upernet" else task for task in TASKS]
+)
 def test_two_processes(task, check, tmp_path):
     in_two_processes(check, task, tmp_path)
 

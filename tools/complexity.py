@@ -4,7 +4,7 @@ python tools/complexity.py [ARCH ...] [--size 224]
 
 GFLOPs are 10^9 multiply-adds of one image, counted by mmengine: products, convolutions and norms. The columns:
 
-    published      in the paper, one decimal, at 224x224
+    published      in the paper, one decimal, at 224x224; likewise the parameters in brackets
     authors' order what the authors' code computes: XCA as written in the paper, queries, keys and values of
                    all tokens in class attention, a position code projected for every cell
     plain          this code with attn_form='plain'
@@ -22,7 +22,8 @@ from xcit_mm import XCiTClassifier
 from xcit_mm.archs import ARCHS, PATCH_SIZES
 from xcit_mm.attention import ClassAttention
 
-PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Table 1.
+MILLIONS = dict(n12=3, t12=7, t24=12, s12=26, s24=48, m24=84, l24=189)  # parameters. Source: paper, Table 1.
+PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Tables 1 and D.1.
     n12=(0.5, 2.1),
     t12=(1.2, 4.8),
     t24=(2.3, 9.2),
@@ -64,7 +65,7 @@ def authors_surplus(model: XCiTClassifier, size: int) -> float:
 
 def table(archs: list[str], size: int) -> str:
     """The table in markdown, and a line that names what is not counted."""
-    lines = ["| XCiT | parameters, M | published | authors' order | plain | auto |", "|---|---|---|---|---|---|"]
+    lines = ["| XCiT | parameters, M | GFLOPs published | authors' order | plain | auto |", "|---|---|---|---|---|---|"]
     uncounted = set()
     for arch in archs:
         for index, patch_size in enumerate(PATCH_SIZES):
@@ -77,7 +78,8 @@ def table(archs: list[str], size: int) -> str:
             published = f"{PUBLISHED[arch][index]:.1f}" if size == 224 else ""
             order = found["plain"] + authors_surplus(model, size)
             numbers = " | ".join(f"{value:.2f}" for value in (order, found["plain"], found["auto"]))
-            lines.append(f"| {arch.upper()}/{patch_size} | {millions:.3f} | {published} | {numbers} |")
+            parameters = f"{millions:.3f} ({MILLIONS[arch]})"
+            lines.append(f"| {arch.upper()}/{patch_size} | {parameters} | {published} | {numbers} |")
     return "\n".join([*lines, "", f"Not counted: {', '.join(sorted(uncounted))}."])
 
 
