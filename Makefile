@@ -9,12 +9,12 @@ setup: $(READY)
 
 # mmcv has no wheel for this torch. It is compiled in sight of torch (no build isolation), or it would
 # silently come without its operators; pip keeps the wheel for the next time.
-$(READY): requirements/runtime.txt requirements/build.txt requirements/mm.txt requirements/tests.txt setup.py
+$(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 12) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 to 3.12; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
-	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/tests.txt
+	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/export.txt -r requirements/tests.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@

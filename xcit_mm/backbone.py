@@ -182,7 +182,7 @@ class Trunk(BaseModule):
         for index, block in enumerate(self.blocks):
             x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
             if index in self.out_indices:
-                maps.append(x.transpose(1, 2).view(x.shape[0], -1, height, width))
+                maps.append(x.transpose(1, 2).view(x.shape[0], x.shape[2], height, width))
         return tuple(maps)
 
 

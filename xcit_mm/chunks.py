@@ -5,11 +5,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["in_chunks"]
+__all__ = ["in_chunks", "is_traced"]
 
 # Positions in a chunk. On CPU the intermediate maps then stay in cache, which is also faster.
 _POSITIONS = {"cpu": 1024}
 _POSITIONS_ELSEWHERE = 65536
+
+
+def is_traced() -> bool:
+    """Whether torch.compile, torch.export or torch.jit.trace records what is done: it must serve other sizes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0) -> Tensor:
@@ -21,7 +26,7 @@ def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, hal
         dim: The axis to cut.
         halo: How many entries to each side an entry of the result depends on, if k is 1.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or is_traced():
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]

@@ -9,7 +9,7 @@ from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
 from .attention import XCA, ClassAttention
-from .chunks import in_chunks
+from .chunks import in_chunks, is_traced
 from .recompute import recompute
 
 __all__ = ["LPI", "MLP", "Block", "ClassAttentionBlock", "ConvPatchEmbed", "LinearPatchEmbed", "PositionCode"]
@@ -252,5 +252,5 @@ class ClassAttentionBlock(nn.Module):
 
 def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
     """x + gamma * branch; takes the memory of `branch` when inferring."""
-    inferring = not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and branch.dtype == x.dtype
+    inferring = not (torch.is_grad_enabled() or is_traced()) and branch.dtype == x.dtype
     return torch.addcmul(x, gamma, branch, out=branch if inferring else None)

@@ -30,7 +30,8 @@ class Upsample2x(nn.ConvTranspose2d):
         weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
         bias = self.bias.repeat_interleave(4)[:, None]
         cells = torch.baddbmm(bias, weight.expand(x.shape[0], -1, -1), x.flatten(2))
-        return F.pixel_shuffle(cells.view(x.shape[0], -1, x.shape[2], x.shape[3]), 2)
+        # Not unflatten, whose sizes TorchScript's exporter to ONNX takes for constants.
+        return F.pixel_shuffle(cells.view(x.shape[0], cells.shape[1], x.shape[2], x.shape[3]), 2)
 
 
 def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:

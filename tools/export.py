@@ -1,0 +1,40 @@
+"""Export a trained segmentor or backbone to ONNX or torch.export, for images of any size.
+
+    python tools/export.py CONFIG CHECKPOINT --out model.onnx
+    python tools/export.py CONFIG CHECKPOINT --out backbone.pt2 --part backbone
+
+The input is a normalised image (B, C, H, W); mean, std, channel order and classes are in the file's metadata. The
+file is run beside torch at two other sizes than the traced one; if it deviates, nothing is written and the exit code
+is 1.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from xcit_mm.export import PARTS, export
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME; it must fill all that is exported")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx or .pt2")
+    parser.add_argument("--part", choices=PARTS, help="default: a whole segmentor, a detector's backbone")
+    args = parser.parse_args()
+    try:
+        exported = export(args.config, args.checkpoint, args.out, args.part)
+    except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    for name, deviation in exported.outputs.items():
+        print(f"{name:15} within {deviation:.1e} of torch, in units of its mean magnitude")
+    if exported.operators:
+        operators = ", ".join(f"{name} {count}" for name, count in exported.operators.most_common())
+        print(f"{'operators':15} {operators}")
+    for key, value in exported.metadata.items():
+        print(f"{key:15} {value if len(value) <= 100 else f'{value[:100]}...'}")
+    print(f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)")
+
+
+if __name__ == "__main__":
+    main()
