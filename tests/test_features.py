@@ -9,7 +9,7 @@ from PIL import Image
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.backbone import Trunk
-from xcit_mm.features import extract, gem, knn_accuracy, nearest
+from xcit_mm.features import contact_sheet, extract, gem, knn_accuracy, nearest
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 COLOURS = dict(red=(0, 0, 200), blue=(200, 0, 0))
@@ -40,8 +40,8 @@ def weights(model, tmp_path):
 
 
 def test_descriptors_are_the_models(model, tmp_path):
-    """An image of exactly 8/7 of the size is cropped without resizing; channels are RGB, normalised."""
-    image = np.random.default_rng(0).integers(0, 256, (128, 128, 3)).astype(np.uint8)
+    """An image of 8/7 of the size at its shorter side is cropped without resizing; channels are RGB, normalised."""
+    image = np.random.default_rng(0).integers(0, 256, (128, 200, 3)).astype(np.uint8)
     Image.fromarray(image).save(tmp_path / "a.png")
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     cv2.imwrite(str(tmp_path / "thin.png"), np.zeros((1, 20000, 3), np.uint8))
@@ -49,7 +49,7 @@ def test_descriptors_are_the_models(model, tmp_path):
     assert found.paths == ["a.png"]
     assert [line.split(":")[0].split("/")[-1] for line in found.failed] == ["broken.jpg", "thin.png"]
     mean, std = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
-    x = ((torch.from_numpy(image[8:120, 8:120]).float() - mean) / std).permute(2, 0, 1)[None]
+    x = ((torch.from_numpy(image[8:120, 44:156]).float() - mean) / std).permute(2, 0, 1)[None]
     with torch.no_grad():
         cls, tokens = model.forward_features(x)
     for name, expected in dict(cls=cls, mean=tokens.mean(dim=(2, 3)), gem=gem(tokens)).items():
@@ -67,6 +67,30 @@ def test_images_of_every_mode(mode, model, tmp_path):
     found = extract(model, tmp_path, size=32, workers=0)
     assert not found.failed
     assert np.allclose(*found.descriptors["cls"], atol=0.05)
+
+
+def test_images_stand_upright(model, tmp_path):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # turn it by a quarter to the right to see it upright
+    image.save(tmp_path / "a.png", exif=turned)
+    image.transpose(Image.Transpose.ROTATE_270).save(tmp_path / "b.png")
+    assert np.allclose(*extract(model, tmp_path, size=32, workers=0).descriptors["cls"])
+
+
+def test_the_contact_sheet_shows_the_others(folder):
+    paths = [f"{name}/{number}.png" for name in ("blue", "red") for number in (0, 1)]
+    descriptors = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
+    sheet = contact_sheet(folder / "val", paths, descriptors, queries=4, count=1)
+    titles = [axis.get_title() for axis in sheet.axes]
+    assert titles[::2] == paths
+    assert titles[1::2] == ["0.995"] * 4
+    for number in range(0, 8, 2):  # each beside the other of its colour
+        image, other = (axis.images[0].get_array() for axis in sheet.axes[number : number + 2])
+        assert not np.array_equal(image, other)
+        assert np.abs(image.mean(axis=(0, 1)) - other.mean(axis=(0, 1))).max() < 5
+    with pytest.raises(ValueError, match="4 neighbours of 4 images: must be 1 to 3"):
+        contact_sheet(folder / "val", paths, descriptors, queries=4, count=4)
 
 
 def test_gem_lies_between_mean_and_maximum():
@@ -127,19 +151,24 @@ def test_the_three_tasks(tool, folder, weights, tmp_path):
     assert (picture[:, 2] - picture[:, 0] > 150).any() and (picture[:, 0] - picture[:, 2] > 150).any()
 
 
-def test_what_cannot_begin_is_one_line(tool, folder, weights, tmp_path):
+def test_what_cannot_begin_is_one_line(refusal, folder, weights, tmp_path):
     torch.save(Trunk(ARCH).state_dict(), tmp_path / "trunk.pth")
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    (tmp_path / "broken.npz").write_bytes(b"PK")
     (tmp_path / "none").mkdir()
     (folder / "val" / "green").mkdir()
     for arguments, message in [
         (("extract", folder, tmp_path / "trunk.pth", "--out", "a.npz"), "has no class attention"),
         (("extract", folder, weights, "--out", "a.txt"), "name it .npz"),
         (("extract", tmp_path / "none", weights, "--out", "a.npz"), "no images below"),
+        (
+            ("neighbours", folder, tmp_path / "other.npz", "--out", "a.png"),
+            "is not a file of `tools/features.py extract`",
+        ),
+        (("neighbours", folder, tmp_path / "broken.npz", "--out", "a.png"), "is not a file of"),
         (("knn", tmp_path / "none", weights), "lay the images out as train/CLASS/ and val/CLASS/"),
         (("knn", folder, weights), "must be 1 to 8"),  # the default asks for 10 and 20 neighbours
     ]:
-        run = tool("features", *arguments)
-        assert run.returncode == 1
-        assert message in run.stderr.strip().splitlines()[-1]
+        assert message in refusal("features", *arguments)
     cv2.imwrite(str(folder / "val" / "green" / "0.png"), np.zeros((40, 40, 3), np.uint8))
-    assert "0.png is of no class of" in tool("features", "knn", folder, weights).stderr
+    assert "0.png is of no class of" in refusal("features", "knn", folder, weights)

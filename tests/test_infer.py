@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import DEMO
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm.inference import CocoFile, Predictor
+from xcit_mm.inference import CocoFile, Predictor, find_inputs
+from xcit_mm.tiling import encode_mask
 
 NAMES = dict(seg="fpn_xcit-n12-p16_shapes", det="mask-rcnn_xcit-n12-p16_shapes")
 
@@ -87,7 +90,7 @@ def test_a_folder(kind, images, checkpoints, tool, tmp_path):
             assert coco.annToMask(annotation).sum() == annotation["area"]
 
 
-def test_what_cannot_begin_is_one_line(images, checkpoints, tool, tmp_path):
+def test_what_cannot_begin_is_one_line(images, checkpoints, refusal, tmp_path):
     config, out = DEMO / f"{NAMES['seg']}.py", ("--out", tmp_path / "out")
     (images / "note.txt").write_text("no image")
     for arguments, message in [
@@ -98,9 +101,7 @@ def test_what_cannot_begin_is_one_line(images, checkpoints, tool, tmp_path):
         ((images / "plain.png", config, checkpoints["seg"], "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
         ((images / "plain.png", config, checkpoints["seg"], "--overlap", 64), "give the tile's side too"),
     ]:
-        run = tool("infer", *arguments, *out)
-        assert run.returncode == 1
-        assert message in run.stderr.strip().splitlines()[-1]
+        assert message in refusal("infer", *arguments, *out)
         assert not (tmp_path / "out" / "pictures").exists()
 
 
@@ -121,7 +122,7 @@ def test_one_tile_that_holds_the_image_changes_nothing(kind, images, checkpoints
 def test_tiles_from_the_command_line(images, checkpoints, tool, tmp_path):
     for kind, name in NAMES.items():
         out = tmp_path / kind
-        tiles = ("--tile", 64, "--overlap", 20, "--score-thr", 0)
+        tiles = ("--tile", 64, "--overlap", 20)
         run = tool("infer", images / "plain.png", DEMO / f"{name}.py", checkpoints[kind], "--out", out, *tiles)
         assert run.returncode == 0, run.stderr
         size = cv2.imread(str(images / "plain.png")).shape
@@ -130,3 +131,45 @@ def test_tiles_from_the_command_line(images, checkpoints, tool, tmp_path):
     coco = COCO(str(tmp_path / "det" / "predictions.json"))
     assert len(coco.anns) > 10
     assert all(coco.annToMask(one).sum() == one["area"] for one in coco.anns.values())
+
+
+def test_instances_are_drawn_where_they_are(checkpoints):
+    """One by one, as after tiles: a box with a mask, one with an empty mask at the border, one below the threshold."""
+    predict = Predictor(str(DEMO / f"{NAMES['det']}.py"), str(checkpoints["det"]))
+    image = np.full((300, 600, 3), 128, np.uint8)
+    masks = np.zeros((3, 300, 600), bool)
+    masks[0, 60:120, 60:120] = True
+    found = InstanceData(
+        bboxes=torch.tensor([[50, 50, 130, 130], [560, 260, 600, 300], [50, 200, 130, 280]]).float(),
+        scores=torch.tensor([0.9, 0.8, 0.3]),
+        labels=torch.tensor([0, 1, 2]),
+        masks=[encode_mask(mask, (0, 0), image.shape[:2]) for mask in masks],
+    )
+    picture = predict.draw(image, DetDataSample(pred_instances=found), score_thr=0.3)
+    changed = (picture != image).any(axis=2)
+    assert changed[60:120, 60:120].mean() > 0.9
+    assert changed[255:, 555:].any()
+    assert not changed[170:].any(axis=0)[:500].any()
+    assert not (image != 128).any()
+
+
+def test_a_binary_segmentor_in_tiles(tmp_path, images):
+    config = tmp_path / "binary.py"
+    config.write_text(
+        f"_base_ = {str(DEMO / NAMES['seg'])!r} + '.py'\n"
+        "model = dict(decode_head=dict(out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)))"
+    )
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "binary.pth")
+    image = cv2.imread(str(images / "plain.png"))
+    whole, tiled = (Predictor(str(config), str(tmp_path / "binary.pth"), tile=tile)(image) for tile in (None, 500))
+    assert whole.pred_sem_seg.data.unique().tolist() == [0, 1]
+    assert torch.equal(tiled.pred_sem_seg.data, whole.pred_sem_seg.data.int())
+
+
+def test_links_are_followed(images, tmp_path):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "there").symlink_to(images / "sub")
+    assert [path.name for path in find_inputs(str(tmp_path / "links"))] == ["cmyk.jpg"]

@@ -14,6 +14,7 @@ done, and the exit code is 1.
 import argparse
 import sys
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -95,7 +96,10 @@ def run_knn(args: argparse.Namespace) -> list[str]:
     if not 1 <= min(args.k) <= max(args.k) <= fewest:
         raise ValueError(f"-k {' '.join(map(str, args.k))}: must be 1 to {fewest}, the number of training images")
     model = load(args)
-    train, val = (features(model, args.folder / split, args) for split in ("train", "val"))
+    train = features(model, args.folder / "train", args)
+    if len(train.paths) < max(args.k):
+        raise ValueError(f"-k {max(args.k)}: only {len(train.paths)} training images can be read; {train.failed[0]}")
+    val = features(model, args.folder / "val", args)
     labels, truth = ([classes.index(Path(path).parts[0]) for path in found.paths] for found in (train, val))
     print(f"{len(classes)} classes, {len(train.paths)} images by which to classify {len(val.paths)}")
     print("descriptor  " + "  ".join(f"{k}-NN".rjust(7) for k in args.k))
@@ -119,8 +123,12 @@ def check_folder(folder: Path) -> list[str]:
 
 
 def run_neighbours(args: argparse.Namespace) -> list[str]:
-    content = np.load(args.features)
-    sheet = contact_sheet(args.folder, content["paths"], content[args.descriptor], args.queries, args.count)
+    try:
+        with np.load(args.features) as content:
+            paths, descriptors = content["paths"], content[args.descriptor]
+    except (KeyError, ValueError, EOFError, BadZipFile):
+        raise ValueError(f"{args.features} is not a file of `tools/features.py extract`") from None
+    sheet = contact_sheet(args.folder, paths, descriptors, args.queries, args.count)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     sheet.savefig(args.out)
     print(args.out)

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xcit_mm.archs import MEAN, STD
 from xcit_mm.inference import Predictor, read_frames
 from xcit_mm.loading import load_model
-from xcit_mm.visualization import MEAN, STD, View, draw, look_inside
+from xcit_mm.visualization import View, draw, look_inside
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,7 +40,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     try:
-        if args.out.suffix not in (".png", ".jpg", ".pdf", ".svg"):
+        if args.out.suffix.lower() not in (".png", ".jpg", ".pdf", ".svg"):
             raise ValueError(f"--out {args.out}: name a .png, .jpg, .pdf or .svg")
         if args.model.endswith(".py") != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
@@ -56,9 +57,11 @@ def view_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tens
     predict = Predictor(args.model, args.checkpoint, args.device)
     model, cfg = predict.inferencer.model, predict.inferencer.cfg
     view = look_inside(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
-    picture = (view.image * model.data_preprocessor.std + model.data_preprocessor.mean) / 255
-    is_rgb = cfg.model.data_preprocessor.get("bgr_to_rgb")
-    return view, (picture if is_rgb else picture.flip(0)).clip(0, 1)
+    mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
+    picture = ((view.image * std + mean) / 255).clip(0, 1)
+    given = cfg.model.data_preprocessor
+    is_rgb = given.get("bgr_to_rgb") or given.get("rgb_to_bgr")  # either swaps what mmcv reads as BGR
+    return view, picture if is_rgb else picture.flip(0)
 
 
 def view_trunk(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ARCHS", "PATCH_SIZES", "SIZES", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
+__all__ = ["ARCHS", "MEAN", "PATCH_SIZES", "SIZES", "STD", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
 
 PATCH_SIZES = (16, 8)
 
 # What published files call the size that an architecture's name begins with.
 SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
+
+# Of ImageNet's pixels, RGB in 0 to 255: the published trunks see images less MEAN, over STD.
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Arch(NamedTuple):

@@ -282,7 +282,7 @@ def init_linear(module: nn.Module) -> None:
 
 
 def _check_strides(strides: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(stride for stride in STRIDES if stride in strides)
+    found = tuple(stride for stride in STRIDES if stride in strides) if isinstance(strides, Sequence) else ()
     if not found or found != tuple(strides):
         raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
     return found

@@ -96,7 +96,8 @@ def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True)
     """
     try:
         weights = recognise(checkpoint)
-        if weights.task not in _DENSE and not _is_classifier(model.backbone):
+        alone = not any(key in weights.trunk for key in model.state_dict())
+        if weights.task not in _DENSE and not _is_classifier(model.backbone) and alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         fitting = fitting_trunk(model.backbone, weights, strict_heads)
         # A head left as it is has the model's own values, since mmengine loads what is there.
@@ -109,8 +110,7 @@ def fitting_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True)
 def _fitting_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
     wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
     # Of a classifier, `recognise` leaves a head with the trunk.
-    given = weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted}
-    given = dict(given)
+    given = dict(weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted})
     if not strict:
         other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
         for key in other:

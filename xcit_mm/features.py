@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .archs import MEAN, STD
 from .classifier import XCiTClassifier
-from .inference import IMAGES
-from .visualization import MEAN, STD
+from .inference import IMAGES, files_below, read_frames
 
 __all__ = ["DESCRIPTORS", "Features", "contact_sheet", "extract", "find_images", "gem", "knn_accuracy", "nearest"]
 
@@ -44,7 +44,7 @@ def find_images(folder: Path) -> list[Path]:
     Raises:
         FileNotFoundError: If there are none.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
+    found = files_below(folder, IMAGES)
     if not found:
         raise FileNotFoundError(f"no images below {folder}")
     return found
@@ -109,8 +109,7 @@ class _Images(Dataset):
 
     def __getitem__(self, number: int) -> tuple[int, Tensor | str]:
         try:
-            image = Image.open(self.paths[number])
-            image = _to_8_bit(image).convert("RGB")
+            image = _read(self.paths[number])
         except Exception as error:  # decoders raise nearly anything: the other images are done
             return number, " ".join(str(error).split())
         shorter = round(self.size * 8 / 7)
@@ -123,11 +122,8 @@ class _Images(Dataset):
         return number, torch.from_numpy((pixels - MEAN) / STD).float().permute(2, 0, 1)
 
 
-def _to_8_bit(image: Image.Image) -> Image.Image:
-    """PIL cuts 16-bit values off instead of scaling them."""
-    if not image.mode.startswith("I;16"):
-        return image
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+def _read(path: Path) -> Image.Image:
+    return Image.fromarray(next(read_frames(path))[..., ::-1])
 
 
 def gem(features: Tensor, power: float = 3.0) -> Tensor:
@@ -187,7 +183,12 @@ def contact_sheet(folder: Path, paths: Sequence[str], descriptors: np.ndarray, q
         descriptors: Theirs, (n, C).
         queries: Number of rows, at most n.
         count: Neighbours a row.
+
+    Raises:
+        ValueError: If there are fewer other images.
     """
+    if not 1 <= count < len(paths):
+        raise ValueError(f"{count} neighbours of {len(paths)} images: must be 1 to {len(paths) - 1}")
     chosen = np.unique(np.linspace(0, len(paths) - 1, min(queries, len(paths))).round().astype(int))
     numbers, similarities = nearest(descriptors[chosen], descriptors, count + 1)
     figure = Figure(figsize=(1.6 * (count + 1), 1.75 * len(chosen)), dpi=100, layout="constrained")
@@ -196,7 +197,7 @@ def contact_sheet(folder: Path, paths: Sequence[str], descriptors: np.ndarray, q
         others = numbers[row] != query
         shown = [(query, paths[query]), *zip(numbers[row][others], similarities[row][others], strict=True)][: count + 1]
         for axis, (number, text) in zip(axes[row], shown, strict=True):
-            image = _to_8_bit(Image.open(folder / paths[number])).convert("RGB")
+            image = _read(folder / paths[number])
             image.thumbnail((300, 300))
             axis.imshow(np.asarray(image))
             axis.set_title(text[-24:] if isinstance(text, str) else f"{text:.3f}", fontsize=7)

@@ -1,5 +1,6 @@
 """Trained detectors and segmentors on images, with predictions as pictures and files that other tools read."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from .launch import read_config
 from .preflight import check_backbone, check_checkpoint, leaf_datasets, metainfo
 from .tiling import check_tile, detect_in_tiles, encode_mask, segment_in_tiles
 
-__all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "find_inputs"]
+__all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "files_below", "find_inputs", "read_frames"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
@@ -87,7 +88,8 @@ class Predictor:
         if self.is_detector:
             return detect_in_tiles(self._predict, image, self.tile, self.overlap)
         head = self.inferencer.model.decode_head
-        threshold = (head[-1] if isinstance(head, nn.ModuleList) else head).threshold
+        # Mask2Former's head has none.
+        threshold = getattr(head[-1] if isinstance(head, nn.ModuleList) else head, "threshold", None)
         return segment_in_tiles(self._predict, image, self.tile, self.overlap, threshold)
 
     def _predict(self, image: np.ndarray) -> BaseDataElement:
@@ -114,12 +116,15 @@ class Predictor:
 
         picture = image.copy()
         found = sample.pred_instances
-        found = found[found.scores >= score_thr]
+        found = found[found.scores > score_thr]
         for number in reversed(range(len(found))):  # the best is drawn last, on top
             one = found[number]
             left, top, right, bottom = one.bboxes[0].int().tolist()
             part = slice(max(top - 5, 0), bottom + _LABEL[0]), slice(max(left - 5, 0), right + _LABEL[1])
-            one.masks = torch.from_numpy(decode(one.masks[0])[part]).bool()[None]
+            mask = torch.from_numpy(decode(one.masks[0])[part]).bool()
+            one.masks = mask[None]
+            if not mask.any():
+                del one.masks  # mmdet draws no empty ones
             one.bboxes = one.bboxes - torch.tensor([part[1].start, part[0].start] * 2)
             alone = type(sample)(pred_instances=one)
             picture[part] = self.draw(picture[part], alone, score_thr)
@@ -152,7 +157,7 @@ def find_inputs(given: str) -> list[Path]:
     if path.is_file():
         found = [path]
     elif path.is_dir():
-        found = [one for one in path.rglob("*") if one.suffix.lower() in IMAGES + VIDEOS]
+        found = files_below(path, IMAGES + VIDEOS)
     else:
         anchor = Path(path.anchor)
         found = list(anchor.glob(str(path.relative_to(anchor)))) if any(c in given for c in "*?[") else []
@@ -163,6 +168,12 @@ def find_inputs(given: str) -> list[Path]:
     if other:
         raise ValueError(f"{other} is neither an image nor a video: {', '.join(IMAGES + VIDEOS)}")
     return sorted(found)
+
+
+def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Files below a folder, through links too, sorted; `suffixes` in lower case."""
+    names = (Path(root, name) for root, _, files in os.walk(folder, followlinks=True) for name in files)
+    return sorted(path for path in names if path.suffix.lower() in suffixes)
 
 
 def read_frames(path: Path) -> Iterator[np.ndarray]:

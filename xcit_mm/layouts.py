@@ -101,12 +101,18 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
 
 
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
-    """`arch`, `patch_size` and `patch_embed` of the backbone that a trunk is of; raises as `describe`."""
+    """Arguments of the backbone that a trunk is of, but for what shapes don't tell; raises as `describe`."""
     shape, patch_size, linear = _shape(trunk)
     arch = arch_name(*shape)
     if arch not in ARCHS:
         arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
-    return dict(arch=arch, patch_size=patch_size, patch_embed="linear" if linear else "conv")
+    return dict(
+        arch=arch,
+        patch_size=patch_size,
+        patch_embed="linear" if linear else "conv",
+        in_channels=trunk["patch_embed.proj.weight" if linear else "patch_embed.proj.0.0.weight"].shape[1],
+        use_pos=any(key.startswith("pos_embeder.") for key in trunk),
+    )
 
 
 def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool]:

@@ -13,10 +13,9 @@ __all__ = ["Window", "check_tile", "detect_in_tiles", "encode_mask", "segment_in
 
 Predict = Callable[[np.ndarray], BaseDataElement]
 
-# Of the overlap: how far beyond the seam a detection's centre may lie for the tile to report it.
+# Of the overlap: how far beyond its share a tile looks, since neighbours may disagree on where an object's middle is.
 _MARGIN = 1 / 8
-# With this margin an object not larger than the overlap is whole in the tile that owns its centre, and
-# what else is reported of it covers 7/8 and more of it along each axis: enough for this threshold.
+# From here on what two tiles report is one object.
 _IOU = 0.5
 
 
@@ -117,11 +116,9 @@ def segment_in_tiles(
             logits = sample.seg_logits.data
             logits *= rows.weight.to(logits)[:, None] * columns.weight.to(logits)
             logits = logits if upright else logits.transpose(1, 2)
-            if ahead is not None:
-                logits[:, :, : ahead.shape[2]] += ahead
-            if short.start in across:
-                strip = across.pop(short.start)
-                logits[:, : strip.shape[1], : strip.shape[2]] += strip
+            for strip in (ahead, across.pop(short.start, None)):
+                if strip is not None:
+                    logits[:, : strip.shape[1], : strip.shape[2]] += strip
             done_long, done_short = next_long - long.start, next_short - short.start
             ahead = logits[:, :, done_short:].clone() if next_short < short.stop else None
             below[short.start] = logits[:, done_long:, :done_short].clone()
@@ -143,9 +140,9 @@ def _next_starts(tiles: list[Window]) -> list[int]:
 def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int) -> BaseDataElement:
     """A detector's boxes, and masks if it has them, with those that several tiles report merged by NMS.
 
-    A tile reports what has its centre in the tile's share of the image or close by, so that parts of objects
-    that a tile's edge cuts are left to the tile that sees them whole. Objects larger than the overlap may
-    be whole in no tile and reported in parts.
+    A tile reports what has its centre in the tile's share of the image, or close by if the tile's edge does not
+    cut it. A part of an object not larger than the overlap has its centre in the share of a tile that sees the
+    object whole, and is left to it. Larger objects may be whole in no tile and reported in parts.
 
     Args:
         predict: From an image to a DetDataSample with `pred_instances`.
@@ -160,8 +157,6 @@ def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int
     Raises:
         ValueError: If the model predicts no instances.
     """
-    from mmcv.ops import batched_nms
-
     height, width = image.shape[:2]
     found = []
     for rows in windows(height, tile, overlap):
@@ -170,30 +165,51 @@ def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int
             if "pred_instances" not in sample:
                 raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
             found.append(_owned(sample.pred_instances.cpu(), rows, columns, (height, width)))
-    merged = InstanceData.cat(found)
-    if len(merged):
-        nms = dict(type="nms", iou_threshold=_IOU)
-        _, keep = batched_nms(merged.bboxes.float(), merged.scores.float(), merged.labels, nms)
-        merged = merged[keep]
     sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
-    sample.pred_instances = merged
+    sample.pred_instances = _merge(found)
     return sample
 
 
 def _owned(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
     """The instances that a tile reports, in the image's pixels."""
-    offset = torch.tensor([columns.start, rows.start] * 2)
-    boxes = found.bboxes + offset
-    x, y = (boxes[:, :2] + boxes[:, 2:]).T / 2
-    keep = _within(x, columns) & _within(y, rows)
+    from mmdet.structures.mask import mask2bbox
+
+    boxes = found.bboxes
+    if "masks" in found and not boxes.any():  # as of SOLO, which has no boxes
+        boxes = mask2bbox(found.masks)
+    boxes = boxes + torch.tensor([columns.start, rows.start] * 2)
+    left, top, right, bottom = boxes.T
+    keep = _reported(left, right, columns) & _reported(top, bottom, rows)
     owned = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep])
     if "masks" in found:
         owned.masks = [encode_mask(mask, (rows.start, columns.start), shape) for mask in found.masks[keep].numpy()]
     return owned
 
 
-def _within(centre: Tensor, tile: Window) -> Tensor:
-    return (centre >= tile.own[0] - tile.margin) & (centre <= tile.own[1] + tile.margin)
+def _reported(low: Tensor, high: Tensor, tile: Window) -> Tensor:
+    centre = (low + high) / 2
+    before, after = centre < tile.own[0], centre > tile.own[1]
+    near = (centre >= tile.own[0] - tile.margin) & (centre <= tile.own[1] + tile.margin)
+    return near & ~(before & (low <= tile.start + 1)) & ~(after & (high >= tile.stop - 1))
+
+
+def _merge(found: list[InstanceData]) -> InstanceData:
+    """The instances of all tiles, best first, less those that overlap a better one of their class in another tile.
+
+    What overlaps within a tile stays: the model's own test_cfg has decided on it.
+    """
+    from mmdet.structures.bbox import bbox_overlaps
+
+    merged = InstanceData.cat(found)
+    tiles = torch.arange(len(found)).repeat_interleave(torch.tensor([len(one) for one in found]))
+    order = merged.scores.argsort(descending=True, stable=True)
+    merged, tiles = merged[order], tiles[order]
+    boxes, labels = merged.bboxes.float(), merged.labels
+    keep = torch.ones(len(merged), dtype=torch.bool)
+    for number in range(1, len(merged)):
+        rivals = keep[:number] & (tiles[:number] != tiles[number]) & (labels[:number] == labels[number])
+        keep[number] = not (bbox_overlaps(boxes[number, None], boxes[:number][rivals]) > _IOU).any()
+    return merged[keep]
 
 
 def encode_mask(mask: np.ndarray, corner: tuple[int, int], shape: tuple[int, int]) -> dict:

@@ -17,9 +17,6 @@ from .classifier import XCiTClassifier
 
 __all__ = ["BlockView", "View", "draw", "look_inside", "principal_components"]
 
-# Of ImageNet, in RGB and units of 8-bit pixels: what the published trunks were trained on.
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-
 
 class BlockView(NamedTuple):
     """Cross-covariance attention of one block (paper, Figure D.2).
