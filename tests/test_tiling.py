@@ -198,6 +198,16 @@ def test_only_what_two_tiles_report_of_a_class_is_merged():
         assert len(detect_in_tiles(predict, np.zeros((96, 160, 3)), 96, 32).pred_instances) == count
 
 
+@pytest.mark.parametrize("score, count", [(0.5, 1), (0.95, 2)])
+def test_a_part_at_a_tiles_edge_goes_with_the_whole(score, count):
+    """A detector draws less than it could have seen: to 94 of 96 pixels, and with its middle in the tile's share."""
+    tiles = iter([of_boxes((40, 10, 94, 60), score=score), of_boxes((30 - 64, 10, 200 - 64, 60), score=0.9)])
+    found = detect_in_tiles(lambda crop: next(tiles), np.zeros((96, 160, 3)), 96, 32).pred_instances
+    assert len(found) == count
+    assert [30, 10, 200, 60] in found.bboxes.tolist()
+    assert "ends" not in found
+
+
 def test_masks_without_boxes():
     """As of SOLO, whose boxes are zeros."""
     image, boxes, labels = scene(30, (200, 200), largest=25)

@@ -15,8 +15,8 @@ Predict = Callable[[np.ndarray], BaseDataElement]
 
 # Of the overlap: how far beyond its share a tile looks, since neighbours may disagree on where an object's middle is.
 _MARGIN = 1 / 8
-# From here on what two tiles report is one object.
-_IOU = 0.5
+# From this overlap on what two tiles report is one object.
+_SAME = 0.5
 
 
 class Window(NamedTuple):
@@ -58,7 +58,7 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
         if number < count - 1:
             ramps[number] *= _ramp(tile, shared[number]).flip(0)
         sums[start : start + tile] += ramps[number]
-    seams = [-np.inf, *((left + tile + right) / 2 for left, right in pairwise(starts)), np.inf]
+    seams = [-torch.inf, *((left + tile + right) / 2 for left, right in pairwise(starts)), torch.inf]
     return [
         Window(
             start,
@@ -142,7 +142,8 @@ def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int
 
     A tile reports what has its centre in the tile's share of the image, or close by if the tile's edge does not
     cut it. A part of an object not larger than the overlap has its centre in the share of a tile that sees the
-    object whole, and is left to it. Larger objects may be whole in no tile and reported in parts.
+    object whole, and is left to it. Larger objects may be whole in no tile and reported in parts; of these, and
+    of what ends near a tile's edge, those go that lie mostly within a better one of another tile.
 
     Args:
         predict: From an image to a DetDataSample with `pred_instances`.
@@ -180,7 +181,8 @@ def _owned(found: InstanceData, rows: Window, columns: Window, shape: tuple[int,
     boxes = boxes + torch.tensor([columns.start, rows.start] * 2)
     left, top, right, bottom = boxes.T
     keep = _reported(left, right, columns) & _reported(top, bottom, rows)
-    owned = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep])
+    ends = (_ends_at_edge(left, right, columns) | _ends_at_edge(top, bottom, rows))[keep]
+    owned = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep], ends=ends)
     if "masks" in found:
         owned.masks = [encode_mask(mask, (rows.start, columns.start), shape) for mask in found.masks[keep].numpy()]
     return owned
@@ -191,6 +193,12 @@ def _reported(low: Tensor, high: Tensor, tile: Window) -> Tensor:
     before, after = centre < tile.own[0], centre > tile.own[1]
     near = (centre >= tile.own[0] - tile.margin) & (centre <= tile.own[1] + tile.margin)
     return near & ~(before & (low <= tile.start + 1)) & ~(after & (high >= tile.stop - 1))
+
+
+def _ends_at_edge(low: Tensor, high: Tensor, tile: Window) -> Tensor:
+    """Whether a detector that saw more than the tile might have drawn a larger box."""
+    at_start = (low <= tile.start + tile.margin) & (tile.own[0] > -torch.inf)
+    return at_start | (high >= tile.stop - tile.margin) & (tile.own[1] < torch.inf)
 
 
 def _merge(found: list[InstanceData]) -> InstanceData:
@@ -204,11 +212,13 @@ def _merge(found: list[InstanceData]) -> InstanceData:
     tiles = torch.arange(len(found)).repeat_interleave(torch.tensor([len(one) for one in found]))
     order = merged.scores.argsort(descending=True, stable=True)
     merged, tiles = merged[order], tiles[order]
-    boxes, labels = merged.bboxes.float(), merged.labels
+    boxes, labels, ends = merged.bboxes.float(), merged.labels, merged.pop("ends")
     keep = torch.ones(len(merged), dtype=torch.bool)
     for number in range(1, len(merged)):
         rivals = keep[:number] & (tiles[:number] != tiles[number]) & (labels[:number] == labels[number])
-        keep[number] = not (bbox_overlaps(boxes[number, None], boxes[:number][rivals]) > _IOU).any()
+        # A part covers little of the whole: what counts is how much of itself is covered.
+        measure = "iof" if ends[number] else "iou"
+        keep[number] = not (bbox_overlaps(boxes[number, None], boxes[:number][rivals], measure) > _SAME).any()
     return merged[keep]
 
 
