@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # Tests must not depend on how many cores there are, nor fight over them.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 ROOT = Path(__file__).parents[1]
 
