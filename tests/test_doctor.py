@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
+from xcit_mm.data_checks import check_classes
 from xcit_mm.diagnosis import diagnose
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -289,3 +290,9 @@ def test_without_a_config_the_installation_is_checked(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["doctor.py"])
     assert doctor.main() == 0
     assert "no GPU, training runs on CPU" in capsys.readouterr().out
+
+
+def test_classes_of_mmpretrain_are_not_missed():
+    loader = dict(dataset=dict(type="CustomDataset", data_root="data/folders"))
+    (finding,) = check_classes(Config(dict(default_scope="mmpretrain", train_dataloader=loader)), {})
+    assert finding.level == "note"
