@@ -54,15 +54,8 @@ class Trunk(BaseModule):
         super().__init__(init_cfg)
         self._split_init_cfg(init_cfg)  # raises now what would else come after the data is read
         self.arch = resolve_arch(arch)
-        if patch_size not in PATCH_SIZES:
-            raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
-        if patch_embed not in ("conv", "linear"):
-            raise ValueError(f"{patch_embed=}: choose 'conv' or 'linear'")
-        for name, rate in dict(
-            drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate
-        ).items():
-            if not 0 <= rate < 1:
-                raise ValueError(f"{name}={rate}: must be at least 0 and below 1")
+        _check_choices(patch_size, patch_embed)
+        _check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
         self.out_indices = _check_out_indices(out_indices, self.arch.depth)
@@ -279,6 +272,19 @@ def init_linear(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
+
+
+def _check_choices(patch_size: int, patch_embed: str) -> None:
+    if patch_size not in PATCH_SIZES:
+        raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
+    if patch_embed not in ("conv", "linear"):
+        raise ValueError(f"{patch_embed=}: choose 'conv' or 'linear'")
+
+
+def _check_rates(**rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name}={rate}: must be at least 0 and below 1")
 
 
 def _check_strides(strides: Sequence[int]) -> tuple[int, ...]:
