@@ -79,6 +79,11 @@ def test_binary_segmentation_has_a_threshold():
     assert np.array_equal(sample.pred_sem_seg.data[0].numpy()[clear], (image[..., 0] > 0.3)[clear])
 
 
+def box_of(mask: np.ndarray) -> list[int]:
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+
+
 def scene(objects: int, size: tuple[int, int], largest: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
     """An image whose pixels hold the number of their object, ellipses of up to `largest` pixels; boxes and classes."""
     rng = np.random.default_rng(1)
@@ -92,8 +97,7 @@ def scene(objects: int, size: tuple[int, int], largest: int) -> tuple[np.ndarray
         if image[..., 0][inside].any() or not inside.any():
             continue
         image[inside] = len(boxes) + 1
-        rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
-        boxes.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+        boxes.append(box_of(inside))
     return image, torch.tensor(boxes).float(), torch.arange(objects) % 3
 
 
@@ -103,11 +107,9 @@ def perfect_detector(labels: torch.Tensor, jitter: float):
 
     def predict(image: np.ndarray) -> DetDataSample:
         masks = [image[..., 0] == number for number in np.unique(image) if number]
-        boxes = []
-        for mask in masks:
-            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-            boxes.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
-        boxes = np.array(boxes).reshape(-1, 4) + rng.uniform(-jitter, jitter, (len(masks), 4))
+        boxes = np.array([box_of(mask) for mask in masks]).reshape(-1, 4) + rng.uniform(
+            -jitter, jitter, (len(masks), 4)
+        )
         found = InstanceData(
             bboxes=torch.from_numpy(boxes).float(),
             scores=torch.from_numpy(rng.uniform(0.5, 1, len(masks))).float(),

@@ -17,7 +17,6 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 
 from xcit_mm.classifier import XCiTClassifier
 from xcit_mm.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
@@ -66,10 +65,10 @@ def main() -> int:
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:
-    model = load_model(args.weights)
+    model = load_model(args.weights, args.device)
     if not isinstance(model, XCiTClassifier):
         raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")
-    return model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return model
 
 
 def features(model: XCiTClassifier, folder: Path, args: argparse.Namespace, patches: bool = False) -> Features:

@@ -23,6 +23,7 @@ from torch import Tensor
 from xcit_mm.archs import MEAN, STD
 from xcit_mm.inference import Predictor, read_frames
 from xcit_mm.loading import load_model
+from xcit_mm.preflight import takes_rgb
 from xcit_mm.visualization import View, draw, look_inside
 
 
@@ -55,21 +56,18 @@ def main() -> None:
 
 def view_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
     predict = Predictor(args.model, args.checkpoint, args.device)
-    model, cfg = predict.inferencer.model, predict.inferencer.cfg
+    model = predict.inferencer.model
     view = look_inside(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
     mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
     picture = ((view.image * std + mean) / 255).clip(0, 1)
-    given = cfg.model.data_preprocessor
-    is_rgb = given.get("bgr_to_rgb") or given.get("rgb_to_bgr")  # either swaps what mmcv reads as BGR
-    return view, picture if is_rgb else picture.flip(0)
+    return view, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
 
 
 def view_trunk(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    backbone = load_model(args.model).to(device)
+    backbone = load_model(args.model, args.device)
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1).float()
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
-    image = ((rgb - mean) / std)[None].to(device)
+    image = ((rgb - mean) / std)[None].to(next(backbone.parameters()).device)
     return look_inside(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
 
 

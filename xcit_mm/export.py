@@ -22,7 +22,7 @@ from .archs import arch_name
 from .checkpoint import fitting_model, fitting_trunk
 from .launch import read_config
 from .layouts import recognise
-from .preflight import check_backbone, check_checkpoint, leaf_datasets, metainfo
+from .preflight import check_backbone, check_checkpoint, takes_rgb, tested_metainfo
 from .traceable import Logits, exportable
 
 __all__ = ["PARTS", "Exported", "export"]
@@ -225,12 +225,10 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
         task="backbone" if backbone is model else "semantic segmentation",
         arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
         patch_size=str(backbone.patch_size),
-        # mmcv reads images as BGR; both flags swap what is read.
-        channel_order="RGB" if preprocessor.get("bgr_to_rgb") else "BGR",
+        channel_order="RGB" if takes_rgb(cfg) else "BGR",
         mean=json.dumps(preprocessor.get("mean")),
         std=json.dumps(preprocessor.get("std")),
     )
     if backbone is not model:
-        dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
-        found |= dict(classes=json.dumps(metainfo(dataset)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))
+        found |= dict(classes=json.dumps(tested_metainfo(cfg)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))
     return found

@@ -195,11 +195,12 @@ def contact_sheet(folder: Path, paths: Sequence[str], descriptors: np.ndarray, q
     axes = figure.subplots(len(chosen), count + 1, squeeze=False)
     for row, query in enumerate(chosen):
         others = numbers[row] != query
-        shown = [(query, paths[query]), *zip(numbers[row][others], similarities[row][others], strict=True)][: count + 1]
-        for axis, (number, text) in zip(axes[row], shown, strict=True):
+        found = zip(numbers[row][others], similarities[row][others], strict=True)
+        shown = [(query, paths[query][-24:]), *((number, f"{similarity:.3f}") for number, similarity in found)]
+        for axis, (number, title) in zip(axes[row], shown[: count + 1], strict=True):
             image = _read(folder / paths[number])
             image.thumbnail((300, 300))
             axis.imshow(np.asarray(image))
-            axis.set_title(text[-24:] if isinstance(text, str) else f"{text:.3f}", fontsize=7)
+            axis.set_title(title, fontsize=7)
             axis.set_axis_off()
     return figure

@@ -18,7 +18,7 @@ from torch import nn
 
 from .checkpoint import fitting_model
 from .launch import read_config
-from .preflight import check_backbone, check_checkpoint, leaf_datasets, metainfo
+from .preflight import check_backbone, check_checkpoint, tested_metainfo
 from .tiling import check_tile, detect_in_tiles, encode_mask, segment_in_tiles
 
 __all__ = ["IMAGES", "VIDEOS", "CocoFile", "Predictor", "files_below", "find_inputs", "read_frames"]
@@ -69,7 +69,7 @@ class Predictor:
         content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
         model.load_state_dict(fitting_model(model, content))
         # The checkpoint's classes are the config's data's, by construction.
-        given = metainfo(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+        given = tested_metainfo(cfg)
         model.dataset_meta = self.metainfo = dict(given, palette=given.get("palette", "random"))
         self.inferencer.visualizer.dataset_meta = self.metainfo
         if not self.is_detector:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 
+import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import Tensor
@@ -16,7 +17,7 @@ from .pyramid import STRIDES
 __all__ = ["load_model"]
 
 
-def load_model(checkpoint: str, use_ema: bool = False) -> Trunk:
+def load_model(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
     """The model of a file in any layout, in eval mode.
 
     What a file does not tell is taken as published: the blocks that are tapped, and class attention's `tokens_norm`,
@@ -24,6 +25,7 @@ def load_model(checkpoint: str, use_ema: bool = False) -> Trunk:
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`.
+        device: As in torch; default: a GPU if there is one.
         use_ema: Take the `model_ema` of a training file.
 
     Returns:
@@ -48,7 +50,7 @@ def load_model(checkpoint: str, use_ema: bool = False) -> Trunk:
         model.load_state_dict(fitting_trunk(model, weights))
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from None
-    return model.eval()
+    return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

@@ -23,6 +23,8 @@ __all__ = [
     "evaluators",
     "leaf_datasets",
     "metainfo",
+    "takes_rgb",
+    "tested_metainfo",
 ]
 
 
@@ -148,3 +150,14 @@ def dataset_class(dataset: dict) -> type:
 def metainfo(dataset: dict) -> dict[str, Any]:
     """Classes, palette and the like of a data set's config, completed from its class."""
     return dataset_class(dataset)._load_metainfo(dataset.get("metainfo"))
+
+
+def tested_metainfo(cfg: Config) -> dict[str, Any]:
+    """`metainfo` of what a config tests on."""
+    return metainfo(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+
+
+def takes_rgb(cfg: Config) -> bool:
+    """Whether a config's model sees images as RGB; mmcv reads BGR, and either flag of the preprocessor swaps it."""
+    preprocessor = cfg.model.get("data_preprocessor") or {}
+    return bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
