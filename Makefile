@@ -31,18 +31,18 @@ test-slow: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python tools/zoo.py --check
+	$(BIN)/python tools/readme_tables.py --check
 
 # Peers are measured where installed: make bench BENCH_PYTHON=python, in an environment that has them.
 BENCH_PYTHON ?= $(BIN)/python
 BENCH := $(BENCH_PYTHON) tools/benchmark.py
-PEERS := timm mmpretrain swin-t pvt-small resnet-50
+PEERS := timm-xcit mmpretrain-xcit swin-t pvt-small resnet-50
 
 bench: $(READY)
 	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
 	$(BENCH) --models xcit-auto xcit-plain --patch-size 8 --repeats 3 --out docs/benchmark/2-forward-p8
-	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
-	$(BENCH) --models xcit-auto xcit-plain timm swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
+	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
+	$(BENCH) --models xcit-auto xcit-plain timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
 		--out docs/benchmark/4-resolution
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 1 --memory --out docs/benchmark/5-huge
 	cat docs/benchmark/*.md > docs/benchmark.md

@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "__init__.py").read_text()).group(1)
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text()).group(1)
 
 
 def requirements(name: str) -> list[str]:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 # Tests must not depend on how many cores there are, nor fight over them.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-DEMO = Path(__file__).parents[1] / "configs" / "demo"
+from paths import CONFIGS
+
+DEMO = CONFIGS / "demo"
 SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "coco/segm_mAP"}
 
 

@@ -1,6 +1,6 @@
 """The deterministic parameters and images behind the golden values in tests/data/golden.
 
-The values were computed in float64 (position code in float32) by the code that the paper's authors
+The values were computed in float64 (positional encoding in float32) by the code that the paper's authors
 released, with every parameter a function of its published name and shape alone.
 """
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from paths import GOLDEN
 from torch import Tensor, nn
-
-GOLDEN = Path(__file__).parent / "data" / "golden"
 
 
 def parameter(key: str, shape: tuple[int, ...]) -> Tensor:

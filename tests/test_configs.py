@@ -1,16 +1,14 @@
 """The shipped configs: complete, faithful to the published recipes and of the published size."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from paths import CONFIGS
 
-from xcit_mm.weights import PUBLISHED
+from xcit_mm.weights.published import PUBLISHED
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
 LEAVES = dict(
     mask_rcnn="mask-rcnn_xcit-{}-p{}_fpn_amp-ms-crop-3x_coco.py",

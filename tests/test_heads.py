@@ -6,22 +6,22 @@ import shutil
 from pathlib import Path
 
 import pytest
+import readme_tables
 import torch
 import yaml
-import zoo
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import Runner
+from paths import ROOT
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
-from xcit_mm.diagnosis import diagnose
-from xcit_mm.preflight import check_data
-from xcit_mm.weights import PUBLISHED
+from xcit_mm.runs.doctor import diagnose
+from xcit_mm.runs.preflight import check_data
+from xcit_mm.weights.published import PUBLISHED
 
-ROOT = Path(__file__).parents[1]
 # Learning rates of backbone and heads, and weight decay.
 ADAMW = dict(
     cascade_rcnn=(1e-4, 1e-4, 0.05),
@@ -205,13 +205,13 @@ def test_a_claim_in_a_metafile_is_named(copy_of_configs, claim):
     with (copy_of_configs / "configs" / "retinanet" / "metafile.yml").open("a") as metafile:
         metafile.write(f"    {claim}\n")
     with pytest.raises(ValueError, match=f"fpn_1x_coco has {claim.partition(':')[0]}, configs/retinanet is without"):
-        zoo.check(copy_of_configs)
+        readme_tables.check(copy_of_configs)
 
 
 def test_a_config_without_an_entry_is_named(copy_of_configs):
     (copy_of_configs / "configs" / "segformer" / "segformer_xcit-t12-p16.py").touch()
     with pytest.raises(ValueError, match=r"segformer_xcit-t12-p16\.py has 0 entries"):
-        zoo.check(copy_of_configs)
+        readme_tables.check(copy_of_configs)
 
 
 @every_leaf

@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from xcit_mm import __version__
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
 FILES += ("model-index.yml", "pyproject.toml", "setup.py")
@@ -20,7 +20,7 @@ JUNK = (
     "data/coco/image.jpg",
     "shared/notes.md",
     "work_dirs/demo/iter_300.pth",
-    "tools/__pycache__/zoo.cpython-311.pyc",
+    "tools/__pycache__/infer.cpython-311.pyc",
     "build/lib/xcit_mm/removed.py",
 )
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
@@ -87,7 +87,7 @@ def test_sdist_holds_the_sources(checkout, sdist):
         found = {member.name.partition("/")[2] for member in archive if member.isfile()}
     made = {"PKG-INFO", "setup.cfg"}
     found = {name for name in found if not name.startswith("xcit_mm.egg-info/")}
-    modules = {f"xcit_mm/{path.name}" for path in (checkout / "xcit_mm").glob("*.py")}
+    modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
     assert found - made == files(checkout, *FOLDERS) | set(FILES) | modules
 
 
@@ -95,7 +95,7 @@ def test_wheel_holds_the_package_its_configs_and_tools(checkout, wheel):
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
         metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
-    modules = {f"xcit_mm/{path.name}" for path in (checkout / "xcit_mm").glob("*.py")}
+    modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
     assert found == modules | {f"xcit_mm/.mim/{name}" for name in shipped}
     for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: tests"):

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from paths import ROOT, SHARED
 
-ROOT = Path(__file__).parents[1]
-DATA = ROOT.parent / "shared" / "data"
+DATA = SHARED / "data"
 
 pytestmark = [
     pytest.mark.slow,

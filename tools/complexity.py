@@ -6,7 +6,7 @@ GFLOPs are 10^9 multiply-adds of one image, counted by mmengine: products, convo
 
     published      in the paper, one decimal, at 224x224; likewise the parameters in brackets
     authors' order what the authors' code computes: XCA as written in the paper, queries, keys and values of
-                   all tokens in class attention, a position code projected for every cell
+                   all tokens in class attention, a positional encoding projected for every cell
     plain          this code with attn_form='plain'
     auto           this code as it runs by default on a CPU or in float32
 """
@@ -20,7 +20,7 @@ from mmengine.analysis.jit_handles import bmm_flop_jit
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.archs import ARCHS, PATCH_SIZES
-from xcit_mm.attention import ClassAttention
+from xcit_mm.models.attention import ClassAttention
 
 MILLIONS = dict(n12=3, t12=7, t24=12, s12=26, s24=48, m24=84, l24=189)  # parameters. Source: paper, Table 1.
 PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Tables 1 and D.1.

@@ -73,13 +73,13 @@ def run_task(config_name: str) -> tuple[dict[str, float], dict[str, float], list
 
 
 def draw_predictions(path: Path, count: int = 3) -> None:
-    """Truth (left) beside prediction (right) of a few held-out images, a row a task."""
+    """Ground truth (left) beside prediction (right) of a few held-out images, a row a task."""
     figure, axes = plt.subplots(len(TASKS), count, figsize=(5 * count, 2.8 * len(TASKS)), layout="constrained")
     for row, (task, (config_name, _)) in zip(axes, TASKS.items(), strict=True):
         for number, axis in enumerate(row):
             picture = newest(OUT / config_name / "pictures", f"**/*{number:05}.jpg*")
             axis.imshow(plt.imread(picture))
-            axis.set_title(f"{task}: truth | prediction", fontsize=9)
+            axis.set_title(f"{task}: ground truth | prediction", fontsize=9)
             axis.axis("off")
     figure.savefig(path, dpi=100)
 

@@ -1,4 +1,4 @@
-"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line a check, the cure beside a failure.
+"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line a check, the fix beside a failure.
 
     python tools/doctor.py
 
@@ -95,17 +95,17 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # what matters is printed
     failures = 0
-    for check, cure in CHECKS:
+    for check, fix in CHECKS:
         try:
             print(f"ok    {check()}", flush=True)
         except Exception as error:  # any failure to import is this tool's to report
             failures += 1
-            print(f"FAIL  {type(error).__name__}: {error} -- cure: {cure}")
+            print(f"FAIL  {type(error).__name__}: {error} -- fix: {fix}")
     if args.config:
         try:
-            from xcit_mm.diagnosis import diagnose
+            from xcit_mm.runs.doctor import diagnose
         except Exception:  # told above
-            print("note  the config was not looked at -- cure: see to the installation first")
+            print("note  the config was not looked at -- fix: see to the installation first")
             return 1
         for finding in diagnose(args.config, sys.argv[1:]):
             print(finding, flush=True)

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from xcit_mm.export import PARTS, export
+from xcit_mm.deployment.export import PARTS, export
 
 
 def main() -> None:

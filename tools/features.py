@@ -18,9 +18,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from xcit_mm.classifier import XCiTClassifier
-from xcit_mm.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
-from xcit_mm.loading import load_model
+from xcit_mm.models.classifier import XCiTClassifier
+from xcit_mm.models.factory import model_from_weights
+from xcit_mm.prediction.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
 
 
 def parse_args() -> argparse.Namespace:
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:
-    model = load_model(args.weights, args.device)
+    model = model_from_weights(args.weights, args.device)
     if not isinstance(model, XCiTClassifier):
         raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")
     return model
@@ -99,11 +99,13 @@ def run_knn(args: argparse.Namespace) -> list[str]:
     if len(train.paths) < max(args.k):
         raise ValueError(f"-k {max(args.k)}: only {len(train.paths)} training images can be read; {train.failed[0]}")
     val = features(model, args.folder / "val", args)
-    labels, truth = ([classes.index(Path(path).parts[0]) for path in found.paths] for found in (train, val))
+    train_labels, val_labels = ([classes.index(Path(path).parts[0]) for path in found.paths] for found in (train, val))
     print(f"{len(classes)} classes, {len(train.paths)} images by which to classify {len(val.paths)}")
     print("descriptor  " + "  ".join(f"{k}-NN".rjust(7) for k in args.k))
     for name in DESCRIPTORS:
-        scores = [knn_accuracy(train.descriptors[name], labels, val.descriptors[name], truth, k) for k in args.k]
+        scores = [
+            knn_accuracy(train.descriptors[name], train_labels, val.descriptors[name], val_labels, k) for k in args.k
+        ]
         print(f"{name:10}  " + "  ".join(f"{100 * score:6.1f}%" for score in scores))
     return train.failed + val.failed
 

@@ -16,7 +16,9 @@ import mmcv
 import numpy as np
 from mmengine.utils import ProgressBar
 
-from xcit_mm.inference import VIDEOS, CocoFile, Predictor, find_inputs, read_frames
+from xcit_mm.prediction.coco_results import CocoFile
+from xcit_mm.prediction.inputs import VIDEOS, find_inputs, read_frames
+from xcit_mm.prediction.predictor import Predictor
 
 
 def parse_args() -> argparse.Namespace:

@@ -1,11 +1,11 @@
-"""Write a small data set of overlapping shapes, with COCO instances and ADE-style label maps of the same images.
+"""Write a small data set of overlapping shapes, with COCO instances and ADE-style segmentation maps of the same images.
 
     python tools/make_shapes.py data/shapes
 
 The same arguments give the same files. Layout, for each of `training` and `validation`:
 
     images/SPLIT/00000.jpg                 RGB photos of textured shapes on textured ground
-    annotations/SPLIT/00000.png            label maps: 0 unlabelled (none here), 1 background, 2 circle, ...
+    annotations/SPLIT/00000.png            segmentation maps: 0 unlabelled (none here), 1 background, 2 circle, ...
     annotations/instances_SPLIT.json       COCO instances with polygons; categories 1 circle, 2 square, ...
 """
 
@@ -77,7 +77,7 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
 
 
 def write_split(root: Path, split: str, count: int, size: int, seed: int) -> None:
-    """Write the images, label maps and COCO json of one split."""
+    """Write the images, segmentation maps and COCO json of one split."""
     images, maps = root / "images" / split, root / "annotations" / split
     images.mkdir(parents=True)
     maps.mkdir(parents=True)

@@ -6,7 +6,7 @@ python tools/replay.py work_dirs/NAME/non_finite_iter_N.pth
 import sys
 
 import xcit_mm  # noqa: F401  registers the backbone
-from xcit_mm.nonfinite import replay
+from xcit_mm.training.nonfinite import replay
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
-from xcit_mm.inference import Predictor, read_frames
-from xcit_mm.loading import load_model
-from xcit_mm.preflight import takes_rgb
-from xcit_mm.visualization import View, draw, look_inside
+from xcit_mm.models.factory import model_from_weights
+from xcit_mm.prediction.inputs import read_frames
+from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.prediction.visualization import Activations, capture_activations, draw
+from xcit_mm.runs.configs import takes_rgb
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,29 +47,29 @@ def main() -> None:
         if args.model.endswith(".py") != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
         pixels = next(iter(read_frames(args.image)))
-        view, picture = (view_model if args.checkpoint else view_trunk)(pixels, args)
+        found, picture = (of_model if args.checkpoint else of_weights)(pixels, args)
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        draw(view, picture, args.out)
+        draw(found, picture, args.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    print(f"blocks {', '.join(map(str, view.blocks))} of {args.model}: {args.out}")
+    print(f"blocks {', '.join(map(str, found.blocks))} of {args.model}: {args.out}")
 
 
-def view_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
+def of_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
     predict = Predictor(args.model, args.checkpoint, args.device)
     model = predict.inferencer.model
-    view = look_inside(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
+    found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
     mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
-    picture = ((view.image * std + mean) / 255).clip(0, 1)
-    return view, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
+    picture = ((found.image * std + mean) / 255).clip(0, 1)
+    return found, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
 
 
-def view_trunk(pixels: np.ndarray, args: argparse.Namespace) -> tuple[View, Tensor]:
-    backbone = load_model(args.model, args.device)
+def of_weights(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
+    backbone = model_from_weights(args.model, args.device)
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1).float()
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     image = ((rgb - mean) / std)[None].to(next(backbone.parameters()).device)
-    return look_inside(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
+    return capture_activations(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
 
 
 if __name__ == "__main__":

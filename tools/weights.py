@@ -16,8 +16,8 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 import xcit_mm  # noqa: F401  registers the readers
-from xcit_mm.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
-from xcit_mm.weights import PUBLISHED, fetch, local_path
+from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
+from xcit_mm.weights.published import PUBLISHED, fetch, local_path
 
 
 def read(args: argparse.Namespace) -> Weights:

@@ -9,7 +9,7 @@ custom_hooks = [
 
 model = dict(backbone=dict(_delete_=True, type="XCiT"))
 
-# Without the panoptic label maps that mmdet's config names and does not read.
+# Without the panoptic segmentation maps that mmdet's config names and does not read.
 train_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img="train2017/")))
 val_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img="val2017/")))
 test_dataloader = val_dataloader

@@ -5,7 +5,7 @@ _base_ = [
     "mmdet::_base_/schedules/schedule_1x.py",
     "mmdet::_base_/default_runtime.py",
 ]
-custom_imports = dict(imports=["xcit_mm", "xcit_mm.tta"], allow_failed_imports=False)
+custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
     dict(type="StrictLoadHook"),  # weights load whole or not at all
     dict(type="NonFiniteHook"),  # the first NaN stops training and is named

@@ -1,6 +1,6 @@
 # Mask R-CNN + XCiT-N12/16 from scratch in 300 iterations, with few proposals: minutes on a laptop.
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
-custom_imports = dict(imports=["xcit_mm", "xcit_mm.tta"], allow_failed_imports=False)
+custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
     dict(type="StrictLoadHook"),  # weights load whole or not at all
     dict(type="NonFiniteHook"),  # the first NaN stops training and is named

@@ -1,0 +1,365 @@
+import pytest
+import torch
+from benchmark import saved_bytes
+from golden import GOLDEN, deviation, fill, image, keys
+from mmengine.registry import MODELS
+from torch import nn
+
+from xcit_mm import XCiT
+from xcit_mm.archs import ARCHS, default_out_indices
+from xcit_mm.models.chunks import in_chunks
+from xcit_mm.models.layers import LPI, PositionalEncoding
+from xcit_mm.models.pyramid import Upsample2x
+
+# Small in every way, but a real XCiT: the tests' own architecture.
+TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
+BN = dict(type="BN")
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("arch", ["n12", "t12", "s12"])
+class TestGolden:
+    def test_state_dict_has_the_published_names_and_shapes(self, arch, patch_size):
+        with torch.device("meta"):
+            state = XCiT(arch, patch_size).state_dict()
+        assert {key: list(value.shape) for key, value in state.items()} == keys(arch, patch_size)
+
+    @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-6)])
+    def test_pyramid_equals_the_authors(self, arch, patch_size, dtype, tolerance):
+        model = fill(XCiT(arch, patch_size).to(dtype))
+        for height, width in [(64, 96), (128, 128), (75, 101)]:
+            with torch.inference_mode():
+                maps = model(image(height, width, batch=2).to(dtype))
+            file = GOLDEN / f"pyramid_{arch}_p{patch_size}.npz"
+            assert deviation(maps, file, f"{height}x{width}") < tolerance
+
+
+# Millions, of the dense backbone, from the authors' code: p16, p8.
+PARAMETERS = dict(
+    n12=(2.724, 2.588),
+    t12=(6.076, 5.770),
+    t24=(11.476, 11.171),
+    s12=(24.088, 22.867),
+    s24=(45.506, 44.285),
+    m24=(80.723, 78.551),
+    l24=(181.228, 176.343),
+)
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("arch", ARCHS)
+class TestFamily:
+    def test_parameter_count(self, arch, patch_size):
+        with torch.device("meta"):
+            model = XCiT(arch, patch_size)
+        millions = sum(p.numel() for p in model.parameters()) / 1e6
+        assert millions == pytest.approx(PARAMETERS[arch][patch_size == 8], abs=6e-4)
+
+    @pytest.mark.parametrize("height, width", [(75, 101), (33, 47), (32, 32)])
+    def test_shapes_on_the_meta_device(self, arch, patch_size, height, width):
+        with torch.device("meta"):
+            maps = XCiT(arch, patch_size)(torch.empty(1, 3, height, width))
+        rows, columns = -(-height // patch_size), -(-width // patch_size)
+        for stride, found in zip((4, 8, 16, 32), maps, strict=True):
+            size = (rows * patch_size // stride, columns * patch_size // stride)
+            assert found.shape == (1, ARCHS[arch].embed_dim, *size)
+
+
+@pytest.mark.parametrize("kwargs", [{}, dict(patch_size=8), dict(patch_embed="linear"), dict(use_pos=False)])
+@pytest.mark.parametrize("height, width", [(75, 101), (33, 47)])
+def test_gradients_reach_every_parameter(kwargs, height, width):
+    model = XCiT(TINY, drop_rate=0.1, attn_drop_rate=0.1, **kwargs).train()
+    sum(m.square().mean() for m in model(torch.randn(2, 3, height, width))).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("out_indices", [(0,), (1, 3), (0, 1, 2, 3)])
+def test_what_is_not_used_is_not_built(out_indices):
+    model = XCiT(TINY, out_indices=out_indices, norm_cfg=BN)
+    maps = model(torch.randn(2, 3, 64, 64))
+    assert [m.shape[-1] for m in maps] == [16, 8, 4, 2][: len(out_indices)]
+    sum(m.square().mean() for m in maps).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert len(model.blocks) == out_indices[-1] + 1
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("strides", [(8, 16, 32), (16,), (4, 32)])
+def test_strides_are_those_asked_for(strides, patch_size, tmp_path):
+    """A part of the pyramid is what it is in the whole, by published weights of a whole one or of a trunk."""
+    whole = fill(XCiT({**TINY, "depth": 6}, patch_size, norm_cfg=BN))
+    torch.save(dict(model=whole.state_dict()), tmp_path / "whole.pth")
+    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "whole.pth"))
+    model = XCiT({**TINY, "depth": 6}, patch_size, strides=strides, norm_cfg=BN, init_cfg=init_cfg)
+    model.init_weights()
+    image = torch.rand(1, 3, 64, 96)
+    expected = dict(zip((4, 8, 16, 32), whole(image), strict=True))
+    found = model.eval()(image)
+    assert len(found) == len(strides)
+    for stride, one in zip(strides, found, strict=True):
+        assert torch.allclose(one, expected[stride], atol=1e-5)
+    assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
+
+
+def test_published_taps():
+    assert default_out_indices(12) == (3, 5, 7, 11)
+    assert default_out_indices(24) == (7, 11, 15, 23)
+
+
+def test_position_code_is_the_projection_of_the_concatenated_codes():
+    code = PositionalEncoding(24)
+    grid = torch.cat(
+        (code.encode(5, "cpu")[:, None].expand(5, 7, 32), code.encode(7, "cpu")[None].expand(5, 7, 32)), dim=2
+    )
+    expected = code.token_projection(grid.permute(2, 0, 1)[None]).flatten(2)[0].T
+    torch.testing.assert_close(code(5, 7), expected)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("patch_size", [16, 8])
+def test_maps_are_contiguous(patch_size, train):
+    """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would learn nothing."""
+    model = XCiT(TINY, patch_size).train(train)
+    assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101)))
+
+
+def test_own_arch_and_norm_in_other_spellings():
+    model = XCiT(dict(TINY, eta=1), norm_cfg=dict(type="BN", track_running_stats=False), with_cp=True)
+    sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    assert model.blocks[0].gamma1.dtype == torch.float32
+
+
+class TestModes:
+    def test_eval_and_train_return_self(self):
+        model = XCiT(TINY)
+        assert model.eval() is model
+        assert model.train() is model
+
+    def test_checkpointing_changes_nothing_but_memory(self):
+        models = [XCiT(TINY, norm_cfg=BN, drop_path_rate=0.2, with_cp=with_cp) for with_cp in (False, True)]
+        models[1].load_state_dict(models[0].state_dict())
+        x = torch.randn(2, 3, 64, 64)
+        for model in models:
+            torch.manual_seed(0)
+            sum(m.square().mean() for m in model(x)).backward()
+        for (name, a), b in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, msg=name)
+        for (name, a), b in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
+            torch.testing.assert_close(a, b, msg=name)
+
+    @pytest.mark.parametrize("frozen_stages", [-1, 0, 2, 6])
+    def test_frozen_stages_do_not_move(self, frozen_stages):
+        model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN).train()
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
+        for p in model.parameters():
+            if p.requires_grad:
+                p.data -= 0.1 * p.grad.sign()
+        frozen = ["patch_embed.", "pos_embeder."] if frozen_stages >= 0 else []
+        frozen += [f"blocks.{i}." for i in range(frozen_stages)]
+        moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        assert moved == {key for key in before if not key.startswith(tuple(frozen))}
+
+    def test_norm_eval_keeps_running_statistics(self):
+        model = XCiT(TINY, norm_eval=True).train()
+        before = {key: value.clone() for key, value in model.named_buffers()}
+        model(torch.randn(2, 3, 64, 64))
+        assert all(torch.equal(value, before[key]) for key, value in model.named_buffers())
+        assert model.blocks[0].training
+
+    def test_default_norm_is_sync_bn_and_trains_without_a_process_group(self):
+        model = XCiT(TINY)
+        assert isinstance(model.patch_embed.proj[0][1], nn.SyncBatchNorm)
+        assert all(m.isfinite().all() for m in model.train()(torch.randn(2, 3, 64, 64)))
+
+    def test_random_rates_act_in_training_only(self):
+        model = XCiT(TINY, drop_path_rate=0.5, drop_rate=0.2, attn_drop_rate=0.2, norm_eval=True)
+        x = torch.randn(1, 3, 64, 64)
+        assert not torch.equal(model(x)[3], model(x)[3])
+        model.eval()
+        assert torch.equal(model(x)[3], model(x)[3])
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_autocast(self, dtype):
+        model = XCiT(TINY).eval()
+        x = torch.randn(1, 3, 64, 96)
+        with torch.no_grad():
+            exact = model(x)
+            with torch.autocast("cpu", dtype):
+                rough = model(x)
+        for a, b in zip(exact, rough, strict=True):
+            assert (a - b).abs().mean() < 0.03 * a.abs().mean()
+
+    def test_autocast_trains(self):
+        model = XCiT(TINY, with_cp=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = sum(m.float().square().mean() for m in model(torch.randn(2, 3, 64, 64)))
+        loss.backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+
+    def test_channels_last_input(self):
+        model = XCiT(TINY).eval()
+        x = torch.randn(2, 3, 75, 101)
+        with torch.inference_mode():
+            for a, b in zip(model(x), model(x.to(memory_format=torch.channels_last)), strict=True):
+                torch.testing.assert_close(a, b)
+
+    def test_trains_after_inference_mode(self):
+        model = XCiT(TINY, norm_cfg=BN)
+        with torch.inference_mode():
+            model(torch.randn(2, 3, 64, 64))
+        model(torch.randn(2, 3, 64, 64))[0].square().mean().backward()
+        assert model.pos_embeder.token_projection.weight.grad.any()
+
+
+class TestFolding:
+    @pytest.mark.parametrize("patch_size", [16, 8])
+    def test_folded_batch_norm_changes_nothing_but_time(self, patch_size):
+        model = fill(XCiT(TINY, patch_size, norm_cfg=BN))
+        x = image(75, 101).float()
+        with torch.inference_mode():
+            before = model(x)
+            assert model.fold_batch_norm() is model
+            for a, b in zip(before, model(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        left = [name for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)]
+        assert left == [f"blocks.{i}.local_mp.bn" for i in range(6)]
+
+    def test_needs_eval(self):
+        with pytest.raises(RuntimeError, match=r"eval\(\)"):
+            XCiT(TINY).train().fold_batch_norm()
+
+    def test_openmmlab_s_own_folding_does_no_harm(self):
+        from mmcv.cnn import fuse_conv_bn
+
+        model = fill(XCiT(TINY, norm_cfg=BN))
+        x = image(64, 96).float()
+        with torch.inference_mode():
+            for a, b in zip(model(x), fuse_conv_bn(model)(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_upsampling_is_a_transposed_convolution():
+    layer = Upsample2x(8)
+    x = torch.randn(2, 8, 5, 7)
+    torch.testing.assert_close(layer(x), nn.ConvTranspose2d.forward(layer, x))
+
+
+@pytest.mark.parametrize("shape", [(1, 5000, 8), (2, 40, 60, 8)])
+def test_inference_in_chunks_is_the_whole(shape):
+    layer = nn.Linear(8, 8)
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(in_chunks(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("height, width", [(100, 70), (3, 2000), (200, 9)])
+def test_local_patch_interaction_in_chunks_sees_over_their_borders(height, width):
+    layer = LPI(32, BN).eval()
+    nn.init.normal_(layer.bn.running_mean)
+    x = torch.randn(2, height * width, 32)
+    with torch.inference_mode():
+        in_pieces = layer(x, height, width)
+    torch.testing.assert_close(in_pieces, layer(x, height, width).detach())
+
+
+def test_training_keeps_a_fraction_of_what_plain_modules_would():
+    """Bytes kept for backward at 2x800x1344 against the trunk's own maps: none of the hidden ones twice."""
+
+    def saved(**kwargs) -> float:
+        model = XCiT("n12", norm_cfg=BN, **kwargs)
+        return saved_bytes(model, lambda: model(torch.randn(1, 3, 512, 512))) / (1024 * 128 * 4)
+
+    # In units of tokens x channels: 13 a block (input, 3 norms' outputs, 2 residual sums, 3 branches
+    # and 4 of the MLP's hidden map), and the stem and the pyramid.
+    assert saved() < 12 * 14 + 70
+    assert saved(with_cp=True) < 12 * 1.5 + 70
+
+
+class TestRegistry:
+    def test_every_registry_builds_it(self):
+        from mmdet.registry import MODELS as MMDET
+        from mmseg.registry import MODELS as MMSEG
+
+        for registry in (MODELS, MMDET, MMSEG):
+            assert type(registry.build(dict(type="XCiT", arch=TINY))) is XCiT
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        (dict(arch="s13"), "'s13'.*n12, t12"),
+        (dict(arch=dict(embed_dim=30, depth=12, num_heads=4, eta=1.0)), "num_heads=4.*embed_dim=30"),
+        (dict(arch=dict(embed_dim=32, depth=12)), "embed_dim, depth, num_heads, eta"),
+        (dict(arch=dict(embed_dim=36, depth=12, num_heads=4, eta=1.0)), "embed_dim=36.*multiple of 8"),
+        (dict(arch=dict(embed_dim=32, depth=0, num_heads=4, eta=1.0)), "depth=0"),
+        (dict(arch=dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)), "depth 2.*pass out_indices"),
+        (dict(patch_size=7), "patch_size=7.*16, 8"),
+        (dict(patch_embed="cubic"), "'cubic'.*linear"),
+        (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
+        (dict(out_indices=(-1, 5)), r"-1.*0 to 11"),
+        (dict(out_indices=(5, 3)), "increasing"),
+        (dict(out_indices=(3, 3)), "increasing"),
+        (dict(out_indices=()), "increasing"),
+        (dict(out_indices=5), "out_indices=5.*increasing"),
+        (dict(out_indices=(0, 1, 2, 3, 4)), r"one for each stride of \(4, 8, 16, 32\)"),
+        (dict(out_indices=(0, 1), strides=(8, 16, 32)), r"one for each stride of \(8, 16, 32\)"),
+        (dict(strides=(16, 8)), r"strides=\(16, 8\): must be increasing"),
+        (dict(strides=(4, 64)), "out of 4, 8, 16, 32"),
+        (dict(strides=()), "strides="),
+        (dict(frozen_stages=13), "frozen_stages=13.*12"),
+        (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
+        (dict(attn_drop_rate=-0.1), "attn_drop_rate=-0.1"),
+    ],
+)
+def test_wrong_arguments(kwargs, message):
+    with pytest.raises(ValueError, match=message) as error, torch.device("meta"):
+        XCiT(**{"arch": "n12", **kwargs})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, error, message",
+    [
+        ((1, 1, 64, 64), torch.float32, ValueError, "in_channels"),
+        ((1, 4, 64, 64), torch.float32, ValueError, "in_channels"),
+        ((3, 64, 64), torch.float32, ValueError, r"\(3, 64, 64\)"),
+        ((1, 3, 31, 64), torch.float32, ValueError, "31x64.*32x32"),
+        ((1, 3, 64, 20), torch.float32, ValueError, "64x20.*32x32"),
+        ((1, 3, 64, 64), torch.uint8, TypeError, "uint8.*normalise"),
+    ],
+)
+def test_wrong_images(shape, dtype, error, message):
+    with torch.device("meta"), pytest.raises(error, match=message):
+        XCiT(TINY)(torch.empty(shape, dtype=dtype))
+
+
+def test_more_channels_on_request():
+    assert XCiT(TINY, in_channels=5).eval()(torch.randn(1, 5, 64, 64))[0].shape == (1, 32, 16, 16)
+
+
+class TestCompile:
+    """One graph for every size, without breaks."""
+
+    @pytest.mark.parametrize("form", ["plain", "gram", "covariance"])
+    def test_inference(self, form):
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1), attn_form=form).eval()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+        for size in [(64, 96), (75, 101)]:
+            x = torch.randn(1, 3, *size)
+            with torch.inference_mode():
+                torch.testing.assert_close(compiled(x), model(x))
+
+    @pytest.mark.slow
+    def test_gradients(self):
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1)).double()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+        for size in [(64, 96), (75, 101)]:
+            x = torch.randn(2, 3, *size, dtype=torch.double)
+            grads = [
+                torch.autograd.grad(sum(m.pow(3).mean() for m in run(x)), tuple(model.parameters()))
+                for run in (compiled, model)
+            ]
+            torch.testing.assert_close(*grads)

@@ -1,0 +1,407 @@
+"""The classifier is the published one, from every file, and trains in mmpretrain."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import GOLDEN, fill, image, parameter
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from paths import CONFIGS, SHARED
+from torch import Tensor, nn
+
+from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
+from xcit_mm.archs import resolve_arch
+from xcit_mm.models.attention import ClassAttention
+from xcit_mm.weights.layouts import export, recognise
+from xcit_mm.weights.matching import match_model
+
+TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
+PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the golden checkpoints' architecture
+BN = dict(type="BN")
+KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
+CHECKPOINTS = SHARED / "golden" / "checkpoints"
+CONFIG = next((CONFIGS / "classification").glob("*.py"))
+
+
+def deviation(logits: Tensor, name: str) -> float:
+    """Largest difference from the authors' logits of a 224x224 image, in units of their mean magnitude."""
+    golden = np.load(GOLDEN / f"logits_{name}.npz")
+    assert list(logits.shape) == golden["shape0"].tolist()
+    values = logits.double().flatten().numpy()[golden["index0"]]
+    return np.abs(values - golden["value0"]).max() / float(golden["abs_mean0"])
+
+
+def official(patch_size: int) -> dict[str, Tensor]:
+    """An ImageNet file's tensors, of 10 classes, with golden values."""
+    state = {key: parameter(key, tuple(shape)) for key, shape in KEYS[f"official_p{patch_size}"].items()}
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> XCiTClassifier:
+    """A classifier from a file; where that fails it must be as it was."""
+    init_cfg = dict(type="Pretrained", checkpoint=str(file), **options)
+    model = XCiTClassifier(PICO, patch_size, num_classes, init_cfg=init_cfg)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    try:
+        model.init_weights()
+    except ValueError:
+        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items()), "half loaded"
+        raise
+    return model.eval()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("name", ["n12_p16", "n12_p8", "t12_p16", "t12_p8"])
+def test_logits_equal_the_authors(name, dtype, tolerance):
+    arch, _, patch_size = name.partition("_p")
+    model = fill(XCiTClassifier(arch, int(patch_size)).to(dtype))
+    with torch.inference_mode():
+        assert deviation(model(image(224, 224).to(dtype)), name) < tolerance
+
+
+# Millions, with a head for 1000 classes, from the authors' code: p16, p8.
+@pytest.mark.parametrize("arch, millions", [("n12", (3.053, 3.049)), ("t12", (6.716, 6.707))])
+def test_parameter_count(arch, millions):
+    for patch_size, expected in zip((16, 8), millions, strict=True):
+        with torch.device("meta"):
+            model = XCiTClassifier(arch, patch_size)
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(expected, abs=6e-4)
+
+
+def test_a_dict_of_a_published_shape_is_the_published_arch():
+    n12, t12, own = (dict(embed_dim=dim, depth=12, num_heads=4, eta=1.0) for dim in (128, 192, 32))
+    assert [resolve_arch(arch).tokens_norm for arch in (n12, t12, own)] == [False, True, True]
+    assert resolve_arch(dict(n12, tokens_norm=True)).tokens_norm
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+def test_names_and_shapes_are_the_published(patch_size):
+    state = XCiTClassifier(PICO, patch_size, num_classes=10).state_dict()
+    assert {key: list(value.shape) for key, value in state.items()} == KEYS[f"official_p{patch_size}"]
+
+
+class TestLoading:
+    @pytest.mark.parametrize("patch_size", [16, 8])
+    @pytest.mark.parametrize("layout", ["official", "timm", "mmpretrain"])
+    def test_every_layout_gives_the_golden_logits(self, layout, patch_size, tmp_path):
+        torch.save(export(recognise(dict(model=official(patch_size))), layout), tmp_path / "file.pth")
+        with torch.inference_mode():
+            logits = load(tmp_path / "file.pth", patch_size)(image(224, 224).float())
+        assert deviation(logits, f"pico_p{patch_size}") < 1e-4
+
+    @pytest.mark.skipif(not CHECKPOINTS.is_dir(), reason="the golden checkpoints are not beside this clone")
+    @pytest.mark.parametrize(
+        "file",
+        [
+            "official-imagenet_p16.pth",
+            "official-imagenet_p8.pth",
+            "official-imagenet-training_p16.pth",
+            "timm_p16.pth",
+            "timm_p16.safetensors",
+            "timm_p8.safetensors",
+            "mmpretrain_p16.pth",
+            "mmpretrain_p8.pth",
+        ],
+    )
+    def test_the_projects_own_files_give_the_golden_logits(self, file):
+        patch_size = 8 if "_p8" in file else 16
+        with torch.inference_mode():
+            logits = load(CHECKPOINTS / file, patch_size)(image(224, 224).float())
+        assert deviation(logits, f"pico_p{patch_size}") < 1e-4
+
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_dino_gives_a_descriptor(self, wrapped, tmp_path):
+        state = official(16)
+        torch.save(dict(model=state), tmp_path / "classifier.pth")
+        backbone = {key: value for key, value in state.items() if not key.startswith("head.")}
+        content = backbone
+        if wrapped:
+            teacher = {f"module.backbone.{key}": value for key, value in backbone.items()}
+            teacher["module.head.last_layer.weight"] = torch.ones(4, 4)
+            content = dict(teacher=teacher, student={key: 0 * value for key, value in teacher.items()}, epoch=3)
+        torch.save(content, tmp_path / "dino.pth")
+        x = image(64, 96, batch=2).float()
+        with torch.inference_mode():
+            descriptor = load(tmp_path / "dino.pth", num_classes=0)(x)
+            classifier = load(tmp_path / "classifier.pth")
+            logits = classifier(x)
+        assert descriptor.shape == (2, 32)
+        torch.testing.assert_close(classifier.head(descriptor), logits)
+        # A file for classes gives the descriptor too.
+        with torch.inference_mode():
+            assert torch.equal(load(tmp_path / "classifier.pth", num_classes=0)(x), descriptor)
+        message = r"no head for classes, the model has num_classes=10: strict_heads=False"
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "dino.pth")
+        assert torch.equal(load(tmp_path / "dino.pth", strict_heads=False).norm.weight, state["norm.weight"])
+
+    def test_other_classes_on_request_only(self, tmp_path):
+        given = official(16)
+        torch.save(dict(model=given), tmp_path / "file.pth")
+        with pytest.raises(ValueError, match=r"the file has 10 classes, the model has num_classes=7") as error:
+            load(tmp_path / "file.pth", num_classes=7)
+        assert "\n" not in str(error.value)
+        state = load(tmp_path / "file.pth", num_classes=7, strict_heads=False).state_dict()
+        head = ("head.weight", "head.bias")
+        assert all(torch.equal(value, given[key]) for key, value in state.items() if key not in head)
+        assert (state["head.weight"].abs() < 0.2).all()
+        assert (state["head.bias"] == 0).all()
+
+    def test_strict_heads_is_no_licence_for_the_rest(self, tmp_path):
+        state = official(16)
+        del state["cls_attn_blocks.1.gamma2"]
+        torch.save(state, tmp_path / "file.pth")
+        with pytest.raises(ValueError, match=r"it lacks cls_attn_blocks.1.gamma2"):
+            load(tmp_path / "file.pth", strict_heads=False)
+        state["cls_attn_blocks.1.gamma2"] = torch.ones(32)
+        state["head.weight"] = torch.tensor(3.0)
+        torch.save(state, tmp_path / "file.pth")
+        with pytest.raises(ValueError, match=r"head.weight of \(\), not \(10, 32\)"):
+            load(tmp_path / "file.pth", strict_heads=False)
+
+    @pytest.mark.parametrize("prefix, heads", [("", {}), ("backbone.", {"decode_head.w": torch.ones(1)})])
+    def test_files_without_class_attention_are_refused(self, prefix, heads, tmp_path):
+        state = {f"{prefix}{key}": value for key, value in XCiT(PICO).state_dict().items()}
+        torch.save(dict(state_dict={**state, **heads}), tmp_path / "file.pth")
+        message = f"it is a {'segmentor' if heads else 'backbone'} without class attention: take a file"
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "file.pth")
+
+    def test_a_dense_backbone_has_no_heads_to_be_strict_about(self):
+        with pytest.raises(ValueError, match=r"init_cfg with checkpoint, strict_heads: give checkpoint"):
+            XCiT(PICO, init_cfg=dict(type="Pretrained", checkpoint="file.pth", strict_heads=False))
+
+
+def whole_model(num_classes: int, own_head: int = 0) -> nn.Module:
+    """What `StrictLoadHook` sees of mmpretrain's ImageClassifier."""
+    model = nn.Module()
+    model.backbone = XCiTClassifier(PICO, num_classes=num_classes)
+    model.head = nn.ModuleDict({"fc": nn.Linear(32, own_head)} if own_head else {})
+    return model
+
+
+class TestWholeModels:
+    def test_published_file_and_own_checkpoint_fill_it(self):
+        model, given = whole_model(10), official(16)
+        model.load_state_dict(match_model(model, dict(model=given)), strict=True)
+        assert all(torch.equal(value, given[key]) for key, value in model.backbone.state_dict().items())
+        own = match_model(whole_model(10), dict(state_dict=model.state_dict()))
+        assert all(torch.equal(value, own[key]) for key, value in model.state_dict().items())
+
+    def test_own_checkpoint_with_another_head(self):
+        state = whole_model(0, own_head=5).state_dict()
+        own = match_model(whole_model(0, own_head=5), dict(state_dict=dict(state)))
+        assert all(torch.equal(value, own[key]) for key, value in state.items())
+        del state["head.fc.bias"]
+        with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
+            match_model(whole_model(0, own_head=5), dict(state_dict=state))
+
+    def test_other_classes_on_request_only(self):
+        model = whole_model(7)
+        with pytest.raises(ValueError, match="10 classes, the model has num_classes=7"):
+            match_model(model, dict(model=official(16)))
+        state = match_model(model, dict(model=official(16)), strict_heads=False)
+        assert torch.equal(state["backbone.head.weight"], model.backbone.head.weight)
+        assert torch.equal(state["backbone.norm.weight"], official(16)["norm.weight"])
+
+
+class Textbook(ClassAttention):
+    """Class attention as CaiT writes it, with keys and values of all tokens."""
+
+    def attention(self, x: Tensor) -> Tensor:
+        q, k, _ = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return (q[:, :, :1] @ k.transpose(2, 3) / k.shape[3] ** 0.5).softmax(dim=-1).squeeze(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)[2]
+        out = self.attn_drop(self.attention(x)).unsqueeze(2) @ v
+        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
+
+
+class TestClassAttention:
+    @pytest.mark.parametrize("attn_drop", [0.0, 0.5])
+    def test_is_the_textbook_s_with_its_gradients(self, attn_drop):
+        x = torch.randn(2, 30, 24, dtype=torch.float64, requires_grad=True)
+        results = []
+        for kind in (ClassAttention, Textbook):
+            torch.manual_seed(0)
+            module = kind(24, 3, attn_drop=attn_drop).double().train()
+            nn.init.normal_(module.qkv.weight)
+            nn.init.normal_(module.qkv.bias)
+            torch.manual_seed(1)  # of dropout
+            out = module(x)
+            results.append((out, *torch.autograd.grad(out.pow(3).sum(), (x, *module.parameters()))))
+        assert results[0][0].shape == (2, 1, 24)
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_is_as_good_as_the_textbook_s(self, dtype):
+        x, modules = torch.randn(2, 500, 64), [ClassAttention(64, 4), Textbook(64, 4)]
+        modules[1].load_state_dict(modules[0].state_dict())
+        with torch.no_grad():
+            exact = modules[1](x)
+            with torch.autocast("cpu", dtype):
+                ours, theirs = ((module(x).float() - exact).abs().mean() for module in modules)
+        assert ours <= 1.5 * theirs
+        assert modules[0].to(dtype)(x.to(dtype)).dtype == dtype
+
+
+class TestForward:
+    @pytest.mark.parametrize("patch_size", [16, 8])
+    @pytest.mark.parametrize("height, width", [(75, 101), (33, 47), (32, 32)])
+    def test_any_size(self, patch_size, height, width):
+        model = XCiTClassifier(TINY, patch_size, num_classes=5).eval()
+        x = torch.randn(2, 3, height, width)
+        grid = (-(-height // patch_size), -(-width // patch_size))
+        with torch.inference_mode():
+            cls, tokens = model.forward_features(x)
+            assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
+            torch.testing.assert_close(model(x), model.head(cls))
+            assert [m.shape for m in model.attention_maps(x)] == [(2, 4, *grid)] * 2
+
+    def test_too_small(self):
+        with pytest.raises(ValueError, match=r"31x64.*32x32"):
+            XCiTClassifier(TINY)(torch.zeros(1, 3, 31, 64))
+
+    @torch.no_grad()
+    def test_attention_maps_are_the_weights_of_the_tokens_in_their_places(self):
+        model = fill(XCiTClassifier(TINY, num_classes=5).double())
+        seen = {}
+        for index, block in enumerate(model.cls_attn_blocks):
+            block.attn.register_forward_pre_hook(lambda _, args, index=index: seen.update({index: args[0]}))
+        x = image(64, 96)
+        model(x)
+        maps = model.attention_maps(x)
+        for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
+            block.attn.__class__ = Textbook
+            weights = block.attn.attention(seen[index])
+            torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
+            for row, column in [(0, 0), (0, 5), (2, 1), (3, 5)]:
+                torch.testing.assert_close(found[:, :, row, column], weights[:, :, 1 + 6 * row + column])
+            assert (found.sum(dim=(2, 3)) < 1).all()
+
+    def test_as_tuple_is_what_mmpretrain_takes_from_a_backbone(self):
+        model = XCiTClassifier(TINY, num_classes=5, as_tuple=True).eval()
+        (logits,) = model(image(64, 64, batch=2).float())
+        assert logits.shape == (2, 5)
+
+    def test_registry(self):
+        model = MODELS.build(dict(type="XCiTClassifier", arch="n12", num_classes=3))
+        assert model(torch.randn(2, 3, 64, 64)).shape == (2, 3)
+
+    def test_compiles_to_one_graph(self):
+        model = XCiTClassifier({**TINY, "depth": 1}, num_classes=5, norm_cfg=BN).eval()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+        for size in [(64, 96), (75, 101)]:
+            x = torch.randn(1, 3, *size)
+            with torch.inference_mode():
+                torch.testing.assert_close(compiled(x), model(x))
+
+
+class TestTraining:
+    @pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])
+    def test_gradients_reach_every_parameter(self, arch):
+        model = XCiTClassifier(arch, num_classes=5, drop_rate=0.1, attn_drop_rate=0.1).train()
+        F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+    def test_dropout_acts_in_class_attention(self):
+        model = XCiTClassifier(TINY, drop_rate=0.1, attn_drop_rate=0.2)
+        for block in model.cls_attn_blocks:
+            assert (block.mlp.drop.p, block.attn.proj_drop.p, block.attn.attn_drop.p) == (0.1, 0.1, 0.2)
+
+    def test_checkpointing_changes_nothing_but_memory(self):
+        models = [XCiTClassifier(TINY, num_classes=5, norm_cfg=BN, with_cp=with_cp) for with_cp in (False, True)]
+        models[1].load_state_dict(models[0].state_dict())
+        for model in models:
+            model.train()(image(64, 64, batch=2).float()).square().mean().backward()
+        for (name, a), b in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, msg=name)
+
+    def test_frozen_stages_and_norm_eval(self):
+        model = XCiTClassifier(TINY, num_classes=5, frozen_stages=4, norm_eval=True).train()
+        frozen = {name.split(".")[0] for name, p in model.named_parameters() if not p.requires_grad}
+        trained = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
+        assert frozen == {"patch_embed", "pos_embeder", "blocks"}
+        assert trained == {"cls_token", "cls_attn_blocks", "norm", "head"}
+        assert not any(m.training for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+
+    def test_layer_decay_leaves_what_follows_the_trunk_the_full_rate(self):
+        model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
+        wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
+        groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(model).param_groups
+        rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+        found = {name: rates[id(p)] for name, p in model[0].named_parameters()}
+        for name, rate in found.items():
+            if name.startswith(("cls_", "norm.", "head.")):
+                assert rate == 1.0, name
+        assert found["blocks.3.gamma1"] == 0.5
+        assert found["patch_embed.proj.0.0.weight"] == 0.5**5
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        (dict(num_classes=-1), "num_classes=-1: must be a number of classes, or 0"),
+        (dict(num_classes=2.0), "num_classes=2.0"),
+        (dict(arch="s13"), "'s13'.*n12, t12"),
+        (dict(arch=dict(TINY, tokens_norm=1)), "tokens_norm=1: must be True or False"),
+        (dict(arch=dict(TINY, norm=1)), "embed_dim, depth, num_heads, eta and, if need be, tokens_norm"),
+        (dict(patch_size=7), "patch_size=7"),
+    ],
+)
+def test_wrong_arguments(kwargs, message):
+    with pytest.raises(ValueError, match=message) as error, torch.device("meta"):
+        XCiTClassifier(**{"arch": TINY, **kwargs})
+    assert "\n" not in str(error.value)
+
+
+def write_folders(root: Path) -> None:
+    """Images of two classes, mostly red and mostly blue."""
+    import mmcv
+
+    rng = np.random.RandomState(0)
+    for split, count in (("train", 8), ("val", 4)):
+        for channel, name in ((0, "blue"), (2, "red")):
+            for number in range(count):
+                picture = rng.randint(0, 100, (72, 80, 3), dtype=np.uint8)
+                picture[..., channel] += 120
+                mmcv.imwrite(picture, str(root / split / name / f"{number}.png"))
+
+
+def test_config_trains_in_mmpretrain(tmp_path):
+    pytest.importorskip("mmpretrain", reason="needs the extra 'classification'")
+    from mmengine.runner import Runner
+
+    write_folders(tmp_path / "data")
+    torch.save(dict(model=official(16)), tmp_path / "imagenet.pth")  # of 10 classes
+    cfg = Config.fromfile(CONFIG)
+    assert cfg.model.backbone.num_classes == cfg.data_preprocessor.num_classes == cfg.num_classes
+    init_cfg = dict(checkpoint=str(tmp_path / "imagenet.pth"))
+    cfg.model.backbone.merge(dict(arch=PICO, num_classes=2, init_cfg=init_cfg))
+    cfg.merge_from_dict(dict(data_preprocessor=dict(num_classes=2), train_cfg=dict(max_epochs=4, val_interval=4)))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.merge(dict(batch_size=4, num_workers=0, dataset=dict(data_root=str(tmp_path / "data"))))
+    cfg.optim_wrapper.optimizer.lr = 5e-3
+    cfg.param_scheduler = []
+    cfg.work_dir = str(tmp_path / "work")
+    cfg.randomness = dict(seed=0)
+    runner = Runner.from_cfg(cfg)
+    assert runner.train() is not None
+    scores = runner.val_loop.run()
+    assert scores["accuracy/top1"] == 100.0
+
+    # Tested from its checkpoint, and used without mmpretrain.
+    file = tmp_path / "work" / "epoch_4.pth"
+    cfg.load_from = str(file)
+    assert Runner.from_cfg(cfg).test()["accuracy/top1"] == 100.0
+    alone = load(file, num_classes=2)
+    x = image(64, 64, batch=2).float()
+    with torch.inference_mode():
+        torch.testing.assert_close(alone(x), runner.model.eval()(x, mode="tensor"))
+    init_default_scope("mmengine")

@@ -1,0 +1,85 @@
+"""The model zoo says what is so: metafiles, configs, published weights and README agree."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import readme_tables
+import yaml
+from mmengine.config import Config
+from paths import ROOT
+
+FPN = "configs/semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
+WEIGHTS = "https://dl.fbaipublicfiles.com/xcit/ade/sem_fpn_xcit_small_12_p16.pth"
+MODELS = [model for models in readme_tables.read_zoo(ROOT).values() for model in models]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    for name in ("README.md", "model-index.yml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def test_what_is_shipped_is_true(tool):
+    run = tool("readme_tables", "--check")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "file, old, new, message",
+    [
+        ("README.md", "| 43.9 |", "| 44.9 |", "the tables in README.md are not those of the metafiles"),
+        ("README.md", "| CamVid |", "| CamVod |", "the tables in README.md are not those of the metafiles"),
+        ("README.md", readme_tables.END, "", "README.md must have"),
+        ("configs/semantic_fpn/metafile.yml", "mIoU: 43.9", "mIoU: 44.9", "begins '# Published on ADE20k.*mIoU 43.9"),
+        ("configs/semantic_fpn/metafile.yml", f"Config: {FPN}", "Config: configs/none.py", "should be configs/sem"),
+        ("configs/semantic_fpn/metafile.yml", "fpn_xcit-s12-p16_", "fpn_xcit-s13-p16_", "which does not exist"),
+        ("configs/semantic_fpn/metafile.yml", f"Config: {FPN}", "Epochs: 3", "has no Config"),
+        ("configs/semantic_fpn/metafile.yml", "small_12_p16.pth", "small_13_p16.pth", "not published"),
+        ("configs/semantic_fpn/metafile.yml", "small_12_p16.pth", "small_12_p8.pth", "another model's"),
+        ("configs/semantic_fpn/metafile.yml", WEIGHTS, WEIGHTS.replace("sem_fpn", "upernet"), "another model's"),
+        ("configs/semantic_fpn/metafile.yml", "fpn_xcit-s12-p8_", "fpn_xcit-s12-p16_", "has 2 entries|has 0 entries"),
+        ("configs/demo/metafile.yml", "mIoU: ", "mIoU: 7", "the tables in README.md"),
+        ("model-index.yml", "  - configs/upernet/metafile.yml\n", "", "model-index.yml lists"),
+        (FPN, "mIoU 43.9", "mIoU 44.9", "begins '# Published on ADE20k.*mIoU 44.9"),
+    ],
+)
+def test_what_is_not_so_is_named(copy, file, old, new, message):
+    readme_tables.check(copy)
+    text = (copy / file).read_text()
+    assert old in text
+    (copy / file).write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        readme_tables.check(copy)
+
+
+def test_a_config_without_an_entry_is_named(copy):
+    new = copy / "configs" / "upernet" / "upernet_xcit-l24-p16_8xb2-160k_ade20k-512x512.py"
+    new.touch()
+    with pytest.raises(ValueError, match=f"{new.name} has 0 entries"):
+        readme_tables.check(copy)
+
+
+def test_tables_are_put_back_and_nothing_else_is_touched(copy):
+    shipped = (copy / "README.md").read_text()
+    before, after = shipped.split(readme_tables.BEGIN)[0], shipped.split(readme_tables.END)[1]
+    emptied = f"{before}{readme_tables.BEGIN}\n{readme_tables.END}{after}"
+    assert readme_tables.with_tables(emptied, readme_tables.read_zoo(copy)) == shipped
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["Name"])
+def test_metadata_are_the_config_s(model):
+    cfg, metadata = Config.fromfile(ROOT / model["Config"]), model["Metadata"]
+    gpus = 8 if "Weights" in model else 1
+    assert metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
+    assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
+    assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
+
+
+@pytest.mark.parametrize("folder", [task.folder for task in readme_tables.TASKS])
+def test_models_belong_to_a_collection_of_their_metafile(folder):
+    metafile = yaml.safe_load((ROOT / "configs" / folder / "metafile.yml").read_text())
+    names = {collection["Name"] for collection in metafile["Collections"]}
+    assert {model["In Collection"] for model in metafile["Models"]} == names

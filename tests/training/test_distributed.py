@@ -1,0 +1,209 @@
+"""Two gloo processes on CPU train each task as one process would, with find_unused_parameters=False."""
+
+import copy
+import logging
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from mmengine.config import Config
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import PixelData
+from paths import CONFIGS, ROOT
+
+from xcit_mm import NonFiniteHook
+
+TASKS = {
+    "mask_rcnn": "_base_/mask-rcnn_xcit_fpn_amp-ms-crop-3x_coco.py",
+    "semantic_fpn": "_base_/fpn_xcit_80k_ade20k-512x512.py",
+    "upernet": "_base_/upernet_xcit_160k_ade20k-512x512.py",
+}
+
+
+def build(task: str, **backbone) -> torch.nn.Module:
+    cfg = Config.fromfile(CONFIGS / TASKS[task])
+    init_default_scope(cfg.default_scope)
+    arch = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
+    # SyncBN does not run on CPU under a process group.
+    norm_cfg = dict(type="BN")
+    cfg.model.backbone.update(arch=arch, norm_cfg=norm_cfg, **backbone)
+    if task == "mask_rcnn":
+        cfg.merge_from_dict(
+            {
+                "model.train_cfg.rcnn.sampler.num": 16,
+                "model.roi_head.bbox_head.fc_out_channels": 32,
+                "model.roi_head.mask_head.num_convs": 1,
+            }
+        )
+    if task != "upernet":
+        cfg.model.neck.in_channels = [32] * 4
+    if task == "semantic_fpn":
+        cfg.model.neck.out_channels = 32
+    for head, channels in (("decode_head", [32] * 4), ("auxiliary_head", 32)):
+        if head in cfg.model:
+            cfg.model[head].update(in_channels=channels, channels=32, norm_cfg=norm_cfg)
+    return MODELS.build(cfg.model)
+
+
+def make_batch(task: str) -> dict:
+    if task == "mask_rcnn":
+        from mmdet.testing import demo_mm_inputs
+
+        return demo_mm_inputs(2, [(3, 64, 96)] * 2, num_items=[3, 3], num_classes=80, with_mask=True)
+    from mmseg.structures import SegDataSample
+
+    samples = []
+    for _ in range(2):
+        labels = torch.randint(0, 150, (1, 64, 64))
+        samples.append(
+            SegDataSample(metainfo=dict(img_shape=(64, 64), ori_shape=(64, 64)), gt_sem_seg=PixelData(data=labels))
+        )
+    return dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=samples)
+
+
+def train_two_steps(rank: int, task: str) -> None:
+    torch.manual_seed(0)
+    model = MMDistributedDataParallel(build(task).train(), find_unused_parameters=False, broadcast_buffers=False)
+    optimizer = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    torch.manual_seed(rank)
+    for _ in range(2):  # DDP reports a parameter without gradient at the second step
+        losses = model.train_step(make_batch(task), optimizer)
+        assert losses["loss"].isfinite()
+    for name, p in model.named_parameters():
+        mean = p.detach().clone()
+        torch.distributed.all_reduce(mean)
+        torch.testing.assert_close(p.detach(), mean / 2, msg=f"{name} differs between the processes")
+
+
+def compare_gradients(rank: int, task: str) -> None:
+    """Gradients of two processes are those of one that is given both batches; frozen parts have none."""
+    torch.manual_seed(0)
+    # mmcv's NMS knows float32 only.
+    dtype, tolerance = (torch.float32, 1e-5) if task == "mask_rcnn" else (torch.float64, 1e-12)
+    single = build(task, frozen_stages=1, norm_eval=True).to(dtype).train()
+    for module in single.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()  # its statistics are of the batch, which differs
+        elif isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
+            module.p = 0.0
+    model = MMDistributedDataParallel(copy.deepcopy(single), find_unused_parameters=False, broadcast_buffers=False)
+
+    def backward(net: torch.nn.Module, number: int) -> None:
+        torch.manual_seed(number)
+        data = single.data_preprocessor(make_batch(task), training=True)
+        data["inputs"] = data["inputs"].to(dtype)
+        torch.manual_seed(number)  # of the samplers
+        loss, _ = single.parse_losses(net(**data, mode="loss"))
+        loss.backward()
+
+    backward(model, rank)
+    for number in range(2):
+        backward(single, number)
+    largest = max(p.grad.abs().max() for p in single.parameters() if p.requires_grad)
+    for (name, one), (_, two) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
+        assert (one.grad is None) == (not one.requires_grad), name
+        if one.requires_grad:
+            assert (two.grad - one.grad / 2).abs().max() <= tolerance * largest, name
+
+
+def skip_together(rank: int, task: str) -> None:
+    """A loss that is not finite in one process makes all skip the step."""
+    torch.manual_seed(0)
+    model = MMDistributedDataParallel(build(task).train(), find_unused_parameters=False, broadcast_buffers=False)
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    with tempfile.TemporaryDirectory() as folder:
+        runner = SimpleNamespace(
+            model=model, optim_wrapper=wrapper, iter=0, work_dir=folder, cfg=Config(), logger=logging.getLogger()
+        )
+        hook = NonFiniteHook("skip")
+        hook.before_train(runner)
+        before = {name: value.clone() for name, value in model.module.state_dict().items()}
+        batch = make_batch(task)
+        if rank == 1:
+            batch["inputs"] = [image.float() * float("nan") for image in batch["inputs"]]
+        model.train_step(batch, wrapper)
+        hook.after_train_iter(runner, 0)
+        assert hook.skips == 1
+        torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
+
+
+def run_process(rank: int, check: str, task: str, store: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    globals()[check](rank, task)
+    # The model is gone, and both processes are here, before the group they share goes.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def in_two_processes(check: str, task: str, tmp_path: Path) -> None:
+    processes = mp.spawn(run_process, (check, task, str(tmp_path / "store")), nprocs=2, join=False)
+    try:
+        deadline = time.time() + 240
+        while not processes.join(timeout=5):  # raises what a process raised
+            assert time.time() < deadline, "the processes hang"
+    finally:
+        for process in processes.processes:
+            process.kill()
+
+
+@pytest.mark.parametrize("check", ["train_two_steps", "compare_gradients"])
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "upernet" else task for task in TASKS]
+)
+def test_two_processes(task, check, tmp_path):
+    in_two_processes(check, task, tmp_path)
+
+
+def test_two_processes_skip_together(tmp_path):
+    in_two_processes("skip_together", "semantic_fpn", tmp_path)
+
+
+@pytest.fixture
+def shims(tmp_path) -> dict[str, str]:
+    """An environment whose python shows its arguments (mmengine's launchers need GPUs), with a Slurm of two nodes."""
+    files = dict(
+        python='printf "%s|" "$@"',
+        scontrol="printf 'n1\\nn2\\n'",
+        srun='echo "srun $*"; while [ "$1" != bash ]; do shift; done\n'
+        'SLURM_JOB_NUM_NODES=2 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[1-2] exec "$@"',
+    )
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def shown(environment: dict[str, str], script: str, *arguments: str) -> str:
+    command = ["bash", ROOT / "tools" / script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_dist_scripts_start_torchrun(shims):
+    train = shown(shims, "dist_train.sh", "a b.py", "8", "--amp")
+    single = "--nnodes|1|--node_rank|0|--nproc_per_node|8|--master_addr|127.0.0.1|--master_port|29500|"
+    assert train.startswith(f"-m|torch.distributed.run|{single}")
+    assert train.endswith("tools/train.py|a b.py|--launcher|pytorch|--amp|")
+    several = dict(shims, NNODES="4", NODE_RANK="2", MASTER_ADDR="n1", PORT="29501")
+    test = shown(several, "dist_test.sh", "a b.py", "x.pth", "8", "--tta")
+    assert "--nnodes|4|--node_rank|2|--nproc_per_node|8|--master_addr|n1|--master_port|29501|" in test
+    assert test.endswith("tools/test.py|a b.py|x.pth|--launcher|pytorch|--tta|")
+
+
+def test_slurm_scripts_start_torchrun_on_every_node(shims):
+    environment = dict(shims, NODES="2", GPUS_PER_NODE="4")
+    for tool, end in dict(train="a b.py|--work-dir|LAST|", test="a b.py|LAST|").items():
+        out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
+        asked = "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 --cpus-per-task 20"
+        assert out.startswith(asked)
+        started = "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|--rdzv_backend|c10d|--rdzv_id|7|"
+        assert f"{started}--rdzv_endpoint|n1:29500|" in out
+        assert out.endswith(f"tools/{tool}.py|{end}--launcher|pytorch|--amp|")

@@ -1,0 +1,92 @@
+"""The models of tools/benchmark.py: XCiT in its forms and the peers that are installed."""
+
+from collections.abc import Callable
+
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor, nn
+
+from xcit_mm.archs import ARCHS, SIZES
+from xcit_mm.models.attention import FORMS
+from xcit_mm.models.backbone import Trunk
+
+__all__ = ["BUILDERS"]
+
+
+def xcit(arch: str, patch_size: int, **kwargs) -> nn.Module:
+    return MODELS.build(dict(type="XCiT", arch=arch, patch_size=patch_size, **kwargs))
+
+
+class Features(nn.Module):
+    """A classifier's trunk: what timm calls forward_features."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model.forward_features(x)
+
+
+def timm_xcit(arch: str, patch_size: int) -> nn.Module:
+    import timm
+
+    return Features(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
+
+
+def timm_deit(arch: str, patch_size: int) -> nn.Module:
+    import timm
+
+    return Features(timm.create_model("deit_small_patch16_224", dynamic_img_size=True))
+
+
+def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
+    import mmpretrain.models  # noqa: F401
+
+    shape = ARCHS[arch]
+    return MODELS.build(
+        dict(
+            type="mmpretrain.XCiT",
+            patch_size=patch_size,
+            embed_dims=shape.embed_dim,
+            depth=shape.depth,
+            num_heads=shape.num_heads,
+            layer_scale_init_value=shape.eta,
+            tokens_norm=True,
+            out_type="featmap",
+        )
+    )
+
+
+def mmdet_backbone(**cfg) -> Callable[[str, int], nn.Module]:
+    def build(arch: str, patch_size: int) -> nn.Module:
+        import mmdet.models  # noqa: F401
+
+        init_default_scope("mmdet")
+        return MODELS.build(dict(cfg, type=f"mmdet.{cfg['type']}"))
+
+    return build
+
+
+def mmseg_vit(arch: str, patch_size: int) -> nn.Module:
+    import mmseg.models  # noqa: F401
+
+    init_default_scope("mmseg")
+    return MODELS.build(
+        dict(
+            type="mmseg.VisionTransformer", img_size=(512, 512), embed_dims=384, num_heads=6, out_indices=(2, 5, 8, 11)
+        )
+    )
+
+
+BUILDERS: dict[str, Callable[[str, int], nn.Module]] = {
+    **{f"xcit-{form}": (lambda arch, patch, form=form: xcit(arch, patch, attn_form=form)) for form in FORMS},
+    "xcit-auto-cp": lambda arch, patch: xcit(arch, patch, with_cp=True),
+    "xcit-trunk": lambda arch, patch: Trunk(arch, patch),
+    "timm-xcit": timm_xcit,
+    "mmpretrain-xcit": mmpretrain_xcit,
+    "swin-t": mmdet_backbone(type="SwinTransformer"),
+    "pvt-small": mmdet_backbone(type="PyramidVisionTransformer", num_layers=[3, 4, 6, 3]),
+    "resnet-50": mmdet_backbone(type="ResNet", depth=50),
+    "timm-deit-s": timm_deit,
+    "mmseg-vit-s": mmseg_vit,
+}

@@ -1,0 +1,99 @@
+"""What tools/benchmark.py writes: tables, plots and the machine they were measured on."""
+
+import argparse
+import csv
+import platform
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+__all__ = ["Result", "markdown", "write"]
+
+Result = dict[str, str | float]
+"""A row: model, image size, and what was measured."""
+
+
+def environment(args: argparse.Namespace) -> str:
+    found = []
+    for package in ("torch", "xcit_mm", "timm", "mmpretrain", "mmdet", "mmsegmentation"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
+    return f"{date.today()}, {machine}, {torch.get_num_threads()} threads, {', '.join(found)}"
+
+
+def markdown(rows: list[Result], args: argparse.Namespace) -> str:
+    extra = [key for key in ("peak_mb", "saved_mb") if key in rows[0]]
+    names = {"peak_mb": "peak memory (MB)", "saved_mb": "saved for backward (MB)"}
+    header = ["model", "image", "ms an image: median (range)", f"to {rows[0]['model']}", *(names[key] for key in extra)]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in rows:
+        cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
+        cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
+        lines.append(f"| {' | '.join(cells)} |")
+    what = f"{args.mode}, batch {args.batch}, {args.dtype}, XCiT {args.arch}/p{args.patch_size}"
+    return "\n".join([f"{what}; {args.repeats} alternating runs; {environment(args)}", "", *lines, "", ""])
+
+
+def write(rows: list[Result], args: argparse.Namespace) -> None:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".md").write_text(markdown(rows, args))
+    with args.out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    if len(args.sizes) > 1:
+        draw(rows, args, args.out.with_suffix(".png"))
+        draw_table(rows, args.out.with_name(f"{args.out.name}-table.png"))
+
+
+def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
+    """Time, and memory where measured, against resolution (the paper's Figures D.1 and 2)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = {"median_ms": "ms an image", "peak_mb": "peak memory (MB)"}
+    panels = {key: label for key, label in panels.items() if key in rows[0]}
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
+    for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
+        for name in dict.fromkeys(row["model"] for row in rows):
+            points = [(megapixels(row["size"]), row[key]) for row in rows if row["model"] == name]
+            axis.plot(*zip(*points, strict=True), marker="o", label=name)
+        axis.set(xlabel="image (megapixels)", ylabel=label, xscale="log", yscale="log", title=f"{args.mode}: {label}")
+        axis.grid(alpha=0.3, which="both")
+        axis.legend()
+    figure.savefig(path, dpi=100)
+
+
+def draw_table(rows: list[Result], path: Path) -> None:
+    """Images a second, and memory where measured, by model and resolution (the paper's Table D.5)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    sizes, models = (list(dict.fromkeys(row[key] for row in rows)) for key in ("size", "model"))
+    by_place = {(row["model"], row["size"]): row for row in rows}
+    columns = {"im/s": lambda row: f"{1e3 / row['median_ms']:.2f}"}
+    if "peak_mb" in rows[0]:
+        columns["MB"] = lambda row: f"{row['peak_mb']:.0f}"
+    header = [f"{size}\n{name}" for size in sizes for name in columns]
+    cells = [[write(by_place[model, size]) for size in sizes for write in columns.values()] for model in models]
+    figure, axis = plt.subplots(figsize=(1.2 + 0.85 * len(header), 0.8 + 0.35 * len(models)), layout="constrained")
+    axis.axis("off")
+    table = axis.table(cells, rowLabels=models, colLabels=header, loc="center")
+    table.scale(1, 1.5)
+    for column in range(len(header)):
+        table[0, column].set_height(2 * table[1, column].get_height())
+    figure.savefig(path, dpi=100)
+
+
+def megapixels(size: str) -> float:
+    height, width = map(int, size.split("x"))
+    return height * width / 1e6

@@ -1,0 +1,5 @@
+"""Models that leave: export to ONNX and torch.export, and the traceable forms it needs."""
+
+from .export import Exported, export
+
+__all__ = ["Exported", "export"]

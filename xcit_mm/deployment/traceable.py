@@ -1,0 +1,86 @@
+"""Models in forms whose recorded graph serves images of every size."""
+
+import copy
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import fuse_conv_bn
+from torch import Tensor, nn
+
+from ..models.attention import XCA
+
+__all__ = ["BinAverage", "Enlarge", "Logits", "exportable"]
+
+
+class Logits(nn.Module):
+    """Logits of a segmentor of mmseg for whole images, at their size: what its inference takes the argmax of."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: Tensor) -> Tensor:
+        from mmseg.models.utils import resize
+
+        # Its warning about aligned corners computes with int(size), which would make the size a constant.
+        with patch.object(resize, "__defaults__", (*resize.__defaults__[:-1], False)):
+            return self.model.encode_decode(image, [dict(img_shape=image.shape[2:])])
+
+
+class BinAverage(nn.Module):
+    """`nn.AdaptiveAvgPool2d` as two matrix products, which runtimes do at any size.
+
+    Shape: (B, C, H, W) -> (B, C, rows, columns).
+    """
+
+    def __init__(self, output_size: int | tuple[int, int]) -> None:
+        super().__init__()
+        self.rows, self.columns = (output_size, output_size) if isinstance(output_size, int) else output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[2:]
+        x = F.linear(x, _bins(width, self.columns, x)).transpose(2, 3)
+        return F.linear(x, _bins(height, self.rows, x)).transpose(2, 3)
+
+
+def _bins(length: int, count: int, like: Tensor) -> Tensor:
+    """Averages over `count` parts of `length` entries, (count, length): part i is i L / C to (i + 1) L / C, widened."""
+    part = torch.arange(count, device=like.device)[:, None]
+    entry = torch.arange(length, device=like.device)
+    inside = ((part * length < (entry + 1) * count) & ((part + 1) * length > entry * count)).to(like.dtype)
+    return inside / inside.sum(dim=1, keepdim=True)
+
+
+class Enlarge(nn.Module):
+    """`Upsample` of mmseg or torch by a whole number: mmseg's takes int() of a size, which makes it a constant.
+
+    Shape: (B, C, H, W) -> (B, C, factor * H, factor * W).
+    """
+
+    def __init__(self, factor: int, mode: str, align_corners: bool | None) -> None:
+        super().__init__()
+        self.factor, self.mode, self.align_corners = factor, mode, align_corners
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = [self.factor * length for length in x.shape[2:]]
+        return F.interpolate(x, size, mode=self.mode, align_corners=self.align_corners)
+
+
+def exportable(model: nn.Module) -> nn.Module:
+    """A copy of the same function for tracing: sizes stay variable, attention has one form, BatchNorm is folded.
+
+    An attention form that the config sets stays.
+    """
+    model = copy.deepcopy(model).eval()
+    for module in list(model.modules()):
+        if isinstance(module, XCA) and module.form == "auto":
+            module.form = "covariance"
+        if hasattr(module, "fold_batch_norm"):
+            module.fold_batch_norm()
+        for name, child in module.named_children():
+            if isinstance(child, nn.AdaptiveAvgPool2d):
+                setattr(module, name, BinAverage(child.output_size))
+            elif type(child).__name__ == "Upsample" and child.scale_factor in (2.0, 4.0, 8.0):
+                setattr(module, name, Enlarge(int(child.scale_factor), child.mode, child.align_corners))
+    return fuse_conv_bn(model)

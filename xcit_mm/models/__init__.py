@@ -1,0 +1,18 @@
+"""The network: attention, layers, pyramid, backbone and classifier, and models built and filled."""
+
+from .attention import XCA
+from .backbone import Trunk, XCiT
+from .classifier import XCiTClassifier
+from .factory import backbone_from_config, model_from_config, model_from_weights
+from .pyramid import pyramid_levels
+
+__all__ = [
+    "XCA",
+    "Trunk",
+    "XCiT",
+    "XCiTClassifier",
+    "backbone_from_config",
+    "model_from_config",
+    "model_from_weights",
+    "pyramid_levels",
+]

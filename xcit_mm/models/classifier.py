@@ -1,0 +1,116 @@
+"""The XCiT classifier: the trunk, class attention and a linear head."""
+
+from collections.abc import Mapping
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ..archs import resolve_arch
+from .backbone import Trunk, init_linear
+from .layers import ClassAttentionBlock
+
+__all__ = ["XCiTClassifier"]
+
+CLASS_ATTENTION_BLOCKS = 2
+
+
+@MODELS.register_module()
+class XCiTClassifier(Trunk):
+    """XCiT for classification, and its CLS token as the descriptor of an image.
+
+    Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks follow
+    the blocks of the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter names are the
+    published ones.
+
+    In mmpretrain it is the backbone of an `ImageClassifier` whose head is the one without parameters:
+
+        model = dict(
+            type='ImageClassifier',
+            backbone=dict(type='XCiTClassifier', arch='s12', num_classes=10, as_tuple=True),
+            head=dict(type='ClsHead', loss=dict(type='CrossEntropyLoss')))
+
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
+
+    Args:
+        arch: As of `XCiT`. A dict may also give `tokens_norm`, whether the second norm of class attention
+            covers all tokens or the CLS token alone. Default: all, as in every published model but n12.
+        patch_size: Side of a patch in pixels, 16 or 8.
+        num_classes: Classes of the linear head; 0 for none, as in DINO's files: the model then gives
+            the CLS token, (B, embed_dim).
+        as_tuple: Whether to return a tuple of one, which mmpretrain's heads want from a backbone.
+        init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
+            `strict_heads=False` beside it lets the head keep its initial values where the file has none
+            or one for other classes.
+        **kwargs: As of `XCiT`, but for `out_indices`. `frozen_stages` freezes stem and blocks only, and
+            `drop_path_rate` acts in the blocks only.
+
+    Raises:
+        ValueError: If an argument has a value other than these.
+    """
+
+    pretrained_options = (*Trunk.pretrained_options, "strict_heads")
+
+    def __init__(
+        self,
+        arch: str | Mapping,
+        patch_size: int = 16,
+        num_classes: int = 1000,
+        as_tuple: bool = False,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        **kwargs,
+    ) -> None:
+        if not isinstance(num_classes, int) or num_classes < 0:
+            raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
+        last = resolve_arch(arch).depth - 1
+        super().__init__(
+            arch, patch_size, out_indices=(last,), drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, **kwargs
+        )
+        dim, _, num_heads, eta, tokens_norm = self.arch
+        self.num_classes = num_classes
+        self.as_tuple = as_tuple
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.cls_attn_blocks = nn.ModuleList(
+            ClassAttentionBlock(dim, num_heads, eta, tokens_norm, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+            for _ in range(CLASS_ATTENTION_BLOCKS)
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        self.cls_attn_blocks.apply(init_linear)
+        self.head.apply(init_linear)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:
+        """Logits, or without a head the CLS token; raises as `Trunk.forward`."""
+        cls, _ = self.forward_features(x)
+        out = self.head(cls)
+        return (out,) if self.as_tuple else out
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """CLS token (B, C) and map of the other tokens (B, C, H / P, W / P) after class attention and the norm."""
+        tokens, size = self._with_cls_token(x)
+        for block in self.cls_attn_blocks:
+            tokens = block(tokens)
+        tokens = self.norm(tokens)
+        return tokens[:, 0], tokens[:, 1:].transpose(1, 2).unflatten(2, size)
+
+    def attention_maps(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Attention of the CLS token to the image in each class attention block (paper, Figure 4).
+
+        Returns:
+            For each block (B, heads, H / P, W / P). A map sums to 1 less the attention to the CLS token itself.
+        """
+        tokens, size = self._with_cls_token(x)
+        maps = []
+        for block in self.cls_attn_blocks:
+            attention = block.attn.attention(block.norm1(tokens))
+            maps.append(attention[:, :, 1:].unflatten(2, size))
+            tokens = block(tokens)
+        return tuple(maps)
+
+    def _with_cls_token(self, x: Tensor) -> tuple[Tensor, torch.Size]:
+        """The trunk's tokens behind the CLS token, (B, 1 + N, C), and their grid."""
+        (features,) = super().forward(x)
+        tokens = features.flatten(2).transpose(1, 2)
+        return torch.cat((self.cls_token.expand(len(x), -1, -1), tokens), dim=1), features.shape[2:]

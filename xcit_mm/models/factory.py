@@ -1,0 +1,103 @@
+"""Models built and filled: from weights alone, or from a config and its checkpoint."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
+
+from ..weights.layouts import backbone_options, recognise
+from ..weights.matching import match_model, match_trunk
+from .backbone import Trunk, XCiT
+from .classifier import XCiTClassifier
+from .pyramid import STRIDES
+
+__all__ = ["backbone_from_config", "model_from_config", "model_from_weights"]
+
+
+def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
+    """The model of a file in any layout, in eval mode.
+
+    What a file does not tell is taken as published: the blocks that are tapped, and class attention's `tokens_norm`,
+    which is logged for shapes that are not published.
+
+    Args:
+        checkpoint: A path, a URL or `xcit://NAME`.
+        device: As in torch; default: a GPU if there is one.
+        use_ema: Take the `model_ema` of a training file.
+
+    Returns:
+        An `XCiTClassifier` if the file has class attention, without a head if the file has none (DINO's); an
+        `XCiT` if it has the pyramid, as detectors and segmentors do; else a `Trunk`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no whole XCiT.
+    """
+    try:
+        weights = recognise(_read(checkpoint), use_ema)
+        options, trunk = backbone_options(weights.trunk), weights.trunk
+        if "cls_token" in trunk:
+            model = XCiTClassifier(num_classes=len(trunk.get("head.weight", ())), **options)
+            if not isinstance(options["arch"], str):
+                print_log(f"{checkpoint} does not tell tokens_norm: taken as True", "current", logging.WARNING)
+        elif any(key.startswith("fpn") for key in trunk):
+            model = XCiT(strides=_strides(trunk, options["patch_size"]), **options)
+        else:
+            model = Trunk(**options)
+        model.load_state_dict(match_trunk(model, weights))
+    except ValueError as error:
+        raise ValueError(f"{checkpoint}: {error}") from None
+    return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
+    """The detector, segmentor or classifier of a config, filled whole by its checkpoint, on the CPU in eval mode.
+
+    Args:
+        cfg: A config of mmdet, mmseg or mmpretrain.
+        checkpoint: A path, a URL or `xcit://NAME`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it does not fill the model.
+    """
+    model = _build(cfg, cfg.model)
+    model.load_state_dict(match_model(model, _read(checkpoint)))
+    return model.eval()
+
+
+def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
+    """The backbone of a config alone, pyramid included; see `model_from_config`."""
+    model = _build(cfg, cfg.model.backbone)
+    weights = recognise(_read(checkpoint))
+    state = match_trunk(model, weights)
+    initial = [key for key in model.state_dict() if key not in state]
+    if initial:
+        raise ValueError(
+            f"{checkpoint} is a {weights.task} without {initial[0]} and {len(initial) - 1} more of the pyramid, "
+            "which would be random: give a checkpoint of a detector or segmentor"
+        )
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _read(checkpoint: str) -> Any:
+    return CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
+
+
+def _build(cfg: Config, part: ConfigDict) -> nn.Module:
+    init_default_scope(cfg.default_scope)
+    cfg.model.backbone.pop("init_cfg", None)  # the checkpoint holds all
+    return MODELS.build(part)
+
+
+def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
+    """Strides of a pyramid; those from `patch_size` on have no parameters and count as there."""
+    names = {stride: f"fpn{number}." for number, stride in enumerate(STRIDES, start=1)}
+    return tuple(s for s in STRIDES if s >= patch_size or any(key.startswith(names[s]) for key in trunk))

@@ -1,0 +1,239 @@
+"""Prediction of images too large for one pass: in overlapping tiles, with memory bounded by the tile."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement, InstanceData, PixelData
+from torch import Tensor
+
+__all__ = ["Window", "check_tile", "detect_in_tiles", "encode_mask", "segment_in_tiles", "windows"]
+
+Predict = Callable[[np.ndarray], BaseDataElement]
+
+# Of the overlap: how far beyond its share a tile looks, since neighbours may disagree on where an object's middle is.
+_MARGIN = 1 / 8
+# From this overlap on what two tiles report is one object.
+_SAME = 0.5
+
+
+class Window(NamedTuple):
+    """A tile along one axis of an image, in pixels.
+
+    Attributes:
+        start: First pixel.
+        stop: The one after the last.
+        own: From where to where no other tile's middle is nearer: the share of this tile.
+        margin: How much of the neighbours' shares to look into, on each side.
+        weight: Of each pixel, (stop - start,); the weights of all tiles on a pixel sum to 1.
+    """
+
+    start: int
+    stop: int
+    own: tuple[float, float]
+    margin: float
+    weight: Tensor
+
+
+def windows(length: int, tile: int, overlap: int) -> list[Window]:
+    """Tiles of `tile` pixels, spread evenly over `length` pixels, that overlap by at least `overlap`.
+
+    A shorter axis is one tile. Weights fall linearly to a tile's edge where it has a neighbour.
+
+    Raises:
+        ValueError: If the tile is not positive or the overlap not between 0 and the tile.
+    """
+    check_tile(tile, overlap)
+    tile = min(tile, length)
+    count = 1 if length == tile else -((overlap - length) // (tile - overlap))
+    starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
+    shared = [left + tile - right for left, right in pairwise(starts)]
+    ramps = torch.ones(count, tile, dtype=torch.float64)
+    sums = torch.zeros(length, dtype=torch.float64)
+    for number, start in enumerate(starts):
+        if number > 0:
+            ramps[number] *= _ramp(tile, shared[number - 1])
+        if number < count - 1:
+            ramps[number] *= _ramp(tile, shared[number]).flip(0)
+        sums[start : start + tile] += ramps[number]
+    seams = [-torch.inf, *((left + tile + right) / 2 for left, right in pairwise(starts)), torch.inf]
+    return [
+        Window(
+            start,
+            start + tile,
+            (seams[number], seams[number + 1]),
+            _MARGIN * min(shared, default=0),
+            (ramps[number] / sums[start : start + tile]).float(),
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+def check_tile(tile: int, overlap: int) -> None:
+    """Raise ValueError if the tile is not positive or the overlap not between 0 and the tile."""
+    if not 0 <= overlap < tile:
+        raise ValueError(f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile")
+
+
+def _ramp(tile: int, shared: int) -> Tensor:
+    """Weights that rise over the first `shared` pixels."""
+    return ((torch.arange(tile, dtype=torch.float64) + 0.5) / max(shared, 0.5)).clamp(max=1)
+
+
+def segment_in_tiles(
+    predict: Predict, image: np.ndarray, tile: int, overlap: int, threshold: float | None = None
+) -> BaseDataElement:
+    """A segmentor's segmentation map, from logits blended where tiles overlap.
+
+    Of the logits only a tile's are held, and those of one strip as wide as the overlap along the
+    shorter side of the image.
+
+    Args:
+        predict: From an image to a SegDataSample with `seg_logits`.
+        image: (H, W, 3).
+        tile: Side of a tile, in pixels.
+        overlap: Least overlap of neighbours, in pixels.
+        threshold: Of a segmentor of one channel, the probability from which a pixel is of class 1.
+
+    Returns:
+        A SegDataSample with `pred_sem_seg` (1, H, W), without `seg_logits`.
+    """
+    height, width = image.shape[:2]
+    upright = height >= width
+    labels = torch.zeros(1, height, width, dtype=torch.int32)
+    # Tiles go along the shorter axis first. `across` holds what the rows before leave to the next one,
+    # `ahead` what the tile before leaves to the next one; (C, long, short) both.
+    across: dict[int, Tensor] = {}
+    longs, shorts = windows(max(height, width), tile, overlap), windows(min(height, width), tile, overlap)
+    for long, next_long in zip(longs, _next_starts(longs), strict=True):
+        ahead = None
+        below: dict[int, Tensor] = {}
+        for short, next_short in zip(shorts, _next_starts(shorts), strict=True):
+            rows, columns = (long, short) if upright else (short, long)
+            sample = predict(image[rows.start : rows.stop, columns.start : columns.stop])
+            logits = sample.seg_logits.data
+            logits *= rows.weight.to(logits)[:, None] * columns.weight.to(logits)
+            logits = logits if upright else logits.transpose(1, 2)
+            for strip in (ahead, across.pop(short.start, None)):
+                if strip is not None:
+                    logits[:, : strip.shape[1], : strip.shape[2]] += strip
+            done_long, done_short = next_long - long.start, next_short - short.start
+            ahead = logits[:, :, done_short:].clone() if next_short < short.stop else None
+            below[short.start] = logits[:, done_long:, :done_short].clone()
+            done = logits[:, :done_long, :done_short]
+            target = labels[0] if upright else labels[0].T
+            target[long.start : next_long, short.start : next_short] = (
+                done.argmax(dim=0) if len(done) > 1 else done[0] > threshold
+            )
+        across = below
+    sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
+    sample.pred_sem_seg = PixelData(data=labels)
+    return sample
+
+
+def _next_starts(tiles: list[Window]) -> list[int]:
+    return [one.start for one in tiles[1:]] + [tiles[-1].stop]
+
+
+def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int) -> BaseDataElement:
+    """A detector's boxes, and masks if it has them, with those that several tiles report merged by NMS.
+
+    A tile reports what has its centre in the tile's share of the image, or close by if the tile's edge does not
+    cut it. A part of an object not larger than the overlap has its centre in the share of a tile that sees the
+    object whole, and is left to it. Larger objects may be whole in no tile and reported in parts; of these, and
+    of what ends near a tile's edge, those go that lie mostly within a better one of another tile.
+
+    Args:
+        predict: From an image to a DetDataSample with `pred_instances`.
+        image: (H, W, 3).
+        tile: Side of a tile, in pixels.
+        overlap: Least overlap of neighbours, in pixels; at least the size of the objects.
+
+    Returns:
+        A DetDataSample with `pred_instances`, best first, on the CPU: bboxes (n, 4), scores (n,), labels (n,), and
+        masks as a list of n in COCO's run-length code.
+
+    Raises:
+        ValueError: If the model predicts no instances.
+    """
+    height, width = image.shape[:2]
+    found = []
+    for rows in windows(height, tile, overlap):
+        for columns in windows(width, tile, overlap):
+            sample = predict(image[rows.start : rows.stop, columns.start : columns.stop])
+            if "pred_instances" not in sample:
+                raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
+            found.append(_owned(sample.pred_instances.cpu(), rows, columns, (height, width)))
+    sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
+    sample.pred_instances = _merge(found)
+    return sample
+
+
+def _owned(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
+    """The instances that a tile reports, in the image's pixels."""
+    from mmdet.structures.mask import mask2bbox
+
+    boxes = found.bboxes
+    if "masks" in found and not boxes.any():  # as of SOLO, which has no boxes
+        boxes = mask2bbox(found.masks)
+    boxes = boxes + torch.tensor([columns.start, rows.start] * 2)
+    left, top, right, bottom = boxes.T
+    keep = _reported(left, right, columns) & _reported(top, bottom, rows)
+    ends = (_ends_at_edge(left, right, columns) | _ends_at_edge(top, bottom, rows))[keep]
+    owned = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep], ends=ends)
+    if "masks" in found:
+        owned.masks = [encode_mask(mask, (rows.start, columns.start), shape) for mask in found.masks[keep].numpy()]
+    return owned
+
+
+def _reported(low: Tensor, high: Tensor, tile: Window) -> Tensor:
+    centre = (low + high) / 2
+    before, after = centre < tile.own[0], centre > tile.own[1]
+    near = (centre >= tile.own[0] - tile.margin) & (centre <= tile.own[1] + tile.margin)
+    return near & ~(before & (low <= tile.start + 1)) & ~(after & (high >= tile.stop - 1))
+
+
+def _ends_at_edge(low: Tensor, high: Tensor, tile: Window) -> Tensor:
+    """Whether a detector that saw more than the tile might have drawn a larger box."""
+    at_start = (low <= tile.start + tile.margin) & (tile.own[0] > -torch.inf)
+    return at_start | (high >= tile.stop - tile.margin) & (tile.own[1] < torch.inf)
+
+
+def _merge(found: list[InstanceData]) -> InstanceData:
+    """The instances of all tiles, best first, less those that overlap a better one of their class in another tile.
+
+    What overlaps within a tile stays: the model's own test_cfg has decided on it.
+    """
+    from mmdet.structures.bbox import bbox_overlaps
+
+    merged = InstanceData.cat(found)
+    tiles = torch.arange(len(found)).repeat_interleave(torch.tensor([len(one) for one in found]))
+    order = merged.scores.argsort(descending=True, stable=True)
+    merged, tiles = merged[order], tiles[order]
+    boxes, labels, ends = merged.bboxes.float(), merged.labels, merged.pop("ends")
+    keep = torch.ones(len(merged), dtype=torch.bool)
+    for number in range(1, len(merged)):
+        rivals = keep[:number] & (tiles[:number] != tiles[number]) & (labels[:number] == labels[number])
+        # A part covers little of the whole: what counts is how much of itself is covered.
+        measure = "iof" if ends[number] else "iou"
+        keep[number] = not (bbox_overlaps(boxes[number, None], boxes[:number][rivals], measure) > _SAME).any()
+    return merged[keep]
+
+
+def encode_mask(mask: np.ndarray, corner: tuple[int, int], shape: tuple[int, int]) -> dict:
+    """COCO's run-length code of a mask (h, w) that lies at `corner` (y, x) of an image of `shape` (H, W)."""
+    from pycocotools.mask import frPyObjects
+
+    height, width = shape
+    columns = np.flatnonzero(mask.any(axis=0))
+    if not len(columns):
+        return frPyObjects(dict(size=[height, width], counts=[height * width]), height, width)
+    first, last = columns[0], columns[-1] + 1
+    # COCO counts down the columns; only those of the mask are laid out.
+    strip = np.zeros((last - first, height), dtype=bool)
+    strip[:, corner[0] : corner[0] + mask.shape[0]] = mask[:, first:last].T
+    changes = np.flatnonzero(np.diff(strip.ravel(), prepend=False, append=False)) + (corner[1] + first) * height
+    counts = np.diff([0, *changes[changes < height * width], height * width])
+    return frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)

@@ -1,0 +1,72 @@
+"""Configs of mmdet, mmseg and mmpretrain: how one is read, and questions asked of it."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, DictAction
+from mmengine.registry import DATASETS
+
+__all__ = ["dataset_class", "evaluators", "leaf_datasets", "metainfo", "read_config", "takes_rgb", "tested_metainfo"]
+
+
+def read_config(config: str, argv: list[str]) -> Config:
+    """The config at a path, with the `--cfg-options` of a command line.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    if not Path(config).is_file():
+        raise FileNotFoundError(f"no config at {config}: see configs/")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
+    options, _ = parser.parse_known_args(argv)
+    cfg = Config.fromfile(config)
+    cfg.merge_from_dict(options.cfg_options)
+    return cfg
+
+
+def evaluators(cfg: Config, split: str) -> list[dict]:
+    """The evaluators of a split, of which a config may give one, several or none."""
+    given = cfg.get(f"{split}_evaluator") or []
+    return [given] if isinstance(given, dict) else given
+
+
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
+    """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    inner = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
+    if inner is None:
+        yield dataset
+    else:
+        for one in inner:
+            yield from leaf_datasets(one)
+
+
+def dataset_class(dataset: dict) -> type:
+    """The class of a data set's config.
+
+    Raises:
+        KeyError: If there is none of its type.
+    """
+    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
+        found = registry.get(dataset["type"])
+    if found is None:
+        raise KeyError(f"no data set of type {dataset['type']} is registered")
+    return found
+
+
+def metainfo(dataset: dict) -> dict[str, Any]:
+    """Classes, palette and the like of a data set's config, completed from its class."""
+    return dataset_class(dataset)._load_metainfo(dataset.get("metainfo"))
+
+
+def tested_metainfo(cfg: Config) -> dict[str, Any]:
+    """`metainfo` of what a config tests on."""
+    return metainfo(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+
+
+def takes_rgb(cfg: Config) -> bool:
+    """Whether a config's model sees images as RGB; mmcv reads BGR, and either flag of the preprocessor swaps it."""
+    preprocessor = cfg.model.get("data_preprocessor") or {}
+    return bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))

@@ -1,0 +1,114 @@
+"""The doctor: what is wrong with a training run, or worth knowing, told before the run has cost anything."""
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from torch import nn
+
+from ..models.backbone import XCiT
+from .coco_json import read_coco
+from .configs import evaluators, read_config
+from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
+from .findings import Finding, fail, guard, note, ok, reason
+from .launch import find_script
+from .model_checks import build_model, check_channels, check_norms, check_weights, class_heads
+from .preflight import check_backbone
+
+__all__ = ["diagnose"]
+
+
+def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
+    """Check a training run: data, model, weights, and what this machine makes of them.
+
+    The number of processes is `WORLD_SIZE`, or 1.
+
+    Args:
+        config: Path of a config of mmdet or mmseg.
+        argv: A command line, of which `--cfg-options` is taken.
+    """
+    try:
+        cfg = read_config(config, argv)
+        find_script(cfg, config, "train")
+    except Exception as error:  # a config is a program
+        yield fail(reason(error), "correct the config")
+        return
+    init_default_scope(cfg.default_scope)
+    try:
+        check_backbone(cfg)
+        model = build_model(cfg)
+    except Exception as error:
+        yield fail(f"the model cannot be built: {reason(error)}", "correct the model in the config")
+        model = nn.Module()
+    else:
+        yield ok(f"{cfg.model.type} can be built")
+
+    heads = class_heads(model)
+    batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    read = functools.cache(read_coco)
+    yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
+    for split in SPLITS:
+        yield from guard(check_data_sets(cfg, split, heads, read), f"correct the {split} data set")
+    yield from guard(_check_ignored_labels(cfg, heads), "correct ignore_index")
+    if isinstance(getattr(model, "backbone", None), XCiT):
+        yield from guard(check_channels(cfg, model), "correct neck and heads")
+        yield from guard(check_weights(cfg, model), "correct init_cfg and load_from")
+    yield from guard(_check_batch(cfg, batch_size, processes), "correct train_dataloader.batch_size")
+    yield from guard(check_norms(model, batch_size, processes), "correct norm_cfg")
+    yield from guard(_check_machine(cfg, config, model), "correct work_dir")
+
+
+def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
+    """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
+    given = {f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()}
+    given = {name: label for name, label in given.items() if label is not None}
+    if not given:
+        return
+    given["data_preprocessor.seg_pad_val"] = (cfg.model.get("data_preprocessor") or {}).get("seg_pad_val", 255)
+    for split in SPLITS:
+        for dataset in data_sets(cfg, split):
+            for step in dataset.get("pipeline", []):
+                given |= {f"{step['type']}.{key}": step[key] for key in ("ignore_index", "seg_pad_val") if key in step}
+        for evaluator in evaluators(cfg, split):
+            if evaluator["type"] == "IoUMetric":
+                given[f"{split}_evaluator.ignore_index"] = evaluator.get("ignore_index", 255)
+    if len(set(given.values())) > 1:
+        yield fail(
+            f"unlabelled pixels have different labels: {', '.join(f'{name}={label}' for name, label in given.items())}",
+            "give all of them the one of the segmentation maps",
+        )
+    yield ok(f"label {min(given.values())} is ignored everywhere")
+
+
+def _check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Finding]:
+    """Compare the batch over all processes with the one that the learning rate is for."""
+    scaling = cfg.get("auto_scale_lr") or {}
+    batch = batch_size * processes
+    base = scaling.get("base_batch_size", batch)
+    if batch != base and not scaling.get("enable"):
+        yield note(
+            f"{batch} images a step over {processes} process(es), the learning rate is for {base}",
+            "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
+        )
+    yield ok(f"{batch} images a step")
+
+
+def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
+    """Check mixed precision and disk space against this machine, which need not be the one of the run."""
+    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper" and not torch.cuda.is_available():
+        yield note("mixed precision needs a GPU, there is none", "--cfg-options optim_wrapper.type=OptimWrapper")
+    work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
+    existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    # Weights and Adam's two moments, float32.
+    needed = 12e-9 * sum(p.numel() for p in model.parameters())
+    text = f"{free:.1f} GB free for {work_dir}, a checkpoint takes about {needed:.1f}"
+    if free < 2 * needed:
+        yield fail(text, "--work-dir on another disk, and default_hooks.checkpoint.max_keep_ckpts=1")
+    yield ok(text)

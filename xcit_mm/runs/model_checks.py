@@ -1,0 +1,150 @@
+"""Checks of the model: channels from the backbone to the heads, weights, BatchNorm."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlparse
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from torch import nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from ..weights.layouts import recognise
+from ..weights.matching import match_model, match_trunk
+from ..weights.published import folder, local_path
+from ..weights.reader import load_from_file
+from .findings import Finding, fail, note, ok
+
+__all__ = ["build_model", "check_channels", "check_norms", "check_weights", "class_heads"]
+
+
+def build_model(cfg: Config) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return MODELS.build(cfg.model)
+    except Exception:  # a module that computes with its values as it is built needs real ones
+        return MODELS.build(cfg.model)
+
+
+def class_heads(model: nn.Module) -> dict[str, nn.Module]:
+    """The heads whose classes are the data set's, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name.rstrip(".0123456789").endswith("head")
+        and not name.endswith(("rpn_head", "semantic_head"))
+        and isinstance(getattr(module, "num_classes", None), int)
+    }
+
+
+def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Check number and width of the backbone's maps against the neck, and of the maps that heads get against these."""
+    source, widths = "the backbone", [model.backbone.arch.embed_dim] * len(model.backbone.out_indices)
+    neck = cfg.model.get("neck")
+    if neck:
+        given = neck.get("in_channels") if isinstance(neck, dict) else None
+        if isinstance(given, Sequence) and list(given) != widths:
+            yield fail(f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
+        if not isinstance(given, Sequence) or not isinstance(neck.get("out_channels"), int):
+            yield note("the maps that this neck takes or gives are not known")
+            return
+        source, widths = "the neck", [neck.out_channels] * (neck.get("num_outs") or len(widths))
+    for name, head in model.named_modules():
+        part = name.rstrip(".0123456789")
+        if part not in ("decode_head", "auxiliary_head", "rpn_head", "bbox_head") or not hasattr(head, "in_channels"):
+            continue
+        given = head.in_channels if isinstance(head.in_channels, int) else list(head.in_channels)
+        wanted = _channels_of(head, widths)
+        if given != wanted:
+            yield fail(f"{name}.in_channels is {given}, {source} gives {widths}", f"in_channels={wanted}")
+        levels = getattr(getattr(head, "prior_generator", None), "num_levels", len(widths))
+        if levels != len(widths):
+            yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
+    yield ok(f"{source} gives {len(widths)} maps of {widths[0]} channels, as the heads expect")
+
+
+def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
+    """The `in_channels` of a head that is given maps of these widths; 0 if it takes a map that there is not."""
+    index = getattr(head, "in_index", 0 if isinstance(head.in_channels, int) else range(len(widths)))
+    taken = [widths[i] for i in ([index] if isinstance(index, int) else index) if i < len(widths)]
+    as_one = isinstance(index, int) or getattr(head, "input_transform", None) == "resize_concat"
+    return sum(taken) if as_one else taken
+
+
+def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
+    """Check that weights are there, or will be fetched, and fit."""
+    init_cfg = cfg.model.backbone.get("init_cfg") or []
+    for one in [init_cfg] if isinstance(init_cfg, dict) else init_cfg:
+        if "checkpoint" in one:
+            yield from _check_file("init_cfg", one["checkpoint"], model, False, one.get("use_ema", False))
+    hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
+    if cfg.get("load_from"):
+        strict = any(hook.get("strict_heads", True) for hook in hooks)
+        yield from _check_file("load_from", cfg.load_from, model, strict)
+    if not hooks:
+        yield note(
+            "without StrictLoadHook a checkpoint that fits in part is loaded in part, silently",
+            "custom_hooks = [dict(type='StrictLoadHook')]",
+        )
+
+
+def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False) -> Iterator[Finding]:
+    path = _local_path(name)
+    if not path.is_file():
+        if "://" in name:
+            yield note(f"{option} {name} is not in {folder()} yet: training begins with downloading it")
+        else:
+            yield fail(f"{option}: no checkpoint at {name}", "check the path, or give a name of tools/weights.py list")
+        return
+    content = load_from_file(str(path))
+    try:
+        if strict:
+            match_model(model, content)
+        else:
+            match_trunk(model.backbone, recognise(content, use_ema))
+    except ValueError as error:
+        yield fail(f"{option} {name} does not fit: {error}", "take the model's own weights, or correct the model")
+    yield ok(f"{option} {name} is there and fits")
+
+
+def _local_path(name: str) -> Path:
+    """Where a checkpoint is, or will be once downloaded."""
+    if name.startswith("xcit://"):
+        return local_path(name.removeprefix("xcit://"))
+    if "://" in name:
+        file = Path(urlparse(name).path)
+        return next(folder().glob(f"{file.stem}-????????{file.suffix}"), folder() / file.name)
+    return Path(name).expanduser()
+
+
+def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
+    """Check that BatchNorm has the devices and the values it needs in training."""
+    norms = {
+        name: norm for name, norm in model.train().named_modules() if isinstance(norm, _BatchNorm) and norm.training
+    }
+    if processes > 1 and not torch.cuda.is_available():
+        parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, SyncBatchNorm)})
+        if parts:
+            yield fail(
+                f"{' and '.join(parts)} use SyncBN, which needs CUDA on {processes} processes",
+                f"--cfg-options {' '.join(f'model.{part}.norm_cfg.type=BN' for part in parts)}",
+            )
+    alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, SyncBatchNorm)]
+    if batch_size == 1 and alone:
+        pooled = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Sequential)
+            and isinstance(next(iter(module), None), nn.AdaptiveAvgPool2d)
+            and module[0].output_size in (1, (1, 1))
+            and any(norm.startswith(f"{name}.") for norm in alone)
+        ]
+        if pooled:
+            yield fail(
+                f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives it one value a channel",
+                "train_dataloader.batch_size=2, or more",
+            )
+        else:
+            yield note("BatchNorm learns from single images", "train_dataloader.batch_size=2, or more")
+    yield ok(f"BatchNorm runs on {processes} process(es)")

@@ -1,0 +1,65 @@
+"""Layer-wise learning-rate decay for fine-tuning."""
+
+from mmengine.optim import DefaultOptimWrapperConstructor
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+from ..models.backbone import Trunk
+
+__all__ = ["LayerDecayOptimWrapperConstructor", "layer_of"]
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
+
+    A parameter of layer l has the rate lr * layer_decay_rate ** (depth + 1 - l): the stem and the
+    positional encoding are layer 0, block n (from 0) is layer n + 1, pyramid, neck and heads are layer
+    depth + 1 and keep the full rate. It multiplies whatever mmengine's rules (`custom_keys`,
+    `norm_decay_mult`, ...) give, and frozen parameters stay out. Parameters with the same options
+    are one group, the heads' first, which is the rate that the log shows.
+
+    Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
+    paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
+
+    Raises:
+        ValueError: If `layer_decay_rate` is missing or not in (0, 1], or the model has no XCiT.
+    """
+
+    def _validate_cfg(self) -> None:
+        super()._validate_cfg()
+        rate = self.paramwise_cfg.get("layer_decay_rate")
+        if not isinstance(rate, int | float) or not 0 < rate <= 1:
+            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate}: give a number above 0, up to 1")
+
+    def add_params(
+        self, params: list[dict], module: nn.Module, prefix: str = "", is_dcn_module: int | float | None = None
+    ) -> None:
+        super().add_params(params, module, prefix, is_dcn_module)
+        if prefix:  # a part of the model: the call for the whole follows
+            return
+        layers, top = _layers(module)
+        merged: dict[tuple[int, str], dict] = {}
+        for group in params:
+            (parameter,) = group.pop("params")
+            layer = layers.get(id(parameter), top)
+            group["lr"] = group.get("lr", self.base_lr) * self.paramwise_cfg["layer_decay_rate"] ** (top - layer)
+            merged.setdefault((-layer, repr(group)), dict(group, params=[]))["params"].append(parameter)
+        params[:] = [merged[key] for key in sorted(merged, key=lambda key: key[0])]
+
+
+def layer_of(name: str) -> int | None:
+    """Layer of a trunk's parameter by its published name; None for the pyramid."""
+    part, _, rest = name.partition(".")
+    if part in ("patch_embed", "pos_embeder"):
+        return 0
+    return int(rest.split(".")[0]) + 1 if part == "blocks" else None
+
+
+def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
+    """Layers of the trunk's parameters, by their id, and the layer of all others."""
+    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    if len(trunks) != 1:
+        raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs one")
+    named = {id(parameter): layer_of(name) for name, parameter in trunks[0].named_parameters()}
+    return {key: layer for key, layer in named.items() if layer is not None}, len(trunks[0].blocks) + 1

@@ -1,0 +1,189 @@
+"""Matching of a file to a model: it fills the model, or an error says why not."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from mmengine.logging import print_log
+from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
+
+from . import reader  # noqa: F401  registers the readers with mmengine
+from .layouts import CLASSIFIER, Weights, describe, recognise
+
+__all__ = ["load_pretrained", "match_model", "match_trunk"]
+
+# What a file for classification may lack.
+_PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
+_DENSE = ("detector", "segmentor")
+
+
+def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False, strict_heads: bool = True) -> None:
+    """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
+
+    A dense model's file must fill the pyramid too; another's may lack it. Only what belongs to
+    classification may be left over by a backbone, and blocks past the last of `out_indices`; by a
+    classifier without classes, only the head.
+
+    Args:
+        backbone: An `XCiT` or an `XCiTClassifier`.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        use_ema: Take the `model_ema` of a training file instead of its `model`.
+        strict_heads: False lets the head of a classifier keep its initial values where the file has
+            none or one for other classes.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ConnectionError: If it cannot be downloaded.
+        ValueError: If it does not fit the backbone, which is left as it was.
+    """
+    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
+    try:
+        weights = recognise(content, use_ema)
+        state = match_trunk(backbone, weights, strict_heads)
+    except ValueError as error:
+        raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
+    initial = backbone.load_state_dict(state, strict=False).missing_keys
+    part = "head" if "head.weight" in initial else "pyramid"
+    print_log(
+        f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
+        + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
+        logger="current",
+    )
+
+
+def match_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -> dict[str, Tensor]:
+    """The state dict of a detector, segmentor or classifier from a checkpoint, which fills it.
+
+    Args:
+        model: With an `XCiT` or an `XCiTClassifier` as its backbone; it is not changed.
+        checkpoint: Content of a file in any layout.
+        strict_heads: As of `StrictLoadHook`.
+
+    Raises:
+        ValueError: If the checkpoint does not fit.
+    """
+    try:
+        weights = recognise(checkpoint)
+        alone = not any(key in weights.trunk for key in model.state_dict())
+        if weights.task not in _DENSE and not _is_classifier(model.backbone) and alone:
+            raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
+        matched = match_trunk(model.backbone, weights, strict_heads)
+        # A head left as it is has the model's own values, since mmengine loads what is there.
+        state = {f"backbone.{key}": value for key, value in (model.backbone.state_dict() | matched).items()}
+        return state | _match_heads(model, weights, strict_heads)
+    except ValueError as error:
+        raise ValueError(f"the checkpoint does not fit the model: {error}") from None
+
+
+def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
+    wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
+    # Of a classifier, `recognise` leaves a head with the trunk.
+    given = dict(weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted})
+    if not strict:
+        other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+        for key in other:
+            # mmengine loads what is there: the model's own values keep these as they are.
+            given[key] = wanted[key]
+        if other:
+            print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
+    try:
+        _check_coverage(wanted, given, missing=wanted, surplus=given)
+    except ValueError as error:
+        raise ValueError(f"{error} (other classes? StrictLoadHook(strict_heads=False) fine-tunes)") from None
+    return given
+
+
+def match_trunk(backbone: nn.Module, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
+    """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
+
+    Args: see `load_pretrained`.
+
+    Raises:
+        ValueError: If they do not fit.
+    """
+    found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
+    # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
+    if found not in (asked, backbone.describe(len(backbone.blocks))):
+        raise ValueError(f"the file is {found}, the config asks for {asked}")
+    if _is_classifier(backbone):
+        return _match_classifier(backbone.state_dict(), weights, strict_heads)
+    wanted = backbone.state_dict()
+    dense = weights.task in _DENSE
+    unused = tuple(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth))
+    optional = unused + (() if dense else CLASSIFIER)
+    whole = dense or any(key.startswith(_PYRAMID) for key in weights.trunk)
+    missing = wanted if whole else [key for key in wanted if not key.startswith(_PYRAMID)]
+    # Levels of strides that were not asked for.
+    optional += tuple(level for level in _PYRAMID if not hasattr(backbone, level.removesuffix(".")))
+    surplus = [key for key in weights.trunk if not key.startswith(optional)]
+    _check_coverage(wanted, weights.trunk, missing, surplus)
+    return {key: value for key, value in weights.trunk.items() if key in wanted}
+
+
+def _is_classifier(backbone: nn.Module) -> bool:
+    return hasattr(backbone, "cls_token")
+
+
+def _match_classifier(wanted: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
+    if "cls_token" not in weights.trunk:
+        raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
+    same_classes = "head.weight" in wanted and _same_classes(wanted, weights.trunk, strict)
+    missing, given = (
+        {key: value for key, value in state.items() if same_classes or not key.startswith("head.")}
+        for state in (wanted, weights.trunk)
+    )
+    _check_coverage(wanted, given, missing, surplus=given)
+    return given
+
+
+def _same_classes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], strict: bool) -> bool:
+    """Whether the file's head has as many classes as the model's.
+
+    Raises:
+        ValueError: If it has not and `strict`.
+    """
+    head, classes = given.get("head.weight"), len(wanted["head.weight"])
+    if head is None:
+        found = "has no head for classes"
+    elif head.dim() == 2 and len(head) != classes:
+        found = f"has {len(head)} classes"
+    else:
+        return True
+    if strict:
+        raise ValueError(
+            f"the file {found}, the model has num_classes={classes}: strict_heads=False keeps the model's own head, "
+            "for fine-tuning"
+        )
+    return False
+
+
+def _check_coverage(
+    wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], missing: Iterable[str], surplus: Iterable[str]
+) -> None:
+    """Raise a ValueError that names the first keys wanted and not given, given and not wanted, or given wrongly."""
+    problems = {
+        "it lacks": [key for key in missing if key not in given],
+        "it holds the unknown": [key for key in surplus if key not in wanted],
+        "it holds": [_misfit(key, given[key], wanted[key]) for key in wanted if key in given],
+    }
+    for problem, keys in problems.items():
+        keys = [key for key in keys if key]
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            raise ValueError(f"{problem} {', '.join(keys[:3])}{more}")
+
+
+def _misfit(key: str, given: Tensor, wanted: Tensor) -> str:
+    """What is wrong with a tensor, or ''."""
+    if given.shape != wanted.shape:
+        return f"{key} of {tuple(given.shape)}, not {tuple(wanted.shape)}"
+    if given.is_floating_point() != wanted.is_floating_point():
+        return f"{key} of {given.dtype}, not {wanted.dtype}"
+    if given.is_floating_point() and not _is_finite(given):
+        return f"{key} with values that are not finite"
+    return ""
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One pass and no copy: a sum is finite only if all its terms are. A sum may overflow, though.
+    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(tensor.isfinite().all())

@@ -1,0 +1,121 @@
+"""Reading of checkpoint files that runs nothing in them: one reader for every way into the program."""
+
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from mmengine.runner import CheckpointLoader
+
+from .published import download, fetch, folder
+from .safe_pickle import pickle_module
+
+__all__ = ["load_from_file"]
+
+
+# mmengine logs a loader by its function's name less "load_from_".
+@CheckpointLoader.register_scheme(prefixes="", force=True)
+def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
+    """Read a local .pth or .safetensors file without running anything in it.
+
+    It takes mmengine's place as the reader of local files, for `init_cfg`, `load_from`, resuming
+    and testing alike, so that checkpoints that training wrote can be read where `torch.load`
+    refuses them (torch >= 2.6).
+
+    Args:
+        filename: Path of the file; what it is shows in its first bytes, not in its name.
+        map_location: As in `torch.load`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a checkpoint, damaged, or holds more than weights and plain values.
+    """
+    path = Path(filename).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the checkpoint file in it")
+    with path.open("rb") as file:
+        start = file.read(16)
+    try:
+        if start[8:9] == b"{":  # after the header's length, whose bytes may be any
+            return _read_safetensors(path, map_location)
+        if start[:2] == b"PK":
+            return _plain(torch.load(path, map_location, pickle_module=_zip_pickle(path), weights_only=False))
+        if start[:1] == b"\x80":
+            return _plain(_read_legacy(path, map_location))
+    except Exception as error:  # a damaged file makes torch raise nearly anything
+        raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
+    raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
+
+
+@CheckpointLoader.register_scheme(prefixes="xcit://")
+def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
+    """Read `xcit://NAME`, a published file, downloaded if need be."""
+    return load_from_file(str(fetch(filename.removeprefix("xcit://"))), map_location)
+
+
+@CheckpointLoader.register_scheme(prefixes=["http://", "https://"], force=True)
+def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
+    """Read a file from the web, kept under the last part of its URL and a hash of the whole."""
+    name = Path(urlparse(filename).path)
+    path = folder() / f"{name.stem}-{sha256(filename.encode()).hexdigest()[:8]}{name.suffix}"
+    download(filename, path)
+    return load_from_file(str(path), map_location)
+
+
+def _zip_pickle(path: Path) -> Any:
+    """Pickle module for torch's zip format, whose records must be whole and no larger than the file."""
+    with zipfile.ZipFile(path) as archive:
+        records = archive.infolist()
+        if not any(record.filename.endswith("/data.pkl") for record in records):
+            raise ValueError("it is a zip archive, but torch did not write it (no data.pkl)")
+        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+            raise ValueError("its records are compressed, which torch never does")
+        broken = archive.testzip()
+    if broken is not None:
+        raise ValueError(f"its record {broken} is damaged (checksum): download or copy it again")
+    sizes = {record.filename.rpartition("/data/")[2]: record.file_size for record in records}
+    return pickle_module(lambda key: sizes.get(key, -1))
+
+
+def _read_legacy(path: Path, map_location: Any) -> Any:
+    """torch's older format, one stream: no storage is larger than the file, and all must be in it."""
+    size = path.stat().st_size
+    module = pickle_module(lambda key: size)
+    content = torch.load(path, map_location, pickle_module=module, weights_only=False)
+    if set(module.loaded[-1]) != module.storages:
+        raise ValueError("it lacks the data of some tensors")
+    return content
+
+
+def _plain(content: Any) -> Any:
+    """The content without the text of a config, which mmengine runs as Python on resuming and inferring."""
+    if isinstance(content, dict) and isinstance(content.get("meta"), dict):
+        content["meta"].pop("config", None)
+        content["meta"].pop("cfg", None)
+    return content
+
+
+def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise ValueError("reading it needs safetensors: pip install safetensors") from None
+    tensors = load_file(path)
+    return {key: value.to(map_location) for key, value in tensors.items()} if map_location else tensors
+
+
+def _what_it_is(start: bytes) -> str:
+    if not start:
+        return "it is empty; download or copy it again"
+    if start.lstrip()[:1] == b"<":
+        return "it is a web page, probably of a failed download; download it again"
+    return f"it starts with {start!r}, which neither torch nor safetensors writes"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines() or [type(error).__name__]
+    return text[0] if isinstance(error, ValueError | OSError) else f"{text[0]} ({type(error).__name__})"
