@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from xcit_mm.deployment.export import PARTS, export
+from xcit_mm.deployment.export import PARTS, export_model
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, help="default: a whole segmentor, a detector's backbone")
     args = parser.parse_args()
     try:
-        exported = export(args.config, args.checkpoint, args.out, args.part)
+        exported = export_model(args.config, args.checkpoint, args.out, args.part)
     except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     for name, deviation in exported.outputs.items():

@@ -11,7 +11,8 @@ from mmengine.registry import MODELS, init_default_scope
 from paths import ROOT
 from torch import nn
 
-from xcit_mm import XCiT, export
+from xcit_mm import XCiT
+from xcit_mm.deployment import export
 from xcit_mm.deployment.traceable import BinAverage, exportable
 
 # Two levels suffice to meet every operator of a head; 3 with a patch of 8 upsample, keep and pool.
@@ -90,7 +91,7 @@ def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
     pytest.importorskip("onnxscript")
     config, checkpoint, model = trained(text, **kwargs)
     out = tmp_path / "model.onnx"
-    exported = export.export(config, checkpoint, out)
+    exported = export.export_model(config, checkpoint, out)
     assert list(tmp_path.iterdir()) == [out]  # weights and all
 
     file = onnx.load(out)
@@ -171,7 +172,7 @@ def test_a_file_that_deviates_is_not_written(small, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "exportable", broken)
     out.write_text("an earlier file")
     with pytest.raises(RuntimeError, match=r"deviates by .* from torch"):
-        export.export(*small, out)
+        export.export_model(*small, out)
     assert out.read_text() == "an earlier file"
     assert list(tmp_path.iterdir()) == [out]
 
@@ -195,9 +196,9 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
         (detector, checkpoint, tmp_path / "no" / "model.pt2", None, FileNotFoundError, "no folder"),
     ]:
         with pytest.raises(error, match=message) as raised:
-            export.export(config, file, path, part)
+            export.export_model(config, file, path, part)
         assert "\n" not in str(raised.value)
         assert not path.exists()
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
-        export.export(detector, checkpoint, tmp_path / "model.onnx")
+        export.export_model(detector, checkpoint, tmp_path / "model.onnx")

@@ -23,7 +23,7 @@ from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
 from .traceable import Logits, exportable
 
-__all__ = ["PARTS", "Exported", "export"]
+__all__ = ["PARTS", "Exported", "export_model"]
 
 PARTS = ("backbone", "model")
 SUFFIXES = (".onnx", ".pt2")
@@ -48,7 +48,7 @@ class Exported:
     metadata: dict[str, str]
 
 
-def export(config: str, checkpoint: str, out: Path, part: str | None = None) -> Exported:
+def export_model(config: str, checkpoint: str, out: Path, part: str | None = None) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
     The backbone gives its pyramid, `stride4` to `stride32`; a segmentor gives `logits` (B, classes, H, W), whose argmax
