@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
 from ..weights.matching import load_pretrained
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionalEncoding
+from .padding import Unpadded, pad_together, run_together, unpad
 from .pyramid import STRIDES, pyramid_levels
 from .recompute import recompute
 
@@ -167,15 +168,33 @@ class Trunk(BaseModule):
         self._check_image(x)
         x = self.patch_embed(x)
         height, width = x.shape[-2:]
-        x = x.flatten(2).transpose(1, 2)
-        if self.pos_embeder is not None:
-            x = x + self.pos_embeder(height, width)
-        x = self.pos_drop(x)
+        x = self._tokens(x)
         maps = []
         for index, block in enumerate(self.blocks):
             x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
             if index in self.out_indices:
                 maps.append(x.transpose(1, 2).view(x.shape[0], x.shape[2], height, width))
+        return tuple(maps)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """The stem's map (B, C, h, w) as tokens (B, h w, C) that know their place."""
+        height, width = x.shape[-2:]
+        x = x.flatten(2).transpose(1, 2)
+        if self.pos_embeder is not None:
+            x = x + self.pos_embeder(height, width)
+        return self.pos_drop(x)
+
+    def _forward_together(self, images: list[Tensor]) -> tuple[list[Tensor], ...]:
+        """As `forward`, of images of several sizes: for each tap a map of each size."""
+        stems = self.patch_embed.forward_together(images)
+        sizes = [tuple(x.shape[2:]) for x in stems]
+        tokens = [self._tokens(x) for x in stems]
+        maps = []
+        for index, block in enumerate(self.blocks):
+            together = block.forward_together
+            tokens = recompute(block, together, tokens, sizes) if self.with_cp else together(tokens, sizes)
+            if index in self.out_indices:
+                maps.append([x.transpose(1, 2).unflatten(2, size) for x, size in zip(tokens, sizes, strict=True)])
         return tuple(maps)
 
 
@@ -198,6 +217,9 @@ class XCiT(Trunk):
         strides: Of the maps, increasing, out of 4, 8, 16 and 32. Default: from 4 on, one for each of
             `out_indices`, which are four if not given either. RetinaNet and others that begin at stride 8
             need no map of stride 4, the costliest.
+        ignore_padding: Whether an image of a zero-padded batch gives what it gives alone, with zeros in the maps'
+            cells beyond it. Default: no, since the published weights learnt with padding. See `unpad` for how
+            the sizes of the images are told.
         in_channels: Channels of the image; the published weights have 3.
         patch_embed: 'conv', the published stem, or 'linear', ViT's projection (paper, Table 4).
         use_pos: Whether to add the positional encoding.
@@ -223,6 +245,7 @@ class XCiT(Trunk):
         patch_size: int = 16,
         out_indices: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
+        ignore_padding: bool = False,
         **kwargs,
     ) -> None:
         if strides is not None:
@@ -235,6 +258,7 @@ class XCiT(Trunk):
         if len(self.strides) != len(self.out_indices):
             raise ValueError(f"out_indices={self.out_indices}: give one for each stride of {self.strides}")
         levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
+        self.ignore_padding = ignore_padding
         self._level_names = tuple(levels)
         for name, level in levels.items():
             self.add_module(name, level)
@@ -261,10 +285,25 @@ class XCiT(Trunk):
         return self
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Pyramid of an image, finest map first; raises as `Trunk.forward`."""
+        """Pyramid of an image, finest map first; raises as `Trunk.forward`, and with `ignore_padding` as `unpad`."""
+        unpadded = unpad(x, MIN_SIZE) if self.ignore_padding else None
+        if unpadded is not None:
+            return self._forward_unpadded(x, unpadded)
         maps = super().forward(x)
         # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides say.
         return tuple(getattr(self, name)(m).contiguous() for name, m in zip(self._level_names, maps, strict=True))
+
+    def _forward_unpadded(self, x: Tensor, unpadded: Unpadded) -> tuple[Tensor, ...]:
+        self._check_image(x)
+        pyramid = []
+        for stride, name, maps in zip(
+            self.strides, self._level_names, self._forward_together(unpadded.images), strict=True
+        ):
+            # As large as the maps of the whole batch.
+            size = [-(side // -self.patch_size) * self.patch_size // stride for side in x.shape[2:]]
+            maps = run_together(getattr(self, name), maps)
+            pyramid.append(pad_together(maps, unpadded.places, size).contiguous())
+        return tuple(pyramid)
 
 
 def init_linear(module: nn.Module) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .attention import XCA, ClassAttention
 from .chunks import in_chunks, is_traced
+from .padding import run_together
 from .recompute import recompute
 
 __all__ = ["LPI", "MLP", "Block", "ClassAttentionBlock", "ConvPatchEmbed", "LinearPatchEmbed", "PositionalEncoding"]
@@ -52,6 +53,10 @@ class ConvPatchEmbed(nn.Module):
         # In this layout the map that comes out is a contiguous list of tokens.
         return self.proj(x.contiguous(memory_format=torch.channels_last))
 
+    def forward_together(self, images: list[Tensor]) -> list[Tensor]:
+        """As `forward`, of images of several sizes; see `run_together`."""
+        return run_together(self.proj, [x.contiguous(memory_format=torch.channels_last) for x in images])
+
 
 class LinearPatchEmbed(nn.Module):
     """Linear projection of non-overlapping patches, as in ViT (paper, Table 4).
@@ -69,6 +74,10 @@ class LinearPatchEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[-2:]
         return self.proj(F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size)))
+
+    def forward_together(self, images: list[Tensor]) -> list[Tensor]:
+        """As `forward`, of images of several sizes."""
+        return [self(x) for x in images]
 
 
 class PositionalEncoding(nn.Module):
@@ -124,6 +133,14 @@ class LPI(nn.Module):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # Two 3x3 convolutions: each row depends on two to each side.
         return in_chunks(self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
+
+    def forward_together(self, tokens: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
+        """As `forward`, of grids of several sizes; see `run_together`."""
+        if not self.bn.training:
+            return [self(x, *size) for x, size in zip(tokens, sizes, strict=True)]
+        maps = [x.unflatten(1, size).permute(0, 3, 1, 2) for x, size in zip(tokens, sizes, strict=True)]
+        maps = recompute(self, run_together, (self.conv1, self.act, self.bn, self.conv2), maps)
+        return [m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps]
 
     def _interact_rows(self, x: Tensor) -> Tensor:
         # (B, rows, width, C) is a channels-last map already: the permutations copy nothing.
@@ -197,6 +214,13 @@ class Block(nn.Module):
         x = _add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
         x = _add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
         return in_chunks(self._mix_channels, x)
+
+    def forward_together(self, tokens: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
+        """As `forward`, of grids of several sizes; only BatchNorm in training sees them together."""
+        tokens = [_add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x)))) for x in tokens]
+        branches = self.local_mp.forward_together([self.norm3(x) for x in tokens], sizes)
+        tokens = [_add_scaled(x, self.gamma3, self.drop_path(b)) for x, b in zip(tokens, branches, strict=True)]
+        return [in_chunks(self._mix_channels, x) for x in tokens]
 
     def _mix_channels(self, x: Tensor) -> Tensor:
         return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
