@@ -97,12 +97,12 @@ def statistics(model: nn.Module) -> dict[str, Tensor]:
 
 
 def test_batch_norm_in_training_sees_the_images_alone():
-    """Images of one size, padded: outputs, gradients and running statistics are those of the batch without padding."""
+    """Images of one size give the same outputs, gradients and running statistics with padding as without."""
     items = images([(61, 75)] * 3)
     results = []
     for batch in (torch.stack(items), pad(items)):
         model = build(twin("t12"), 8).double().train()
-        maps = [m[:, :, : 64 // stride, : (80 // 8 * 8) // stride] for m, stride in zip(model(batch), (4, 8, 16, 32))]
+        maps = [m[:, :, : 64 // s, : 80 // s] for m, s in zip(model(batch), (4, 8, 16, 32), strict=True)]
         gradients = torch.autograd.grad(sum(m.square().sum() for m in maps), list(model.parameters()))
         results.append((maps, gradients, statistics(model)))
     (maps, gradients, kept), (padded_maps, padded_gradients, padded_kept) = results

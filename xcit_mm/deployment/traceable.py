@@ -78,6 +78,8 @@ def exportable(model: nn.Module) -> nn.Module:
             module.form = "covariance"
         if hasattr(module, "fold_batch_norm"):
             module.fold_batch_norm()
+        if hasattr(module, "ignore_padding"):
+            module.ignore_padding = False  # in a file images fill their tensor
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 setattr(module, name, BinAverage(child.output_size))

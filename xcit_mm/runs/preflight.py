@@ -23,6 +23,22 @@ def check_backbone(cfg: Config) -> None:
     if kind:
         with torch.device("meta"):
             kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
+    if backbone.get("ignore_padding"):
+        _check_padding(cfg.model.get("data_preprocessor") or {})
+
+
+def _check_padding(preprocessor: dict) -> None:
+    """Check that `ignore_padding` can tell padding from pixels."""
+    mean = preprocessor.get("mean") or [0]
+    if all(float(value).is_integer() for value in mean):
+        raise ValueError(
+            f"ignore_padding=True with data_preprocessor.mean={mean}: pixels of that value would be zero, as padding is; "
+            "give a mean that is no whole number"
+        )
+    for part in (preprocessor, *(preprocessor.get("batch_augments") or [])):
+        for name in ("pad_value", "pad_val", "img_pad_value"):
+            if part.get(name):
+                raise ValueError(f"ignore_padding=True with {name}={part[name]} in the data_preprocessor: must be 0")
 
 
 def check_checkpoint(path: str) -> None:
