@@ -20,7 +20,7 @@ def test_shipped_normalisation_is_fine(path):
 @pytest.mark.parametrize(
     "path, options, reason",
     [
-        (DETECTOR, {"mean": [0, 0, 0]}, r"mean=\[0, 0, 0\]: pixels of that value would be zero"),
+        (DETECTOR, {"mean": [0, 0, 0]}, r"mean=\[0, 0, 0\]: pixels of that value become zero"),
         (SEGMENTOR, {"mean": [128.0, 127, 1]}, "give a mean that is no whole number"),
         (SEGMENTOR, {"mean": None}, "give a mean that is no whole number"),
         (DETECTOR, {"pad_value": 114}, "pad_value=114 in the data_preprocessor: must be 0"),

@@ -32,7 +32,7 @@ def _check_padding(preprocessor: dict) -> None:
     mean = preprocessor.get("mean") or [0]
     if all(float(value).is_integer() for value in mean):
         raise ValueError(
-            f"ignore_padding=True with data_preprocessor.mean={mean}: pixels of that value would be zero, as padding is; "
+            f"ignore_padding=True with data_preprocessor.mean={mean}: pixels of that value become zero, like padding; "
             "give a mean that is no whole number"
         )
     for part in (preprocessor, *(preprocessor.get("batch_augments") or [])):
