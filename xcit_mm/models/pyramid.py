@@ -20,10 +20,12 @@ class Upsample2x(nn.ConvTranspose2d):
     Shape: (B, C, h, w) -> (B, C, 2h, 2w).
     """
 
+    bias: nn.Parameter
+
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 2, stride=2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # there is one output size
         return in_chunks(self._split_cells, x, dim=2)
 
     def _split_cells(self, x: Tensor) -> Tensor:
