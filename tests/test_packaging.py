@@ -98,7 +98,7 @@ def test_wheel_holds_the_package_its_configs_and_tools(checkout, wheel):
     modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
     assert found == modules | {f"xcit_mm/.mim/{name}" for name in shipped}
-    for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: tests"):
+    for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: dev"):
         assert line in metadata.splitlines()
 
 
