@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 
 from .chunks import in_chunks
+from .norms import build_norm
 
 __all__ = ["STRIDES", "pyramid_levels"]
 
@@ -60,7 +60,7 @@ def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_
             level.append(nn.MaxPool2d(stride // patch_size))
         while stride < patch_size:
             if len(level):
-                level.append(build_norm_layer(norm_cfg, channels)[1])
+                level.append(build_norm(norm_cfg, channels))
                 level.append(nn.GELU())
             level.append(Upsample2x(channels))
             stride *= 2
