@@ -1,4 +1,4 @@
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-# Tests must not depend on how many cores there are, nor fight over them.
-os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
+# Tests must not depend on how many cores there are, nor fight over them. Workers of pytest-xdist share them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+else:
+    os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +23,22 @@ def shapes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "shapes"
     write_dataset(root, train=8, val=4, size=96)
     return root
+
+
+@pytest.fixture
+def mmpretrain() -> None:
+    """mmpretrain is imported, or the test skipped."""
+    import torch
+
+    if importlib.util.find_spec("mmpretrain") is None:
+        pytest.skip("mmpretrain is not installed: make test-slow brings it")
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        # Made for CUDA, beside a torch for the CPU: it fails for want of these two, which no classifier uses.
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+    importlib.import_module("mmpretrain")
 
 
 class Tool:

@@ -374,8 +374,8 @@ def write_folders(root: Path) -> None:
                 mmcv.imwrite(picture, str(root / split / name / f"{number}.png"))
 
 
+@pytest.mark.usefixtures("mmpretrain")
 def test_config_trains_in_mmpretrain(tmp_path):
-    pytest.importorskip("mmpretrain", reason="needs the extra 'classification'")
     from mmengine.runner import Runner
 
     write_folders(tmp_path / "data")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
@@ -31,7 +32,8 @@ class Trunk(BaseModule):
     """
 
     # What `init_cfg` may say of a checkpoint.
-    pretrained_options = ("checkpoint", "use_ema")
+    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema")
+    init_cfg: dict | list[dict] | None
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class Trunk(BaseModule):
 
         dim = self.arch.embed_dim
         if patch_embed == "conv":
-            self.patch_embed = ConvPatchEmbed(in_channels, dim, patch_size, self.norm_cfg)
+            self.patch_embed: ConvPatchEmbed | LinearPatchEmbed = ConvPatchEmbed(
+                in_channels, dim, patch_size, self.norm_cfg
+            )
         else:
             self.patch_embed = LinearPatchEmbed(in_channels, dim, patch_size)
         self.pos_embeder = PositionalEncoding(dim) if use_pos else None
@@ -223,7 +227,7 @@ class XCiT(Trunk):
         patch_size: int = 16,
         out_indices: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         if strides is not None:
             strides = _check_strides(strides)
@@ -302,7 +306,7 @@ def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...
     return indices
 
 
-def _fold(conv: nn.Conv2d | nn.ConvTranspose2d, norm: _BatchNorm) -> None:
+def _fold(conv: Any, norm: Any) -> None:
     """Make a convolution do the BatchNorm that follows it."""
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     bias = 0 if conv.bias is None else conv.bias

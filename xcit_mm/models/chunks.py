@@ -1,6 +1,7 @@
 """Inference in chunks: wide intermediate maps of a high-resolution image never stand in memory whole."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, hal
     length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // positions)
     if total <= length:
         return function(x)
-    out = None
+    out: Any = None
     for start in range(0, total, length):
         count = min(length, total - start)
         before, after = min(halo, start), min(halo, total - start - count)

@@ -1,6 +1,7 @@
 """The XCiT classifier: the trunk, class attention and a linear head."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from mmengine.registry import MODELS
@@ -59,7 +60,7 @@ class XCiTClassifier(Trunk):
         as_tuple: bool = False,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
@@ -81,7 +82,7 @@ class XCiTClassifier(Trunk):
         self.cls_attn_blocks.apply(init_linear)
         self.head.apply(init_linear)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # logits, not maps
         """Logits, or without a head the CLS token; raises as `Trunk.forward`."""
         cls, _ = self.forward_features(x)
         out = self.head(cls)
@@ -103,7 +104,8 @@ class XCiTClassifier(Trunk):
         """
         tokens, size = self._with_cls_token(x)
         maps = []
-        for block in self.cls_attn_blocks:
+        blocks: list[Any] = list(self.cls_attn_blocks)
+        for block in blocks:
             attention = block.attn.attention(block.norm1(tokens))
             maps.append(attention[:, :, 1:].unflatten(2, size))
             tokens = block(tokens)

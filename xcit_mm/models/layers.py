@@ -4,15 +4,23 @@ import math
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
-from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
 from .attention import XCA, ClassAttention
 from .chunks import in_chunks, is_traced
+from .norms import build_norm
 from .recompute import recompute
 
-__all__ = ["LPI", "MLP", "Block", "ClassAttentionBlock", "ConvPatchEmbed", "LinearPatchEmbed", "PositionalEncoding"]
+__all__ = [
+    "LPI",
+    "MLP",
+    "Block",
+    "ClassAttentionBlock",
+    "ConvPatchEmbed",
+    "DropPath",
+    "LinearPatchEmbed",
+    "PositionalEncoding",
+]
 
 
 class ConvPatchEmbed(nn.Module):
@@ -40,7 +48,7 @@ class ConvPatchEmbed(nn.Module):
             self.proj.append(
                 nn.Sequential(
                     nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False),
-                    build_norm_layer(norm_cfg, channels)[1],
+                    build_norm(norm_cfg, channels),
                 )
             )
             if channels == embed_dim:
@@ -116,7 +124,7 @@ class LPI(nn.Module):
         super().__init__()
         # mmcv's fuse_conv_bn goes by the order of registration and would fold a BatchNorm that comes
         # after conv1 into it, past the GELU between them.
-        self.bn = build_norm_layer(norm_cfg, dim)[1]
+        self.bn = build_norm(norm_cfg, dim)
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.act = nn.GELU()
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
@@ -149,6 +157,24 @@ class MLP(nn.Module):
     def _project(self, hidden: Tensor) -> Tensor:
         # Recomputed up to the input of fc2: the second product is not done again.
         return self.drop(self.fc2(self.drop(self.act(hidden))))
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training a sample's branch is left out at a rate, and enlarged by 1 / (1 - rate) where kept.
+
+    Shape: (B, ...) -> (B, ...).
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        drawn = torch.rand((len(x), *[1] * (x.dim() - 1)), dtype=x.dtype, device=x.device)
+        kept = (drawn + (1 - self.rate)).floor()
+        return x.div(1 - self.rate) * kept
 
 
 class Block(nn.Module):

@@ -30,7 +30,7 @@ def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContex
 
 @contextmanager
 def _frozen_statistics(module: nn.Module) -> Iterator[None]:
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms: list[Any] = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()

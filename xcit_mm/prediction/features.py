@@ -72,7 +72,8 @@ def extract(
     paths = find_images(folder)
     device = next(model.parameters()).device
     loader = DataLoader(_Images(paths, size), batch_size, num_workers=workers, collate_fn=list)
-    kept, failed, collected = [], [], {name: [] for name in (*DESCRIPTORS, "patches")}
+    kept, failed = [], []
+    collected: dict[str, list[np.ndarray]] = {name: [] for name in (*DESCRIPTORS, "patches")}
     progress = ProgressBar(len(paths))
     for batch in loader:
         for number, image in batch:
@@ -139,8 +140,8 @@ def nearest(queries: np.ndarray, gallery: np.ndarray, count: int) -> tuple[np.nd
     """
     if not 1 <= count <= len(gallery):
         raise ValueError(f"{count} neighbours of {len(gallery)} images: must be 1 to {len(gallery)}")
-    gallery = F.normalize(torch.from_numpy(gallery), dim=1)
-    found = [(F.normalize(part, dim=1) @ gallery.T).topk(count) for part in torch.from_numpy(queries).split(1024)]
+    candidates = F.normalize(torch.from_numpy(gallery), dim=1)
+    found = [(F.normalize(part, dim=1) @ candidates.T).topk(count) for part in torch.from_numpy(queries).split(1024)]
     return torch.cat([one.indices for one in found]).numpy(), torch.cat([one.values for one in found]).numpy()
 
 

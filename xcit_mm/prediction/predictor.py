@@ -1,5 +1,7 @@
 """Trained detectors and segmentors on images, with predictions as pictures and files that other tools read."""
 
+from typing import Any
+
 import cv2
 import numpy as np
 import torch
@@ -46,7 +48,7 @@ class Predictor:
     ) -> None:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-        self.tile, self.overlap = tile, tile // 4 if tile and overlap is None else overlap
+        self.tile, self.overlap = tile, tile // 4 if tile and overlap is None else overlap or 0
         if tile is not None:
             check_tile(tile, self.overlap)
         cfg = read_config(config, [])
@@ -54,7 +56,7 @@ class Predictor:
         check_backbone(cfg)
         self.is_detector = cfg.get("default_scope") == "mmdet"
         inferencer = _inferencer_class(cfg)
-        model = model_from_config(cfg, checkpoint)
+        model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
         given = tested_metainfo(cfg)
         model.dataset_meta = self.metainfo = dict(given, palette=given.get("palette", "random"))

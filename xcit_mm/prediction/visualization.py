@@ -72,7 +72,7 @@ def capture_activations(backbone: Trunk, run: Callable[[], Any], blocks: Sequenc
         return lambda module, args, out: seen.update({key: out})
 
     is_classifier = isinstance(backbone, XCiTClassifier)
-    attentions = {number: backbone.blocks[number].attn for number in blocks}
+    attentions: dict[int, Any] = {number: backbone.blocks[number].attn for number in blocks}
     class_attentions = [block.attn for block in backbone.cls_attn_blocks] if is_classifier else []
     hooks = [
         backbone.register_forward_pre_hook(keep_input("image")),
@@ -175,7 +175,7 @@ def _overlays(attention: Tensor, picture: Tensor) -> np.ndarray:
     heat = F.interpolate(attention[None].float(), grey.shape[2:], mode="bilinear")[0]
     low, high = heat.amin(dim=(1, 2), keepdim=True), heat.amax(dim=(1, 2), keepdim=True)
     heat = (heat - low) / (high - low).clamp(min=1e-12)
-    colours = torch.from_numpy(colormaps["inferno"](heat)[..., :3])
+    colours = torch.from_numpy(np.asarray(colormaps["inferno"](heat))[..., :3])
     lines = 1 if len(attention) <= 8 else 2
     return np.nan_to_num(_side_by_side(0.6 * colours + 0.4 * grey[0, 0, ..., None], lines), nan=1.0)
 

@@ -43,7 +43,7 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
             yield from leaf_datasets(one)
 
 
-def dataset_class(dataset: dict) -> type:
+def dataset_class(dataset: dict) -> type[Any]:
     """The class of a data set's config.
 
     Raises:

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from mmengine.config import Config
@@ -31,7 +32,7 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     if cfg.get("default_scope") == "mmpretrain":
         yield note("mmpretrain takes classes from its data: not compared with the head's")
         return
-    given = {}
+    given: dict[tuple[str, ...], str] = {}
     for split in SPLITS:
         for dataset in data_sets(cfg, split):
             classes = metainfo(dataset).get("classes")
@@ -184,7 +185,7 @@ def _check_label_maps(split: str, dataset: dict, heads: Mapping[str, nn.Module])
     )
 
 
-def _check_labels(where: str, head: nn.Module, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
+def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
     beyond = [label for label in range(number, 256) if counts[label] and label != ignored]

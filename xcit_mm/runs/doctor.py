@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -66,7 +67,9 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
 
 def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
     """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
-    given = {f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()}
+    given: dict[str, Any] = {
+        f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()
+    }
     given = {name: label for name, label in given.items() if label is not None}
     if not given:
         return

@@ -69,7 +69,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     if library not in _LIBRARIES:
         raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
     package = importlib.util.find_spec(library)
-    if package is None:
+    if package is None or package.origin is None:
         raise ModuleNotFoundError(
             f"{config} needs {library}, which is not installed: pip install -r requirements/{_LIBRARIES[library]}.txt"
         )

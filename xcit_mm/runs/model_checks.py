@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import torch
@@ -40,7 +41,8 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     """Check number and width of the backbone's maps against the neck, and of the maps that heads get against these."""
-    source, widths = "the backbone", [model.backbone.arch.embed_dim] * len(model.backbone.out_indices)
+    backbone: Any = model.backbone
+    source, widths = "the backbone", [backbone.arch.embed_dim] * len(backbone.out_indices)
     neck = cfg.model.get("neck")
     if neck:
         given = neck.get("in_channels") if isinstance(neck, dict) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.config import Config
@@ -66,7 +66,9 @@ class NonFiniteHook(Hook):
         """All that the forward pass starts from: references, but for the buffers, which it changes."""
         if model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            self._start = dict(args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state())
+            self._start: dict[str, Any] = dict(
+                args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state()
+            )
 
     def _look_at_losses(self, model: nn.Module, args: tuple, output: Any) -> None:
         if model.training:
@@ -203,7 +205,7 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
 def _total_loss(losses: Any) -> Tensor:
     """Sum of everything that mmengine's parse_losses would sum."""
     given = [value for key, value in losses.items() if "loss" in key]
-    return sum(tensor.float().mean() for tensor in _tensors(given))
+    return cast(Tensor, sum(tensor.float().mean() for tensor in _tensors(given)))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -144,7 +144,8 @@ class ResumableCheckpointHook(CheckpointHook):
         self._before_validation = get_random_state()
 
     def after_val(self, runner: Runner) -> None:
-        state, self._before_validation = self._before_validation, None
+        state: Any = self._before_validation
+        self._before_validation = None
         set_random_state(state)
 
 

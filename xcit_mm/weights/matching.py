@@ -1,6 +1,7 @@
 """Matching of a file to a model: it fills the model, or an error says why not."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -65,11 +66,12 @@ def match_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -
     try:
         weights = recognise(checkpoint)
         alone = not any(key in weights.trunk for key in model.state_dict())
-        if weights.task not in _DENSE and not _is_classifier(model.backbone) and alone:
+        backbone: Any = model.backbone
+        if weights.task not in _DENSE and not _is_classifier(backbone) and alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        matched = match_trunk(model.backbone, weights, strict_heads)
+        matched = match_trunk(backbone, weights, strict_heads)
         # A head left as it is has the model's own values, since mmengine loads what is there.
-        state = {f"backbone.{key}": value for key, value in (model.backbone.state_dict() | matched).items()}
+        state = {f"backbone.{key}": value for key, value in (backbone.state_dict() | matched).items()}
         return state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
         raise ValueError(f"the checkpoint does not fit the model: {error}") from None
@@ -93,7 +95,7 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     return given
 
 
-def match_trunk(backbone: nn.Module, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
+def match_trunk(backbone: Any, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
     """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
 
     Args: see `load_pretrained`.

@@ -100,7 +100,10 @@ for _package in ("numpy.core.multiarray", "numpy._core.multiarray"):
 _STATEFUL = (HistoryBuffer, Namespace, collections.OrderedDict, np.ndarray)
 
 
-class Unpickler(pickle._Unpickler):
+_PurePython: Any = pickle._Unpickler  # whose stack its type stubs leave out
+
+
+class Unpickler(_PurePython):
     """Reads what `_ADMITTED` names and plain Python values.
 
     It builds on Python's own `pickle._Unpickler`, since the C one cannot be told which objects may
@@ -112,7 +115,7 @@ class Unpickler(pickle._Unpickler):
         storages: Keys of the storages that the pickle refers to.
     """
 
-    storage_bytes: ClassVar[Callable[[str], int]]
+    storage_bytes: "ClassVar[staticmethod[[str], int]]"
     storages: ClassVar[set[str]]
     dispatch: ClassVar[dict] = dict(pickle._Unpickler.dispatch)
 
@@ -179,7 +182,7 @@ def pickle_module(storage_bytes: Callable[[str], int]) -> types.ModuleType:
 
     Its `storages` are then the keys that the file refers to, its `loaded` what came beside the content.
     """
-    module = types.ModuleType("safe_pickle")
+    module: Any = types.ModuleType("safe_pickle")
     module.storages, module.loaded = set(), []
     attributes = {"storage_bytes": staticmethod(storage_bytes), "storages": module.storages}
     module.Unpickler = type("Unpickler", (Unpickler,), attributes)
