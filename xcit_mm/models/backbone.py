@@ -173,7 +173,10 @@ class Trunk(BaseModule):
         x = self.pos_drop(x)
         maps = []
         for index, block in enumerate(self.blocks):
-            x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
+            if self.with_cp:
+                x = recompute(block, block, x, height, width, when_compiled=True)
+            else:
+                x = block(x, height, width)
             if index in self.out_indices:
                 maps.append(x.transpose(1, 2).view(x.shape[0], x.shape[2], height, width))
         return tuple(maps)

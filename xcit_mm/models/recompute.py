@@ -13,14 +13,21 @@ from torch.utils.checkpoint import checkpoint
 __all__ = ["recompute"]
 
 
-def recompute(module: nn.Module, function: Callable[..., Tensor], *args: Any) -> Tensor:
+def recompute(module: nn.Module, function: Callable[..., Tensor], *args: Any, when_compiled: bool = False) -> Tensor:
     """`function(*args)`, keeping only `args` for the backward pass, which calls the function again.
 
-    BatchNorm in `module`, to which the function belongs, counts the batch once. torch.compile
-    decides for itself what to keep, so the function is called plainly there.
+    Args:
+        module: What the function belongs to; its BatchNorm counts the batch once.
+        function: What is computed again.
+        *args: Its arguments.
+        when_compiled: Whether under torch.compile too, which otherwise decides for itself what to keep.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    compiling = torch.compiler.is_compiling()
+    if not torch.is_grad_enabled() or (compiling and not when_compiled):
         return function(*args)
+    if compiling:
+        # Running statistics are outputs of the compiled forward pass, which the backward pass does not write again.
+        return checkpoint(function, *args, use_reentrant=False)
     return checkpoint(function, *args, use_reentrant=False, context_fn=partial(_contexts, module))
 
 
