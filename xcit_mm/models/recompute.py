@@ -1,7 +1,7 @@
 """Trading time for memory in training: what is cheap is computed again in the backward pass instead of kept."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,17 +32,21 @@ def recompute(module: nn.Module, function: Callable[..., Tensor], *args: Any, wh
 
 
 def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    return nullcontext(), _frozen_statistics(module)
+    return nullcontext(), _FrozenStatistics(module)
 
 
-@contextmanager
-def _frozen_statistics(module: nn.Module) -> Iterator[None]:
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()
-    try:
-        yield
-    finally:
-        for norm, (momentum, count) in zip(norms, kept, strict=True):
+class _FrozenStatistics(AbstractContextManager):
+    """BatchNorm in it normalises by the batch and counts nothing. Entered again for every order of derivatives."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self.kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, norm.num_batches_tracked.clone()
+
+    def __exit__(self, *_: object) -> None:
+        for norm, momentum, count in self.kept:
             norm.momentum, norm.num_batches_tracked = momentum, count
