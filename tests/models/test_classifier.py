@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, fill, image, parameter
+from golden import GOLDEN, PICO, fill, image, parameter
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS, SHARED
@@ -20,7 +20,6 @@ from xcit_mm.weights.layouts import export, recognise
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
-PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the golden checkpoints' architecture
 BN = dict(type="BN")
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
 CHECKPOINTS = SHARED / "golden" / "checkpoints"

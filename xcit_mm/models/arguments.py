@@ -40,7 +40,7 @@ def _arguments(model: type[BaseModule]) -> set[str]:
     """Names of the arguments of a class and of those base classes to which it hands on what it does not know."""
     classes = takewhile(lambda base: base is not BaseModule, model.__mro__)
     parameters = [p for base in classes for p in inspect.signature(base.__init__).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"}
+    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
 
 
 def check_choices(patch_size: int, patch_embed: str) -> None:
