@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import textbook
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, fill, image, parameter
+from golden import GOLDEN, PICO, fill, image, parameter
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS, SHARED
@@ -20,7 +21,6 @@ from xcit_mm.weights.layouts import export, recognise
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
-PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the golden checkpoints' architecture
 BN = dict(type="BN")
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
 CHECKPOINTS = SHARED / "golden" / "checkpoints"
@@ -209,25 +209,12 @@ class TestWholeModels:
         assert torch.equal(state["backbone.norm.weight"], official(16)["norm.weight"])
 
 
-class Textbook(ClassAttention):
-    """Class attention as CaiT writes it, with keys and values of all tokens."""
-
-    def attention(self, x: Tensor) -> Tensor:
-        q, k, _ = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return (q[:, :, :1] @ k.transpose(2, 3) / k.shape[3] ** 0.5).softmax(dim=-1).squeeze(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)[2]
-        out = self.attn_drop(self.attention(x)).unsqueeze(2) @ v
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
-
-
 class TestClassAttention:
     @pytest.mark.parametrize("attn_drop", [0.0, 0.5])
     def test_is_the_textbook_s_with_its_gradients(self, attn_drop):
         x = torch.randn(2, 30, 24, dtype=torch.float64, requires_grad=True)
         results = []
-        for kind in (ClassAttention, Textbook):
+        for kind in (ClassAttention, textbook.ClassAttention):
             torch.manual_seed(0)
             module = kind(24, 3, attn_drop=attn_drop).double().train()
             nn.init.normal_(module.qkv.weight)
@@ -241,7 +228,7 @@ class TestClassAttention:
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precision_is_as_good_as_the_textbook_s(self, dtype):
-        x, modules = torch.randn(2, 500, 64), [ClassAttention(64, 4), Textbook(64, 4)]
+        x, modules = torch.randn(2, 500, 64), [ClassAttention(64, 4), textbook.ClassAttention(64, 4)]
         modules[1].load_state_dict(modules[0].state_dict())
         with torch.no_grad():
             exact = modules[1](x)
@@ -278,7 +265,7 @@ class TestForward:
         model(x)
         maps = model.attention_maps(x)
         for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
-            block.attn.__class__ = Textbook
+            block.attn.__class__ = textbook.ClassAttention
             weights = block.attn.attention(seen[index])
             torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
             for row, column in [(0, 0), (0, 5), (2, 1), (3, 5)]:

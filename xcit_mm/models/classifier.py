@@ -8,6 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
+from .arguments import check_names
 from .backbone import Trunk, init_linear
 from .layers import ClassAttentionBlock
 
@@ -47,10 +48,12 @@ class XCiTClassifier(Trunk):
             `drop_path_rate` acts in the blocks only.
 
     Raises:
+        TypeError: If there is no such argument.
         ValueError: If an argument has a value other than these.
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
+    fixed_arguments = ("out_indices",)
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class XCiTClassifier(Trunk):
         attn_drop_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
+        check_names(type(self), kwargs)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         last = resolve_arch(arch).depth - 1

@@ -131,7 +131,7 @@ class LPI(nn.Module):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # Two 3x3 convolutions: each row depends on two to each side.
-        return in_chunks(self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
+        return in_chunks(self, self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
 
     def _interact_rows(self, x: Tensor) -> Tensor:
         # (B, rows, width, C) is a channels-last map already: the permutations copy nothing.
@@ -222,7 +222,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         x = _add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
         x = _add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
-        return in_chunks(self._mix_channels, x)
+        return in_chunks(self, self._mix_channels, x)
 
     def _mix_channels(self, x: Tensor) -> Tensor:
         return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
@@ -277,6 +277,8 @@ class ClassAttentionBlock(nn.Module):
 
 
 def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
-    """x + gamma * branch; takes the memory of `branch` when inferring."""
-    inferring = not (torch.is_grad_enabled() or is_traced()) and branch.dtype == x.dtype
-    return torch.addcmul(x, gamma, branch, out=branch if inferring else None)
+    """x + gamma * branch; takes the memory of `branch` when inferring, if the sum is of its type."""
+    inferring = not (torch.is_grad_enabled() or is_traced())
+    # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
+    reuse = inferring and x.dtype == gamma.dtype == branch.dtype
+    return torch.addcmul(x, gamma, branch, out=branch if reuse else None)

@@ -26,7 +26,7 @@ class Upsample2x(nn.ConvTranspose2d):
         super().__init__(channels, channels, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # there is one output size
-        return in_chunks(self._split_cells, x, dim=2)
+        return in_chunks(self, self._split_cells, x, dim=2)
 
     def _split_cells(self, x: Tensor) -> Tensor:
         weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
