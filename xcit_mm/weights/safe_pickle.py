@@ -38,10 +38,17 @@ class Storage(NamedTuple):
     count: int
 
 
+def _name(value: Any) -> str:
+    """What to call a value of a file in an error. Its `repr` could take forever, and may load more of torch."""
+    return repr(value) if isinstance(value, str) else getattr(value, "__name__", f"a {type(value).__name__}")
+
+
 def _history_method(owner: type, name: str) -> str:
     """What a file gets for `builtins.getattr`: the name of a statistic of `HistoryBuffer`."""
-    if owner is not HistoryBuffer or name not in ("min", "max", "mean", "current"):
-        raise pickle.UnpicklingError(f"the file asks for attribute {name!r} of {owner!r}: it is not a plain checkpoint")
+    if owner is not HistoryBuffer or not isinstance(name, str) or name not in ("min", "max", "mean", "current"):
+        raise pickle.UnpicklingError(
+            f"the file asks for attribute {_name(name)} of {_name(owner)}: it is not a plain checkpoint"
+        )
     return name
 
 
@@ -196,8 +203,9 @@ class Unpickler(pickle._Unpickler):
         """
         # Python 2's name for builtins, which protocol 2 pickles keep.
         module = "builtins" if module == "__builtin__" else module
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
+        # Not by getattr, which imports modules that torch loads when asked for.
+        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
+            return vars(torch)[name]
         for admitted in (self._called, _MADE, _NAMED):
             if (module, name) in admitted:
                 return admitted[module, name]
@@ -210,7 +218,7 @@ class Unpickler(pickle._Unpickler):
         _, dtype, key, location, count, *view = pid
         kinds = zip((dtype, key, location, count), (torch.dtype, str, str, int), strict=True)
         if not all(isinstance(value, kind) for value, kind in kinds) or count < 0 or view not in ([], [None]):
-            raise pickle.UnpicklingError(f"its storage {key!r} is not described as torch does")
+            raise pickle.UnpicklingError(f"its storage {_name(key)} is not described as torch does")
         return Storage(self._storage(key, count, dtype.itemsize, location), dtype, count)
 
     def _tensor(self, storage: Storage, offset: int, size: tuple, stride: tuple, *rest: Any) -> torch.Tensor:
@@ -230,13 +238,13 @@ class Unpickler(pickle._Unpickler):
     def load_reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack[-1]
         if not any(function is admitted for admitted in self._called.values()):
-            raise pickle.UnpicklingError(f"it calls {function!r}: do not trust it")
+            raise pickle.UnpicklingError(f"it calls {_name(function)}: do not trust it")
         self.stack[-1] = function(*arguments)
 
     def load_newobj(self) -> None:
         arguments, kind = self.stack.pop(), self.stack[-1]
         if not any(kind is admitted for admitted in _MADE.values()) or arguments != ():
-            raise pickle.UnpicklingError(f"it makes a {kind!r} of {len(arguments)} arguments: do not trust it")
+            raise pickle.UnpicklingError(f"it makes an object of {_name(kind)}: do not trust it")
         self.stack[-1] = kind()
 
     def load_build(self) -> None:
@@ -245,16 +253,16 @@ class Unpickler(pickle._Unpickler):
             target.__setstate__(state)
         elif isinstance(target, np.dtype):  # whose state says what its name has said
             if state[1] not in ("<", "|", "=") or state[2:5] != (None, None, None):
-                raise pickle.UnpicklingError(f"it holds an array of an unusual dtype {state!r}")
+                raise pickle.UnpicklingError(f"it holds an array of an unusual {target}")
         elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
-            raise pickle.UnpicklingError(f"it changes the state of {target!r}: do not trust it")
+            raise pickle.UnpicklingError(f"it changes the state of {_name(target)}: do not trust it")
         else:
             # One of the file's own would replace the statistics of all: mmengine keeps them in the class.
             state.pop("statistics_methods", None)
             foreign = state.keys() - _attributes(target, state)
             if foreign:
                 raise pickle.UnpicklingError(
-                    f"it gives a {type(target).__name__} the attribute {min(foreign)!r}: do not trust it"
+                    f"it gives a {type(target).__name__} the attribute {_name(min(foreign))}: do not trust it"
                 )
             vars(target).update(state)
 
