@@ -10,6 +10,7 @@ import collections
 import math
 import pickle
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -40,7 +41,9 @@ class Storage(NamedTuple):
 
 def _name(value: Any) -> str:
     """What to call a value of a file in an error. Its `repr` could take forever, and may load more of torch."""
-    return repr(value) if isinstance(value, str) else getattr(value, "__name__", f"a {type(value).__name__}")
+    if isinstance(value, str):
+        return repr(value)
+    return value.__name__ if isinstance(value, type | FunctionType) else f"a {type(value).__name__}"
 
 
 def _history_method(owner: type, name: str) -> str:
