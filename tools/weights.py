@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from mmengine.runner import CheckpointLoader
+from quiet_pipe import quiet_pipe
 
 import xcit_mm  # noqa: F401  registers the readers
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
@@ -95,7 +96,8 @@ def main() -> None:
     command.set_defaults(run=fetch_name)
     args = parser.parse_args()
     try:
-        args.run(args)
+        with quiet_pipe():
+            args.run(args)
     except (ValueError, OSError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
 
