@@ -11,12 +11,14 @@ import subprocess
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from golden import GOLDEN, deviation, fill, image, parameter
 from mmengine.logging import HistoryBuffer
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import BaseLoop
 from paths import CONFIGS, SHARED
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -410,10 +412,11 @@ def build_segmentor(num_classes: int) -> nn.Module:
 
 class TestWholeModels:
     def load(self, model: nn.Module, checkpoint: dict, **kwargs) -> None:
-        """As mmengine's Runner does it."""
+        """As mmengine's Runner does it where training begins."""
         from mmengine.runner.checkpoint import _load_checkpoint_to_model
 
-        StrictLoadHook(**kwargs).after_load_checkpoint(SimpleNamespace(model=model), checkpoint)
+        runner = SimpleNamespace(model=model, _train_loop=Mock(spec=BaseLoop), _resume=False)
+        StrictLoadHook(**kwargs).after_load_checkpoint(runner, checkpoint)
         _load_checkpoint_to_model(model, checkpoint)
 
     def test_fills_everything(self):
