@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from xcit_mm import StrictLoadHook, XCiT
 from xcit_mm.weights.layouts import export, recognise
-from xcit_mm.weights.matching import load_pretrained
+from xcit_mm.weights.matching import load_pretrained, match_model
 from xcit_mm.weights.published import PUBLISHED, fetch
 from xcit_mm.weights.reader import load_from_file, load_from_url
 
@@ -447,6 +447,9 @@ class TestWholeModels:
         state = build_segmentor(7).state_dict()
         with pytest.raises(ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"):
             self.load(build_segmentor(5), dict(state_dict=state))
+        # Where a model is used, or resumed, the heads are needed as well.
+        with pytest.raises(ValueError, match=r"\(other classes\? take the config that it was trained with\)$"):
+            match_model(build_segmentor(5), dict(state_dict=state))
         target = build_segmentor(5)
         before = target.decode_head.conv_seg.weight.clone()
         self.load(target, dict(state_dict=dict(state)), strict_heads=False)

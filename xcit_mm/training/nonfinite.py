@@ -79,7 +79,8 @@ class NonFiniteHook(Hook):
             return  # a fused optimizer under a loss scaler, which has told it to leave the step out
         self._checked = True
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+        # The largest value: a sum of squares may overflow where no gradient does.
+        norms = torch.stack([torch.linalg.vector_norm(g, ord=torch.inf) for g in gradients if g.numel()])
         if not _everywhere(self._finite_loss & norms.isfinite().all()):
             self._act()
             optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
@@ -197,8 +198,9 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
     if found:
         return found
     with torch.enable_grad():
-        loss, order, bad = _forward(model, args, kwargs)
-        found = _of_all_processes(bad)
+        loss, order, origin = _forward(model, args, kwargs)
+        wrong_loss = "" if loss.isfinite() else f"the loss is {loss.item()}, first in the output of {origin}"
+        found = _of_all_processes(wrong_loss)
         if found:
             return found
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -224,27 +226,27 @@ def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
 
 
 def _forward(model: nn.Module, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
-    """The loss, the modules in the order of their outputs, and what is wrong with the first that is not finite."""
+    """The loss, the modules in the order of their outputs, and the first whose output is not finite."""
     order: list[str] = []
     bad: list[str] = []
 
     def look(name: str, module: nn.Module, output: Any) -> None:
         order.append(name)
         if not bad and not _is_finite(output):
-            bad.append(f"first in the output of {name or 'the model'} ({type(module).__name__})")
+            bad.append(f"{name} ({type(module).__name__})")
 
     handles = [
         module.register_forward_hook(lambda module, _, output, name=name: look(name, module, output))
         for name, module in model.named_modules()
+        if name
     ]
     try:
         loss, _ = model.parse_losses(model(*args, **kwargs))
     finally:
         for handle in handles:
             handle.remove()  # the backward pass may call modules again, to recompute
-    if not bad and loss.isfinite():
-        return loss, order, ""
-    return loss, order, f"the loss is {loss.item()}, {bad[0] if bad else 'and all outputs are finite'}"
+    # Of the model itself only the loss counts: accuracies beside it may be anything.
+    return loss, [*order, ""], bad[0] if bad else f"the model ({type(model).__name__})"
 
 
 def _first_gradient(loss: Tensor, wrong: list[str], order: list[str]) -> str:

@@ -43,7 +43,7 @@ def write_snapshot(content: Mapping[str, Any], path: str | Path) -> None:
         OSError: If it cannot be written.
     """
     buffer = io.BytesIO()
-    torch.save(pack(content), buffer)
+    torch.save(pack(content), buffer, pickle_protocol=4)  # older ones call bytes() for an empty array
     AtomicBackend().put(buffer.getvalue(), path)
 
 
