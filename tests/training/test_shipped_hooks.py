@@ -1,13 +1,23 @@
 """Every shipped config has what the README promises for long runs."""
 
+import functools
 import runpy
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from mmengine.config import utils as config_utils
 from paths import CONFIGS
 
 SHIPPED = sorted(path for path in CONFIGS.glob("*/*.py") if path.parent.name != "_base_")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def metafiles_read_once():
+    """mmengine reads all metafiles of a library for every base of a config, which takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config_utils, "load", functools.cache(config_utils.load))
+        yield
 
 
 def hooks_of(path: Path) -> tuple[list[dict], dict]:
