@@ -2,12 +2,14 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from golden import GOLDEN, deviation, fill, image, keys
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import BaseLoop
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from paths import CONFIGS
 from torch import nn
@@ -15,7 +17,7 @@ from weight_files import DENSE_KEYS, KEYS, MINI, PICO, official, path_of, source
 
 from xcit_mm import StrictLoadHook, XCiT
 from xcit_mm.weights.layouts import export, recognise
-from xcit_mm.weights.matching import load_pretrained
+from xcit_mm.weights.matching import load_pretrained, match_model
 from xcit_mm.weights.reader import load_from_file
 
 
@@ -216,8 +218,9 @@ def build_small(task: str, patch_size: int) -> nn.Module:
 
 class TestWholeModels:
     def load(self, model: nn.Module, checkpoint: dict, **kwargs) -> None:
-        """As mmengine's Runner does it."""
-        StrictLoadHook(**kwargs).after_load_checkpoint(SimpleNamespace(model=model), checkpoint)
+        """As mmengine's Runner does it where training begins."""
+        runner = SimpleNamespace(model=model, _train_loop=Mock(spec=BaseLoop), _resume=False)
+        StrictLoadHook(**kwargs).after_load_checkpoint(runner, checkpoint)
         _load_checkpoint_to_model(model, checkpoint)
 
     def test_fills_everything(self):
@@ -248,6 +251,9 @@ class TestWholeModels:
         state = build_segmentor(7).state_dict()
         with pytest.raises(ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"):
             self.load(build_segmentor(5), dict(state_dict=state))
+        # Where a model is used, or resumed, the heads are needed as well.
+        with pytest.raises(ValueError, match=r"\(other classes\? take the config that it was trained with\)$"):
+            match_model(build_segmentor(5), dict(state_dict=state))
         target = build_segmentor(5)
         before = target.decode_head.conv_seg.weight.clone()
         self.load(target, dict(state_dict=dict(state)), strict_heads=False)

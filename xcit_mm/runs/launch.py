@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from ..weights.matching import CheckpointMismatch
 from .configs import read_config
 from .preflight import check_backbone, check_checkpoint, check_data, check_resume
 
@@ -45,7 +46,10 @@ def run_tool(tool: str, argv: list[str]) -> None:
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     sys.argv = [str(script), *argv]
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except CheckpointMismatch as error:
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def _with_seed(argv: list[str], cfg: Config, seed: int | None) -> list[str]:

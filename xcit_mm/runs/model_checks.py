@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from ..weights.layouts import recognise
-from ..weights.matching import match_model, match_trunk
+from ..weights.matching import HeadMismatch, match_model, match_trunk
 from ..weights.published import folder, local_path
 from ..weights.reader import load_from_file
 from .findings import Finding, fail, note, ok
@@ -106,7 +106,10 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
         else:
             match_trunk(model.backbone, recognise(content, use_ema))
     except ValueError as error:
-        yield fail(f"{option} {name} does not fit: {error}", "take the model's own weights, or correct the model")
+        fix = "take the model's own weights, or correct the model"
+        if isinstance(error, HeadMismatch):
+            fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
+        yield fail(f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} is there and fits")
 
 
