@@ -1,6 +1,5 @@
 """The doctor: what is wrong with a training run, or worth knowing, told before the run has cost anything."""
 
-import functools
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from mmengine.registry import init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .coco_json import read_coco
 from .configs import evaluators, read_config
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
@@ -51,10 +49,9 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     heads = class_heads(model)
     batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    read = functools.cache(read_coco)
     yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
     for split in SPLITS:
-        yield from guard(check_data_sets(cfg, split, heads, read), f"correct the {split} data set")
+        yield from guard(check_data_sets(cfg, split, heads), f"correct the {split} data set")
     yield from guard(_check_ignored_labels(cfg, heads), "correct ignore_index")
     if isinstance(getattr(model, "backbone", None), XCiT):
         yield from guard(check_channels(cfg, model), "correct neck and heads")
