@@ -1,23 +1,21 @@
 """Checks of data sets in COCO's format: what mmdet makes of the json, and what no right json holds."""
 
+import contextlib
+import gc
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 
-import numpy as np
 from mmengine.config import Config
 
+from .box_checks import FEW, check_boxes
 from .coco_json import Coco, load_instances
 from .configs import evaluators, metainfo
 from .findings import Finding, fail, few, note, ok
 from .image_checks import check_images, pipeline_step
 
 __all__ = ["check_coco"]
-
-SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
-FEW = 0.05  # share of the annotations that may be wrong in a data set that is otherwise right
-MANY = 20  # annotations, of which all being alike is no chance
 
 # Why mmdet drops annotations, without a word. The first two no right json has.
 NO_IMAGE = "have an image_id that no image has"
@@ -48,6 +46,21 @@ def check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coc
     Args:
         read: `read_coco`, which may remember files.
     """
+    with _no_garbage():
+        yield from _check_coco(cfg, split, dataset, read)
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Do not look for garbage: among the millions of objects of a json there is none, and the search takes seconds."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
     root = dataset.get("data_root") or ""
     path = os.path.join(root, dataset["ann_file"])
     coco = read(path)
@@ -149,7 +162,7 @@ def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterat
         yield note(f"{split}: {path} has no objects of {few(missing)}", "annotate some, or leave out the classes")
     kept = [one for one, why in zip(coco["annotations"], reasons, strict=True) if not why and not one.get("iscrowd")]
     if kept:
-        yield from _check_boxes(split, path, kept, coco["images"])
+        yield from check_boxes(split, path, kept, coco["images"])
     yield ok(
         f"{split}: {len(loaded)} of {len(coco['images'])} images are used, with {objects.total()} objects"
         + (f" and {len(instances) - objects.total()} crowds" if objects.total() < len(instances) else "")
@@ -201,61 +214,3 @@ def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) ->
         yield fail(text, fix)
     else:
         yield note(text, fix)
-
-
-def _check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequence[dict]) -> Iterator[Finding]:
-    """Check boxes against their images, areas and polygons; of several faults, which may have one cause, the first."""
-    number = len(annotations)
-    by_id = {image["id"]: (image["width"], image["height"]) for image in images}
-    sizes = np.array([by_id[one["image_id"]] for one in annotations], float)
-    boxes = np.array([one["bbox"] for one in annotations], float)
-    starts, extents = boxes[:, :2], boxes[:, 2:]
-    ends = starts + extents
-
-    beyond = ((starts < -SLACK) | (ends > sizes + SLACK)).any(1).sum()
-    text = f"{split}: {beyond} of {number} boxes of {path} reach beyond their image"
-    if beyond > FEW * number:
-        corners = (extents > starts).all() and (extents <= sizes + SLACK).all()
-        wanted = "bbox=[x, y, width, height] in pixels of the image"
-        yield fail(text, f"{wanted}; these look like corners, [x1, y1, x2, y2]" if corners else wanted)
-        return
-    if beyond:
-        yield note(text, "cut them off at its border")
-
-    reach = (ends / sizes).max()
-    if number >= MANY and reach <= 0.5:
-        tell = fail if reach <= 0.25 else note
-        yield tell(
-            f"{split}: all {number} boxes of {path} lie in the upper left {reach:.0%} of width and height",
-            "bbox in pixels of the image as it is in the folder, if these are of another size",
-        )
-        return
-
-    outside = [
-        not (np.abs(np.subtract(point, start + extent / 2)) <= extent / 2 + SLACK).all()
-        for point, start, extent in zip(map(_first_point, annotations), starts, extents, strict=True)
-        if point
-    ]
-    if sum(outside) > FEW * number:
-        yield fail(
-            f"{split}: {sum(outside)} of {len(outside)} polygons of {path} do not begin in their box",
-            "bbox=[x, y, width, height] around the polygon, both in pixels of the image",
-        )
-        return
-
-    areas = np.array([one["area"] for one in annotations], float)
-    full = extents.prod(1)
-    (wrong,) = ((areas > 1.1 * full + 1) | (areas < 1e-4 * full)).nonzero()
-    if len(wrong) > FEW * number:
-        width, height = extents[wrong[0]]
-        yield fail(
-            f"{split}: {len(wrong)} of {number} areas of {path} do not fit their box, such as "
-            f"{areas[wrong[0]]:g} for {width:g}x{height:g}",
-            "area=width * height, or that of the mask, in pixels: by it the score tells small from large objects",
-        )
-
-
-def _first_point(annotation: dict) -> Sequence[float]:
-    """Where the polygons of an annotation begin; empty if it has none."""
-    polygons = annotation.get("segmentation")
-    return polygons[0][:2] if isinstance(polygons, list) and isinstance(polygons[0], list) else []

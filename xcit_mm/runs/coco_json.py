@@ -1,12 +1,10 @@
 """A COCO json, read for what can be wrong with it."""
 
 import contextlib
-import gc
 import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from mmengine.registry import DATASETS
@@ -30,19 +28,18 @@ def read_coco(path: str) -> Coco:
         FileNotFoundError: If there is none.
         ValueError: If it is not JSON, lacks one of the three or an id, or has an id twice.
     """
-    with _no_garbage():
-        try:
-            content = json.loads(_POLYGONS.sub(rb"[[\1]]", Path(path).read_bytes()))
-            ids = {kind: Counter(one["id"] for one in content[kind]) for kind in _KINDS}
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from None
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not in COCO's format: {reason(error)}") from None
-        for kind, counts in ids.items():
-            repeated = sum(counts.values()) - len(counts)
-            if repeated:
-                raise ValueError(f"{path} has {repeated} {kind} with the id of another one")
-        return {kind: content[kind] for kind in _KINDS}
+    try:
+        content = json.loads(_POLYGONS.sub(rb"[[\1]]", Path(path).read_bytes()))
+        ids = {kind: Counter(one["id"] for one in content[kind]) for kind in _KINDS}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not in COCO's format: {reason(error)}") from None
+    for kind, counts in ids.items():
+        repeated = sum(counts.values()) - len(counts)
+        if repeated:
+            raise ValueError(f"{path} has {repeated} {kind} with the id of another one")
+    return {kind: content[kind] for kind in _KINDS}
 
 
 def load_instances(dataset: dict, content: Coco) -> list[dict]:
@@ -62,17 +59,7 @@ def load_instances(dataset: dict, content: Coco) -> list[dict]:
             self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     reader = type(kind.__name__, (kind,), dict(COCOAPI=Parsed))
-    with _no_garbage(), contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
         return DATASETS.build(
             {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
         ).data_list
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Without looking for garbage: none of millions of new objects is, and the search takes seconds."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
