@@ -22,7 +22,7 @@ REBUILD_MMCV = f"pip cache remove mmcv && {REINSTALL}, which compiles it in sigh
 
 
 def version(package: str, least: str = "0") -> Callable[[], str]:
-    """A check that a package imports, which mmdet and mmseg do only beside an mmcv that suits them, and is new enough."""
+    """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them."""
 
     def check() -> str:
         found = importlib.import_module(package).__version__
@@ -89,18 +89,23 @@ CHECKS = (
 )
 
 
+def reason(error: Exception) -> str:
+    """An exception in one line; that of the package needs the package."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def findings(config: str | None) -> Iterator[str]:
     """The lines about the installation, then those about a config."""
     for check, fix in CHECKS:
         try:
             yield f"ok    {check()}"
         except Exception as error:  # any failure to import is this tool's to report
-            yield f"FAIL  {type(error).__name__}: {' '.join(str(error).split())} -- fix: {fix}"
+            yield f"FAIL  {reason(error)} -- fix: {fix}"
     if config:
         try:
             from xcit_mm.runs.doctor import diagnose
-        except Exception:  # told above
-            yield "note  the config was not looked at -- fix: see to the installation first"
+        except Exception as error:
+            yield f"FAIL  the config was not looked at: {reason(error)} -- fix: see to the installation first"
             return
         yield from map(str, diagnose(config, sys.argv[1:]))
 

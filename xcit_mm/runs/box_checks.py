@@ -102,7 +102,8 @@ def _polygons(boxes: Boxes) -> Finding | None:
 
 def _areas(boxes: Boxes) -> Finding | None:
     full = boxes.extents.prod(1)
-    wrong = (boxes.areas > 1.1 * full + 1) | (boxes.areas < 1e-4 * full)
+    relative = (boxes.areas <= 1) & (full > 4)
+    wrong = (boxes.areas > 1.1 * full + 1) | relative
     if wrong.mean() <= FEW:
         return None
     (width, height), area = boxes.extents[wrong][0], boxes.areas[wrong][0]

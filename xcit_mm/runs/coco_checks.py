@@ -18,16 +18,16 @@ from .image_checks import check_images, pipeline_step
 __all__ = ["check_coco"]
 
 # Why mmdet drops annotations, without a word. The first two no right json has.
-NO_IMAGE = "have an image_id that no image has"
-NO_CATEGORY = "have a category_id that no category has"
-THIN = "have boxes less than a pixel wide or high"
-NO_AREA = "have no area"
-OUTSIDE = "lie outside their image"
-ITSELF = "are left out by the data set's own class"
+NO_IMAGE = "with an image_id that no image has"
+NO_CATEGORY = "with a category_id that no category has"
+THIN = "with boxes less than a pixel wide or high"
+NO_AREA = "without area"
+OUTSIDE = "outside their image"
+ITSELF = "left out by the data set's own class"
 # What the config asks for, or a line of its own tells.
-NO_CLASS = "are of categories that are no classes"
-IGNORED = "are marked ignore"
-FILTERED = "are in images that filter_cfg leaves out"
+NO_CLASS = "of categories that are no classes"
+IGNORED = "marked ignore"
+FILTERED = "in images that filter_cfg leaves out"
 
 FIXES = {
     NO_IMAGE: "correct image_id, or remove them",
@@ -78,6 +78,11 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
                 f"{split}: images of {path} are not in the {split}_evaluator's {scored}",
                 f"--cfg-options {split}_evaluator.ann_file={path}",
             )
+    repeated = len(ids) - len({image["file_name"] for image in coco["images"]})
+    if repeated:
+        yield note(
+            f"{split}: {repeated} images of {path} have the file of another one", "one image a file, for all of it"
+        )
     folder = os.path.join(root, dataset["data_prefix"]["img"])
     images = [
         dict(img_path=os.path.join(folder, image["file_name"]), shape=(image["height"], image["width"]))
@@ -107,6 +112,9 @@ def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Fi
             f"{split}: {len(wrong)} annotations of {path} have a bbox such as {wrong[0]}",
             "bbox=[x, y, width, height], four numbers",
         )
+    flat = sum(bool(with_mask) and _is_flat(one.get("segmentation")) for one in coco["annotations"])
+    if flat:
+        yield fail(f"{split}: {flat} segmentations of {path} are no lists of polygons", "[[x1, y1, x2, y2, ...], ...]")
 
 
 def _is_box(bbox: Sequence) -> bool:
@@ -114,6 +122,10 @@ def _is_box(bbox: Sequence) -> bool:
         return len(bbox) == 4 and all(map(math.isfinite, bbox))
     except TypeError:
         return False
+
+
+def _is_flat(segmentation: object) -> bool:
+    return isinstance(segmentation, list) and bool(segmentation) and not isinstance(segmentation[0], list)
 
 
 def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
