@@ -68,8 +68,9 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     yield from lacking
     if any(finding.level == "FAIL" for finding in lacking):
         return
-    yield from _check_categories(split, coco, list(metainfo(dataset)["classes"]))
-    yield from _check_instances(split, path, dataset, coco)
+    if not isinstance(metainfo(dataset)["classes"], str):  # check_classes tells
+        yield from _check_categories(split, coco, metainfo(dataset)["classes"])
+        yield from _check_instances(split, path, dataset, coco)
     ids = {image["id"] for image in coco["images"]}
     for evaluator in evaluators(cfg, split):
         scored = evaluator.get("ann_file")
