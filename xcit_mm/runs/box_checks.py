@@ -1,6 +1,7 @@
 """Checks of the boxes, polygons and areas of a COCO json: what no right one holds."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,12 +42,12 @@ def check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequ
         annotations: At least one, of these images.
     """
     by_id = {image["id"]: (image["width"], image["height"]) for image in images}
-    given = np.array([one["bbox"] for one in annotations], float)
+    given = _array((one["bbox"] for one in annotations), 4)
     boxes = Boxes(
         starts=given[:, :2],
         extents=given[:, 2:],
         ends=given[:, :2] + given[:, 2:],
-        sizes=np.array([by_id[one["image_id"]] for one in annotations], float),
+        sizes=_array((by_id[one["image_id"]] for one in annotations), 2),
         areas=np.array([one["area"] for one in annotations], float),
         points=[_first_point(one.get("segmentation")) for one in annotations],
     )
@@ -56,6 +57,11 @@ def check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequ
             yield finding._replace(text=f"{split}: {finding.text} in {path}")
             if finding.level == "FAIL":
                 return
+
+
+def _array(rows: Iterable[Iterable[float]], columns: int) -> np.ndarray:
+    """An array of rows; several times faster than np.array for a million of them."""
+    return np.fromiter(itertools.chain.from_iterable(rows), float).reshape(-1, columns)
 
 
 def _first_point(segmentation: object) -> tuple[float, float] | None:
@@ -90,7 +96,7 @@ def _in_a_corner(boxes: Boxes) -> Finding | None:
 
 def _polygons(boxes: Boxes) -> Finding | None:
     drawn = [place for place, point in enumerate(boxes.points) if point]
-    points = np.array([boxes.points[place] for place in drawn], float).reshape(-1, 2)
+    points = _array((boxes.points[place] for place in drawn), 2)
     outside = ((points < boxes.starts[drawn] - SLACK) | (points > boxes.ends[drawn] + SLACK)).any(1)
     if outside.sum() <= FEW * len(drawn):
         return None

@@ -104,7 +104,8 @@ def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Fi
     )
     for kind, keys in needed.items():
         for key in keys:
-            lacking = sum(one.get(key) in (None, []) for one in coco[kind])
+            values = [one.get(key) for one in coco[kind]]
+            lacking = values.count(None) + values.count([])
             if lacking:
                 yield fail(f"{split}: {lacking} {kind} of {path} have no {key}", "add it, mmdet needs it")
     wrong = [one["bbox"] for one in coco["annotations"] if one.get("bbox") and not _is_box(one["bbox"])]
