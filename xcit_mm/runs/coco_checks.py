@@ -66,7 +66,7 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     coco = read(path)
     lacking = list(_check_keys(split, path, dataset, coco))
     yield from lacking
-    if any(finding.level == "FAIL" for finding in lacking):
+    if lacking:
         return
     if not isinstance(metainfo(dataset)["classes"], str):  # check_classes tells
         yield from _check_categories(split, coco, metainfo(dataset)["classes"])
