@@ -457,7 +457,7 @@ class TestWholeModels:
         from mmengine.config import Config
 
         task = "mask-rcnn" if "maskrcnn" in file else "fpn"
-        cfg = Config.fromfile(CONFIGS / f"demo/{task}_xcit-n12-p16.py")
+        cfg = Config.fromfile(CONFIGS / f"demo/{task}_xcit-n12-p16_shapes.py")
         cfg.model.backbone.arch = PICO
         backbone = dict(patch_size=int(file.rpartition("_p")[2]), norm_cfg=dict(type="BN"))
         if task == "fpn":
