@@ -102,7 +102,7 @@ def _training_state(checkpoint: str) -> dict:
     """Content of a checkpoint that mmengine can go on from."""
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
     meta = content.get("meta") if isinstance(content, dict) else None
-    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or "message_hub" not in content:
+    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
         raise ValueError("it holds weights, not the state of a training run of mmengine: start from it with load_from")
     return content
 

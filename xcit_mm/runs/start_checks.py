@@ -36,8 +36,8 @@ def check_training(cfg: Config, amp: bool = False) -> None:
         ValueError, OSError: If it cannot, in the doctor's words.
     """
     check_backbone(cfg)
-    check_data(cfg, SPLITS)
     check_precision(cfg, amp)
+    check_data(cfg, SPLITS)
     if not _is_first_process():
         return
     model = _model(cfg)
