@@ -217,7 +217,7 @@ def test_mixed_precision_without_a_gpu(monkeypatch):
     [
         ("model = dict(\n    a=1,,\n)", "own.py cannot be read: invalid syntax in line 2: a=1,,"),
         ("model = undefined", "own.py cannot be read: NameError: name 'undefined' is not defined"),
-        ("_base_ = 'none.py'", 'none.py" does not exist'),
+        ("_base_ = 'none.py'", "own.py cannot be read: FileNotFoundError: "),
         ("_base_ = 'mmpet::a/b.py'", "own.py cannot be read: AssertionError: mmengine does not support to load mmpet"),
         ("default_scope = 'mmdet'", "own.py has no model: give the config of a whole run"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
@@ -274,10 +274,27 @@ class TestResume:
         assert "load_from: no checkpoint at none.pth" in message
 
     def test_the_last_checkpoint_and_its_seed(self, config, shapes, weights):
-        last = write_state(Path("work/iter_2.pth"))
-        Path("work/last_checkpoint").write_text(str(last))
-        cfg = self.resumed(config, shapes, weights, "--resume")
-        assert (cfg.resume, cfg.load_from, cfg.randomness.seed) == (True, str(last), 7)
+        work = Path("work, of today")
+        work.mkdir()
+        (work / "last_checkpoint").write_text(str(write_state(work / "iter_2.pth")))
+        cfg = self.resumed(config, shapes, weights, "--resume", "--work-dir", work)
+        assert (cfg.resume, cfg.load_from, cfg.work_dir, cfg.randomness.seed) == (True, None, str(work), 7)
+
+    def test_load_from_may_be_gone_by_then(self, config, shapes):
+        Path("work").mkdir()
+        Path("work/last_checkpoint").write_text(str(write_state(Path("work/iter_2.pth"))))
+        given = ("--work-dir", "work", *cfg_options(config, shapes, 4), "load_from=none.pth")
+        assert started("train", DEMO / f"{config}.py", "--resume", *given).resume
+
+    def test_a_path_with_a_blank(self, config, shapes, weights):
+        path = write_state(Path("a run.pth"))
+        if config == SEG:  # whose script takes it by --cfg-options only, which drops blanks
+            given = cfg_options(config, shapes, 4)
+            assert "--resume 'a run.pth': mmseg takes no" in refused(
+                "train", DEMO / f"{SEG}.py", "--resume", path, *given
+            )
+        else:
+            assert self.resumed(config, shapes, weights, "--resume", path).load_from == str(path)
 
     @pytest.mark.parametrize("form", ["--resume PATH", "--resume=PATH"])
     def test_a_path(self, config, form, shapes, weights):

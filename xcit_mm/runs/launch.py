@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from .configs import read_config
 from .preflight import check_resume, last_checkpoint
-from .start_checks import check_test, check_training
+from .start_checks import check_test, check_training, is_first_process
 
 __all__ = ["find_script", "run_tool"]
 
@@ -101,32 +101,37 @@ def _checked(tool: str, cfg: Config, options: argparse.Namespace, argv: list[str
     work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
     resumed = options.resume or last_checkpoint(work_dir)
     seed = check_resume(resumed, work_dir) if resumed else None
-    if resumed:
-        cfg.load_from = None
-    else:
-        print(f"nothing was saved in {work_dir} yet: the run starts at the first iteration", file=sys.stderr)
+    flags = _resume_flags(cfg.default_scope, options.resume) if resumed else []
+    cfg.load_from = None if resumed else cfg.get("load_from")
     check_training(cfg, options.amp)
-    return _with_resume(argv, cfg, resumed, seed)
+    if not resumed and is_first_process():
+        print(f"nothing was saved in {work_dir} yet: the run starts at the first iteration", file=sys.stderr)
+    argv = [*_without_resume(argv), *flags]
+    if seed is not None and (cfg.get("randomness") or {}).get("seed") is None:
+        # mmengine restores it only after it has shuffled the data with another one.
+        argv += ["--cfg-options", f"randomness.seed={seed}"]
+    return argv
 
 
-def _with_resume(argv: list[str], cfg: Config, resumed: str | None, seed: int | None) -> list[str]:
-    """The command line that makes the library's script go on from a checkpoint, or start if there is none.
-
-    Left to themselves, mmdet's drops `load_from` for a bare `--resume`, so that a run that has saved nothing starts
-    without its weights; mmseg's resumes from `load_from`, and takes no checkpoint.
-    """
+def _without_resume(argv: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--resume", nargs="?")
-    argv = parser.parse_known_args(argv)[1]
-    if resumed is None:
-        return argv
-    argv += (
-        ["--resume", "--cfg-options", f"load_from={resumed}"] if cfg.default_scope == "mmseg" else ["--resume", resumed]
-    )
-    if seed is None or (cfg.get("randomness") or {}).get("seed") is not None:
-        return argv
-    # mmengine restores it only after it has shuffled the data with another one.
-    return [*argv, "--cfg-options", f"randomness.seed={seed}"]
+    return parser.parse_known_args(argv)[1]
+
+
+def _resume_flags(library: str, checkpoint: str) -> list[str]:
+    """What makes a library's script go on from a checkpoint, or from the last one if that is empty.
+
+    A bare `--resume` is not enough for mmseg's, which resumes from the config's `load_from`, if there is one.
+
+    Raises:
+        ValueError: If the path cannot be handed on.
+    """
+    if library != "mmseg":
+        return ["--resume", checkpoint] if checkpoint else ["--resume"]
+    if set(checkpoint) & set(" ,'\""):  # of which --cfg-options makes a list, or another path
+        raise ValueError(f"--resume {checkpoint!r}: mmseg takes no blank, comma or quote in it: link it elsewhere")
+    return ["--resume", "--cfg-options", f"load_from={checkpoint or None}"]
 
 
 def find_script(cfg: Config, config: str, tool: str) -> Path:

@@ -17,7 +17,7 @@ from .findings import Finding, guard, reason
 from .model_checks import build_model, check_channels, check_weights, class_heads
 from .preflight import check_backbone, check_checkpoint, check_data, check_precision
 
-__all__ = ["check_test", "check_training"]
+__all__ = ["check_test", "check_training", "is_first_process"]
 
 # A second of reading; the doctor reads larger ones.
 _MAX_JSON_BYTES = 30e6
@@ -38,7 +38,7 @@ def check_training(cfg: Config, amp: bool = False) -> None:
     check_backbone(cfg)
     check_precision(cfg, amp)
     check_data(cfg, SPLITS)
-    if not _is_first_process():
+    if not is_first_process():
         return
     model = _model(cfg)
     heads = class_heads(model)
@@ -61,7 +61,7 @@ def check_test(cfg: Config, checkpoint: str) -> None:
     check_backbone(cfg)
     check_data(cfg, ["test"])
     check_checkpoint(checkpoint)
-    if not _is_first_process():
+    if not is_first_process():
         return
     model = _model(cfg)
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
@@ -73,7 +73,7 @@ def check_test(cfg: Config, checkpoint: str) -> None:
             raise ValueError(f"{checkpoint}: {error}") from None
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
     """Whether this process is the first of its machine, by the variables of torchrun, Slurm and Open MPI."""
     names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
     return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
