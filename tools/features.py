@@ -21,6 +21,7 @@ import numpy as np
 from xcit_mm.models.classifier import XCiTClassifier
 from xcit_mm.models.factory import model_from_weights
 from xcit_mm.prediction.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -65,6 +66,7 @@ def main() -> int:
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:
+    check_device(args.device)
     model = model_from_weights(args.weights, args.device)
     if not isinstance(model, XCiTClassifier):
         raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")

@@ -19,6 +19,7 @@ from mmengine.utils import ProgressBar
 from xcit_mm.prediction.coco_results import CocoFile
 from xcit_mm.prediction.inputs import VIDEOS, find_inputs, read_frames
 from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -37,6 +38,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     try:
+        check_device(args.device)
         paths = find_inputs(args.input)
         args.out.mkdir(parents=True, exist_ok=True)
         predict = Predictor(args.config, args.checkpoint, args.device, args.tile, args.overlap)

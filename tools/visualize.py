@@ -26,6 +26,7 @@ from xcit_mm.prediction.inputs import read_frames
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.visualization import Activations, capture_activations, draw
 from xcit_mm.runs.configs import takes_rgb
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,6 +47,7 @@ def main() -> None:
             raise ValueError(f"--out {args.out}: name a .png, .jpg, .pdf or .svg")
         if args.model.endswith(".py") != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
+        check_device(args.device)
         pixels = next(iter(read_frames(args.image)))
         found, picture = (of_model if args.checkpoint else of_weights)(pixels, args)
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tmp_path)
     message = run.stderr.strip()
     assert len(message.splitlines()) == 1
     assert f"cannot resume from {last}" in message
-    assert f"go on from {work / 'iter_2.pth'}: echo {work / 'iter_2.pth'} > {work / 'last_checkpoint'}" in message
+    assert f"go on from {work / 'iter_2.pth'}: --resume {work / 'iter_2.pth'}" in message
 
 
 def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tmp_path):

@@ -48,7 +48,7 @@ class Predictor:
     ) -> None:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-        self.tile, self.overlap = tile, tile // 4 if tile and overlap is None else overlap or 0
+        self.tile, self.overlap = tile, tile // 4 if tile is not None and overlap is None else overlap or 0
         if tile is not None:
             check_tile(tile, self.overlap)
         cfg = read_config(config, [])
