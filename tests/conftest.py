@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import CONFIGS, ROOT
 
 # Tests must not depend on how many cores there are, nor fight over them.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
@@ -20,6 +20,22 @@ def shapes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "shapes"
     write_dataset(root, train=8, val=4, size=96)
     return root
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
+    """Gives a demo config by its name, and a checkpoint of its model before training; made once."""
+    from demo import save_untrained
+
+    folder = tmp_path_factory.mktemp("untrained")
+
+    def pair(name: str) -> tuple[Path, Path]:
+        config, checkpoint = CONFIGS / "demo" / f"{name}.py", folder / f"{name}.pth"
+        if not checkpoint.exists():
+            save_untrained(config, checkpoint)
+        return config, checkpoint
+
+    return pair
 
 
 class Tool:
@@ -45,6 +61,19 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
             importlib.import_module(name).main()
         assert isinstance(end.value.code, str) and "\n" not in end.value.code  # printed, with exit code 1
         return end.value.code
+
+    return run
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs tools/NAME.py in this process, which is quicker; gives its exit code and what it printed, out and err."""
+
+    def run(name: str, *args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
+        capsys.readouterr()
+        code = importlib.import_module(name).main()
+        return code, *capsys.readouterr()
 
     return run
 
