@@ -1,4 +1,5 @@
 import importlib
+import logging
 import os
 import subprocess
 import sys
@@ -71,6 +72,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
 
     def run(name: str, *args: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
+        # Loggers of earlier tests write to streams that these have closed.
+        monkeypatch.setattr(logging, "raiseExceptions", False)
         capsys.readouterr()
         code = importlib.import_module(name).main()
         return code, *capsys.readouterr()

@@ -62,7 +62,7 @@ def main() -> int:
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt as stop:
-        print(f"\ninterrupted: {stop or 'nothing is written'}", file=sys.stderr)
+        print(f"\ninterrupted: {str(stop) or 'nothing is written'}", file=sys.stderr)
         return 130
     for line in failed:
         print(f"skipped {line}", file=sys.stderr)

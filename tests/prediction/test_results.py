@@ -17,19 +17,7 @@ from xcit_mm.prediction.inputs import find_inputs
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.results import assign_ids, coco_results, instances_of, read_ids
 
-NAME = "mask-rcnn_xcit-n12-p16_shapes"
 MEASURES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
-
-
-@pytest.fixture
-def few(untrained, tmp_path) -> tuple[str, str]:
-    """A detector, sure of nothing, that reports thirty boxes of all classes."""
-    config, checkpoint = untrained(NAME)
-    (tmp_path / "few.py").write_text(
-        f"_base_ = {str(config)!r}\n"
-        "model = dict(test_cfg=dict(rpn=dict(max_per_img=100), rcnn=dict(score_thr=0.0, max_per_img=30)))"
-    )
-    return str(tmp_path / "few.py"), str(checkpoint)
 
 
 def ground_truth(predict: Predictor, folder: Path, path: Path) -> None:
@@ -49,11 +37,11 @@ def ground_truth(predict: Predictor, folder: Path, path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_pycocotools_reports_what_mmdet_does(few, call, shapes, tmp_path):
+def test_pycocotools_reports_what_mmdet_does(models, call, shapes, tmp_path):
     folder, ann_file, out = shapes / "images" / "validation", tmp_path / "truth.json", tmp_path / "out"
-    predict = Predictor(*few)
+    predict = Predictor(*models["det"])
     ground_truth(predict, folder, ann_file)
-    code, *_ = call("infer", folder.parent, *few, "--out", out, "--ann-file", ann_file)
+    code, *_ = call("infer", folder, *models["det"], "--out", out, "--ann-file", ann_file)
     assert code == 0
 
     metric = CocoMetric(str(ann_file), metric=["bbox", "segm"])

@@ -117,7 +117,10 @@ def assign_ids(inputs: Iterable[Input], ids: dict[str, int]) -> tuple[list[Input
         if image_id is None or one.is_video:
             unknown.append(one)
         elif image_id in owners:
-            raise ValueError(f"{owners[image_id].path} and {one.path} are both image {image_id} of the annotation file")
+            other = owners[image_id].path
+            raise ValueError(
+                f"{other} and {one.path} are both image {image_id} of the annotation file: give one folder"
+            )
         else:
             owners[image_id] = one
             kept.append(one)
