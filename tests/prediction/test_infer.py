@@ -131,7 +131,7 @@ def test_one_tile_that_holds_the_image_changes_nothing(kind, image, models):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_from_the_command_line(kind, images, image, models, call, tmp_path):
-    tiles = ("--tile", 64, "--overlap", 20)
+    tiles = ("--tile", 64, "--overlap", 20, "--device", "cpu")
     code, *_ = call("infer", images / "plain.png", *models[kind], "--out", tmp_path / "out", *tiles)
     assert code == 0
     assert cv2.imread(str(tmp_path / "out" / "pictures" / "plain.jpg")).shape[0] == 96

@@ -52,18 +52,17 @@ def draw_instances(
     picture = image.copy()
     by_class = style.color_by == "class"
     chosen = colours(len(classes), palette)[found.labels] if by_class else colours(len(found.labels))
-    line = _line(image)
     areas = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
     for number in np.argsort(-areas, kind="stable"):
         if found.masks is not None:
-            _draw_mask(picture, found.masks[number], chosen[number].tolist(), style.alpha, line)
+            _draw_mask(picture, found.masks[number], chosen[number].tolist(), style.alpha)
         else:
             left, top, right, bottom = found.boxes[number].round().astype(int).tolist()
-            cv2.rectangle(picture, (left, top), (right, bottom), chosen[number].tolist(), line)
+            cv2.rectangle(picture, (left, top), (right, bottom), chosen[number].tolist(), _line(image))
     return _draw_labels(picture, found, classes, chosen) if style.labels else picture
 
 
-def _draw_mask(picture: np.ndarray, mask: np.ndarray | dict, colour: list[int], alpha: float, line: int) -> None:
+def _draw_mask(picture: np.ndarray, mask: np.ndarray | dict, colour: list[int], alpha: float) -> None:
     """Blend a mask in, and draw its outline."""
     from pycocotools.mask import decode
 
@@ -75,7 +74,7 @@ def _draw_mask(picture: np.ndarray, mask: np.ndarray | dict, colour: list[int], 
     blended = cv2.addWeighted(part, 1 - alpha, np.full_like(part, colour), alpha, 0)
     cv2.copyTo(blended, mask, part)
     outline, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
-    cv2.drawContours(picture, outline, -1, colour, line, cv2.LINE_AA)
+    cv2.drawContours(picture, outline, -1, colour, _line(picture), cv2.LINE_AA)
 
 
 def _line(image: np.ndarray) -> int:
@@ -93,13 +92,15 @@ def _draw_labels(picture: np.ndarray, found: Instances, classes: Sequence[str], 
     canvas = Image.fromarray(picture)
     draw = ImageDraw.Draw(canvas)
     tall, pad = sum(font.getmetrics()), max(font.size // 5, 1)
-    taken = np.zeros((0, 4))
+    taken, plates = np.zeros((0, 4)), []
     for box, label, score, colour in zip(found.boxes, found.labels, found.scores, chosen.tolist(), strict=True):
         text = f"{classes[label]} {score:.2f}"
-        plates = _places(box.tolist(), font.getlength(text) + 2 * pad, tall, canvas.size)
-        shared = np.minimum(plates[:, None, 2:], taken[:, 2:]) - np.maximum(plates[:, None, :2], taken[:, :2])
-        plate = plates[shared.clip(0).prod(axis=2).sum(axis=1).argmin()]
+        places = _places(box.tolist(), font.getlength(text) + 2 * pad, tall, canvas.size)
+        shared = np.minimum(places[:, None, 2:], taken[:, 2:]) - np.maximum(places[:, None, :2], taken[:, :2])
+        plate = places[shared.clip(0).prod(axis=2).sum(axis=1).argmin()]
         taken = np.vstack([taken, plate])
+        plates.append((plate, text, colour))
+    for plate, text, colour in reversed(plates):  # the best on top
         draw.rectangle(plate.round().tolist(), fill=tuple(colour))
         bright = np.dot(colour, (0.114, 0.587, 0.299)) > 140
         draw.text((plate[0] + pad, plate[1]), text, font=font, fill="black" if bright else "white")
@@ -143,7 +144,6 @@ def _legend(picture: np.ndarray, labels: np.ndarray, classes: Sequence[str], tab
         square = (tall / 3, middle - font.size / 2, tall / 3 + font.size, middle + font.size / 2)
         draw.rectangle(square, fill=tuple(table[number].tolist()), outline=(120, 120, 120))
         draw.text((1.4 * tall, middle), classes[number], font=font, fill="black", anchor="lm")
-    if len(shown) < len(present):
-        rest = f"and {len(present) - len(shown)} more"
-        draw.text((tall / 3, len(shown) * tall + tall / 2), rest, font=font, fill="black", anchor="lm")
+    if more := len(present) - len(shown):
+        draw.text((tall / 3, (len(shown) + 0.5) * tall), f"and {more} more", font=font, fill="black", anchor="lm")
     return np.asarray(canvas)

@@ -73,7 +73,7 @@ class Predictor:
         model = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
         model.dataset_meta = self.metainfo = tested_metainfo(cfg)
-        self.inferencer = inferencer(cfg, model, device)
+        self.inferencer = inferencer(cfg, model, device=device)
         self.inferencer.show_progress = False
 
     def __call__(self, image: np.ndarray) -> BaseDataElement:
