@@ -1,4 +1,6 @@
+import importlib
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -6,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import CONFIGS, ROOT
 
 # Tests must not depend on how many cores there are, nor fight over them. Workers of pytest-xdist share them.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -41,6 +43,22 @@ def mmpretrain() -> None:
     importlib.import_module("mmpretrain")
 
 
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
+    """Gives a demo config by its name, and a checkpoint of its model before training; made once."""
+    from demo import save_untrained
+
+    folder = tmp_path_factory.mktemp("untrained")
+
+    def pair(name: str) -> tuple[Path, Path]:
+        config, checkpoint = CONFIGS / "demo" / f"{name}.py", folder / f"{name}.pth"
+        if not checkpoint.exists():
+            save_untrained(config, checkpoint)
+        return config, checkpoint
+
+    return pair
+
+
 class Tool:
     """Runs tools/NAME.py as a user would, from another folder."""
 
@@ -64,6 +82,21 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
             importlib.import_module(name).main()
         assert isinstance(end.value.code, str) and "\n" not in end.value.code  # printed, with exit code 1
         return end.value.code
+
+    return run
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs tools/NAME.py in this process, which is quicker; gives its exit code and what it printed, out and err."""
+
+    def run(name: str, *args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
+        # Loggers of earlier tests write to streams that these have closed.
+        monkeypatch.setattr(logging, "raiseExceptions", False)
+        capsys.readouterr()
+        code = importlib.import_module(name).main()
+        return code, *capsys.readouterr()
 
     return run
 

@@ -10,8 +10,8 @@ from .coco_checks import check_coco
 from .coco_json import read_coco
 from .configs import dataset_class, leaf_datasets, metainfo
 from .findings import Finding, fail, few, note, ok
-from .segmentation_checks import check_segmentation_maps
 from .preflight import check_data
+from .segmentation_checks import check_segmentation_maps
 
 __all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets"]
 
