@@ -39,7 +39,7 @@ def check_names(model: type[BaseModule], names: Iterable[str]) -> None:
 def _arguments(model: type[BaseModule]) -> set[str]:
     """Names of the arguments of a class and of those base classes to which it hands on what it does not know."""
     classes = takewhile(lambda base: base is not BaseModule, model.__mro__)
-    parameters = [p for base in classes for p in inspect.signature(base.__init__).parameters.values()]
+    parameters = [p for base in classes for p in inspect.signature(base).parameters.values()]
     return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
 
 

@@ -1,11 +1,11 @@
 """Cross-covariance attention, where channels attend to the channels of their head, and class attention."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
 __all__ = ["FORMS", "XCA", "ClassAttention", "choose_form"]
 
@@ -155,12 +155,12 @@ class _SelfProduct(torch.autograd.Function):
         return y.transpose(1, 2) @ y
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         return y @ (gradient + gradient.transpose(1, 2))
 
@@ -169,7 +169,7 @@ class _ForwardSelfProduct(_SelfProduct):
     """With derivatives in forward mode, which torch.compile refuses to trace."""
 
     @staticmethod
-    def jvp(ctx: FunctionCtx, tangent: Tensor) -> Tensor:
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         half = tangent.transpose(1, 2) @ y
         return half + half.transpose(1, 2)

@@ -275,7 +275,8 @@ class XCiT(Trunk):
         for parent in parents:
             if not isinstance(parent, nn.Sequential):
                 continue
-            for (place, conv), (name, norm) in pairwise(list(parent.named_children())):
+            children: list[tuple[str, Any]] = list(parent.named_children())
+            for (place, conv), (name, norm) in pairwise(children):
                 if isinstance(norm, _BatchNorm):
                     parent[int(place)] = fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
                     parent[int(name)] = nn.Identity()

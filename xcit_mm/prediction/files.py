@@ -107,14 +107,14 @@ class Writer:
     def draw(self, prediction: Prediction) -> np.ndarray:
         """The image under what was found in it."""
         drawing = self.classes, self.palette, self.style
-        if prediction.instances is None:
+        if prediction.labels is not None:
             return draw_segmentation_map(prediction.image, prediction.labels, *drawing)
         return draw_instances(prediction.image, prediction.instances.above(self.score_thr), *drawing)
 
     def _film(self, given: Input, rate: float, picture: np.ndarray) -> cv2.VideoWriter:
         path = self.out / PICTURES / f"{given.key}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
-        film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, picture.shape[1::-1])
+        film = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, picture.shape[1::-1])
         if not film.isOpened():
             raise OSError(f"{path} cannot be written with {rate:g} frames a second")
         return film

@@ -62,7 +62,7 @@ class Predictor:
         if tile is not None:
             overlap = tile // 4 if overlap is None else overlap
             check_tile(tile, overlap)
-        self.tile, self.overlap = tile, overlap
+        self.tile, self.overlap = tile, overlap or 0
         check_device(device)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def _array(rows: Iterable[Iterable[float]], columns: int) -> np.ndarray:
     return np.fromiter(itertools.chain.from_iterable(rows), float).reshape(-1, columns)
 
 
-def _first_point(segmentation: object) -> tuple[float, float] | None:
+def _first_point(segmentation: Any) -> tuple[float, float] | None:
     match segmentation:
         case [[x, y, *_], *_]:
             return x, y
@@ -72,7 +72,7 @@ def _first_point(segmentation: object) -> tuple[float, float] | None:
 
 
 def _beyond_image(boxes: Boxes) -> Finding | None:
-    beyond = ((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK)).any(1)
+    beyond: np.ndarray = ((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK)).any(1)
     text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
     if beyond.mean() <= FEW:
         return note(text, "cut them off at its border") if beyond.any() else None
@@ -96,7 +96,7 @@ def _in_a_corner(boxes: Boxes) -> Finding | None:
 
 def _polygons(boxes: Boxes) -> Finding | None:
     drawn = [place for place, point in enumerate(boxes.points) if point]
-    points = _array((boxes.points[place] for place in drawn), 2)
+    points = _array((boxes.points[place] or () for place in drawn), 2)
     outside = ((points < boxes.starts[drawn] - SLACK) | (points > boxes.ends[drawn] + SLACK)).any(1)
     if outside.sum() <= FEW * len(drawn):
         return None

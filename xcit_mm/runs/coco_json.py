@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from mmengine.registry import DATASETS
 
@@ -49,7 +50,7 @@ def load_instances(dataset: dict, content: Coco) -> list[dict]:
         dataset: The config of a `CocoDataset`, or of a class that is derived from it.
         content: Its json, which `read_coco` has read, so that it is not parsed again.
     """
-    kind = dataset_class(dataset)
+    kind: Any = dataset_class(dataset)
 
     class Parsed(kind.COCOAPI):
         def __init__(self, path: str) -> None:

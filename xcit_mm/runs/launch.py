@@ -5,6 +5,7 @@ import importlib.util
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
@@ -17,7 +18,7 @@ __all__ = ["find_script", "run_tool"]
 
 # With the requirements that install each.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
-_FLAGS = dict(
+_FLAGS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = dict(
     train=(
         ("--work-dir", dict(metavar="DIR", help="for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)")),
         (
@@ -36,7 +37,7 @@ _FLAGS = dict(
         ("--tta", dict(action="store_true", help="predict in several views of each image")),
     ),
 )
-_SHARED = (
+_SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--cfg-options", dict(nargs="+", metavar="KEY=VALUE", help="change the config")),
     ("--launcher", dict(metavar="LAUNCHER", help="none, pytorch, slurm or mpi (default: none)")),
 )
@@ -62,8 +63,8 @@ def run_tool(tool: str, argv: list[str]) -> None:
         argv = [config, "--help"]
     try:
         if "--help" in argv:
-            cfg = read_config(config, [])
-            script = find_script(cfg, config, tool)
+            cfg = read_config(argv[0], [])
+            script = find_script(cfg, argv[0], tool)
         else:
             options = parser.parse_known_args(argv)[0]
             cfg = read_config(options.config, argv)

@@ -55,7 +55,7 @@ def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     maps = [Map(backbone.arch.embed_dim, stride) for stride in backbone.strides]
     if cfg.model.get("neck"):
         widths = [one.width for one in maps]
-        first = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
+        first: Any = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
         given = list(first.in_channels) if isinstance(first.get("in_channels"), Sequence) else widths
         if given != widths:
             yield fail(f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
@@ -74,7 +74,7 @@ def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     )
 
 
-def _maps_of(model: nn.Module, maps: Sequence[Map]) -> list[Map]:
+def _maps_of(model: Any, maps: Sequence[Map]) -> list[Map]:
     """What a model's neck makes of the backbone's maps of an image; it costs nothing on the meta device.
 
     Raises:
@@ -82,7 +82,7 @@ def _maps_of(model: nn.Module, maps: Sequence[Map]) -> list[Map]:
     """
     device = next(model.parameters()).device
     with torch.no_grad():
-        given = [torch.zeros(1, one.width, *[SIDE // one.stride] * 2, device=device) for one in maps]
+        given = [torch.zeros((1, one.width, *[int(SIDE // one.stride)] * 2), device=device) for one in maps]
         shapes = [tuple(one.shape) for one in model.neck.eval()(given)]
     if any(len(shape) != 4 for shape in shapes):
         raise ValueError(f"it gives {shapes}")
@@ -107,7 +107,7 @@ def _check_widths(model: nn.Module, source: str, widths: list[int]) -> Iterator[
             yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
 
 
-def _check_strides(cfg: Config, model: nn.Module, source: str, strides: list[float]) -> Iterator[Finding]:
+def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
     """Check that whatever turns places on the maps into pixels does it by their strides."""
     for name, module in model.named_modules():
         wanted = _strides_of(name, module)
@@ -122,7 +122,7 @@ def _check_strides(cfg: Config, model: nn.Module, source: str, strides: list[flo
         yield fail(f"{name} expects maps of strides {_listed(wanted)}, {source} gives {_listed(strides)}", fix)
 
 
-def _strides_of(name: str, module: nn.Module) -> list[float]:
+def _strides_of(name: str, module: Any) -> list[float]:
     """The strides that a module believes its maps to have, if it is one that needs them."""
     if hasattr(module, "featmap_strides"):  # RoI extractors
         return list(module.featmap_strides)

@@ -1,6 +1,7 @@
 """Checks of data sets of segmentation maps: labels against classes and heads."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from mmengine.registry import DATASETS
@@ -61,7 +62,7 @@ def check_segmentation_maps(split: str, dataset: dict, heads: Mapping[str, nn.Mo
     )
 
 
-def _check_labels(where: str, head: nn.Module, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
+def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
     beyond = [label for label in range(number, 256) if counts[label] and label != ignored]

@@ -1,6 +1,5 @@
 """What is checked as a run starts: of the doctor's checks those that cost a few seconds, up to the first failure."""
 
-import functools
 import os
 from collections.abc import Iterator
 
@@ -11,7 +10,6 @@ from torch import nn
 
 from ..models.backbone import XCiT
 from ..weights.matching import match_model
-from .coco_json import read_coco
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, guard, reason
 from .model_checks import build_model, check_channels, check_weights, class_heads
@@ -43,10 +41,9 @@ def check_training(cfg: Config, amp: bool = False) -> None:
     model = _model(cfg)
     heads = class_heads(model)
     _refuse(guard(check_classes(cfg, heads), "correct the data sets in the config"))
-    read = functools.cache(read_coco)
     for split in SPLITS:
         if not _is_large(cfg, split):
-            _refuse(guard(check_data_sets(cfg, split, heads, read), f"correct the {split} data set"))
+            _refuse(guard(check_data_sets(cfg, split, heads), f"correct the {split} data set"))
     if isinstance(getattr(model, "backbone", None), XCiT):
         _fetch(cfg)
         _refuse(guard(check_weights(cfg, model), "correct init_cfg and load_from"))

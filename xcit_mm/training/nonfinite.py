@@ -72,7 +72,7 @@ class NonFiniteHook(Hook):
             )
 
     @torch.no_grad()
-    def _look_at_losses(self, model: nn.Module, args: tuple, output: Any) -> None:
+    def _look_at_losses(self, model: Any, args: tuple, output: Any) -> None:
         if model.training:
             self._finite_loss = model.parse_losses(output)[0].isfinite()
 
@@ -227,7 +227,7 @@ def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
     return f"the parameter {name} holds values that are not finite" if name else ""
 
 
-def _forward(model: nn.Module, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
+def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
     """The loss, the modules in the order of their outputs, and the first whose output is not finite."""
     order: list[str] = []
     bad: list[str] = []

@@ -66,6 +66,8 @@ class ResumableCheckpointHook(CheckpointHook):
     there on. With gradient accumulation, let `interval` be a multiple of `accumulative_counts`.
     """
 
+    keep_ckpt_ids: deque[int]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
         if all(map(_is_local, given)) and "://" not in str(kwargs.get("out_dir")):

@@ -36,7 +36,7 @@ class Storage(NamedTuple):
 
     data: torch.UntypedStorage
     dtype: torch.dtype
-    count: int
+    size: int
 
 
 def _name(value: Any) -> str:
@@ -90,7 +90,7 @@ def _config_dict(items: dict) -> ConfigDict:
     return config
 
 
-def _plain_set(kind: type, items: list = ()) -> set | frozenset:
+def _plain_set(kind: type, items: Iterable = ()) -> set | frozenset:
     _check_keys(items)
     return kind(items)
 
@@ -170,7 +170,10 @@ _NAMED: dict[tuple[str, str], Any] = {
 }
 
 
-class Unpickler(pickle._Unpickler):
+_PurePython: Any = pickle._Unpickler  # whose stack its type stubs leave out
+
+
+class Unpickler(_PurePython):
     """Reads the pickle of a checkpoint.
 
     It builds on Python's own `pickle._Unpickler`, since the C one cannot be told what may be called
@@ -227,7 +230,7 @@ class Unpickler(pickle._Unpickler):
     def _tensor(self, storage: Storage, offset: int, size: tuple, stride: tuple, *rest: Any) -> torch.Tensor:
         """torch's `_rebuild_tensor_v2` (and its older form) for a view that lies within its storage."""
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-        if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.count):
+        if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.size):
             raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} does not lie within its storage")
         if not self._checked and not _is_spread(size, stride):
             raise pickle.UnpicklingError(f"elements of a tensor of shape {tuple(size)} share places: it is damaged")

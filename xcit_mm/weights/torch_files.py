@@ -101,12 +101,14 @@ def read_legacy(path: Path, map_location: Any) -> Any:
         ValueError: If it is another kind of file, or not all there.
         Exception: Nearly any other, if it is damaged.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        stream: Any = mapped
         for name, expected in (("magic number", MAGIC_NUMBER), ("protocol version", PROTOCOL_VERSION)):
             if _unpickle(stream) != expected:
                 raise ValueError(f"it begins like a pickle, but torch did not write it (wrong {name})")
         _unpickle(stream)  # about the machine that wrote it
-        start, claims = stream.tell(), {}
+        start = stream.tell()
+        claims: dict[str, tuple[int, int]] = {}
 
         def claim(key: str, count: int, itemsize: int, location: str) -> torch.UntypedStorage:
             if claims.setdefault(key, (count, itemsize)) != (count, itemsize):
@@ -121,9 +123,13 @@ def read_legacy(path: Path, map_location: Any) -> Any:
         return Unpickler(stream, storages, len(stream), checked=False).load()
 
 
-def _unpickle(stream: mmap.mmap) -> Any:
+def _unpickle(stream: Any) -> Any:
     """A pickle that holds no tensors."""
-    return Unpickler(stream, lambda *_: None, 0).load()
+    return Unpickler(stream, _no_storage, 0).load()
+
+
+def _no_storage(key: str, *_: Any) -> torch.UntypedStorage:
+    raise ValueError(f"it refers to storage {key} where no tensors are")
 
 
 def _places(stream: mmap.mmap, claims: dict[str, tuple[int, int]]) -> dict[str, slice]:
