@@ -107,9 +107,10 @@ class Writer:
     def draw(self, prediction: Prediction) -> np.ndarray:
         """The image under what was found in it."""
         drawing = self.classes, self.palette, self.style
-        if prediction.labels is not None:
-            return draw_segmentation_map(prediction.image, prediction.labels, *drawing)
-        return draw_instances(prediction.image, prediction.instances.above(self.score_thr), *drawing)
+        if prediction.instances is not None:
+            return draw_instances(prediction.image, prediction.instances.above(self.score_thr), *drawing)
+        assert prediction.labels is not None  # one of the two is given
+        return draw_segmentation_map(prediction.image, prediction.labels, *drawing)
 
     def _film(self, given: Input, rate: float, picture: np.ndarray) -> cv2.VideoWriter:
         path = self.out / PICTURES / f"{given.key}.mp4"

@@ -72,7 +72,7 @@ def _first_point(segmentation: Any) -> tuple[float, float] | None:
 
 
 def _beyond_image(boxes: Boxes) -> Finding | None:
-    beyond: np.ndarray = ((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK)).any(1)
+    beyond = np.any((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK), axis=1)
     text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
     if beyond.mean() <= FEW:
         return note(text, "cut them off at its border") if beyond.any() else None
