@@ -1,6 +1,5 @@
 """The classifier is the published one, from every file, and trains in mmpretrain."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,12 @@ import pytest
 import textbook
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, PICO, fill, image, parameter
+from golden import GOLDEN, fill, image
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS, SHARED
+from paths import CONFIGS
 from torch import Tensor, nn
+from weight_files import CLASSIFIERS, KEYS, PICO, official, path_of, sources
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch
@@ -22,8 +22,6 @@ from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 BN = dict(type="BN")
-KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
-CHECKPOINTS = SHARED / "golden" / "checkpoints"
 CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
@@ -33,12 +31,6 @@ def deviation(logits: Tensor, name: str) -> float:
     assert list(logits.shape) == golden["shape0"].tolist()
     values = logits.double().flatten().numpy()[golden["index0"]]
     return np.abs(values - golden["value0"]).max() / float(golden["abs_mean0"])
-
-
-def official(patch_size: int) -> dict[str, Tensor]:
-    """An ImageNet file's tensors, of 10 classes, with golden values."""
-    state = {key: parameter(key, tuple(shape)) for key, shape in KEYS[f"official_p{patch_size}"].items()}
-    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
 
 
 def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> XCiTClassifier:
@@ -93,24 +85,11 @@ class TestLoading:
             logits = load(tmp_path / "file.pth", patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4
 
-    @pytest.mark.skipif(not CHECKPOINTS.is_dir(), reason="the golden checkpoints are not beside this clone")
-    @pytest.mark.parametrize(
-        "file",
-        [
-            "official-imagenet_p16.pth",
-            "official-imagenet_p8.pth",
-            "official-imagenet-training_p16.pth",
-            "timm_p16.pth",
-            "timm_p16.safetensors",
-            "timm_p8.safetensors",
-            "mmpretrain_p16.pth",
-            "mmpretrain_p8.pth",
-        ],
-    )
-    def test_the_projects_own_files_give_the_golden_logits(self, file):
-        patch_size = 8 if "_p8" in file else 16
+    @pytest.mark.parametrize("source", sources(*CLASSIFIERS))
+    def test_files_of_every_project_give_the_golden_logits(self, source, tmp_path):
+        patch_size = 8 if "_p8" in source else 16
         with torch.inference_mode():
-            logits = load(CHECKPOINTS / file, patch_size)(image(224, 224).float())
+            logits = load(path_of(source, tmp_path), patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4
 
     @pytest.mark.parametrize("wrapped", [True, False])

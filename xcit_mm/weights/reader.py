@@ -80,7 +80,7 @@ def _without_configs(content: Any) -> Any:
         for parent in parents:
             part = part.get(parent) if isinstance(part, dict) else None
         if isinstance(part, dict):
-            dict.pop(part, name, None)
+            part.pop(name, None)
     return content
 
 
