@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper, revert_sync_batchnorm
+from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS, MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -139,7 +139,7 @@ def replay(config: str | Path, snapshot: str | Path) -> str:
 
     The config is Python and builds the model; the snapshot brings values only and cannot run
     anything. It holds no config, since one can name any function to be called. What one of
-    several processes wrote is run with the BatchNorm of a single process.
+    several processes wrote is run with statistics of its own images, SyncBN's too.
 
     Args:
         config: Path of the config of the run; mmengine has written it to the work directory.
@@ -153,7 +153,7 @@ def replay(config: str | Path, snapshot: str | Path) -> str:
     content = read_snapshot(snapshot, device)
     cfg = Config.fromfile(config)
     init_default_scope(cfg.get("default_scope") or "mmengine")
-    model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device).train()
+    model = MODELS.build(cfg.model).to(device).train()
     given, own = content["parameters"] | content["buffers"], _parameters_and_buffers(model)
     misfits = [
         name for name in own | given if name not in own or name not in given or own[name].shape != given[name].shape
