@@ -79,7 +79,7 @@ def _draw_mask(picture: np.ndarray, mask: np.ndarray | dict, colour: list[int], 
 
 def _line(image: np.ndarray) -> int:
     """Thickness of lines, in pixels."""
-    return max(round(min(image.shape[:2]) / 400), 1)
+    return max(round(min(image.shape[:2]) / 300), 1)
 
 
 def _font(image: np.ndarray) -> ImageFont.FreeTypeFont:
