@@ -20,7 +20,8 @@ default_hooks = dict(logger=dict(interval=1))
 def test_it_trains_scores_and_draws_both_tasks(tmp_path):
     for name in ("configs", "tools", "xcit_mm"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".mim"))
-    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("Makefile", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
     for config in ("fpn_xcit-n12-p16_shapes", "mask-rcnn_xcit-n12-p16_shapes"):
         with (tmp_path / "configs" / "demo" / f"{config}.py").open("a") as file:
             file.write(SHORT)
