@@ -22,8 +22,8 @@ $(READY): $(wildcard requirements/*.txt) setup.py
 demo: $(READY)
 	$(BIN)/python tools/demo.py
 
-# A file's tests stay together, since they share fixtures that are costly to make.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Each worker takes one half in order, so that tests which share costly fixtures stay together, and steals at the end.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(READY)
 	$(PYTEST) -m "not slow"

@@ -166,6 +166,16 @@ def test_installed_alone_it_builds_a_model(tmp_path, wheel):
         assert run.returncode == 0, run.stderr[-2000:]
 
 
+def test_paths_that_contributing_names_are_there():
+    named = set(
+        re.findall(
+            r"`((?:xcit_mm|tests|tools|configs|requirements|\.ci)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text()
+        )
+    )
+    assert len(named) > 10
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 def test_citation_and_changelog_are_of_this_version():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
