@@ -17,7 +17,6 @@ from paths import GOLDEN, SHARED
 from safetensors.torch import save_file
 from torch import Tensor
 
-
 MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
 DENSE_KEYS = json.loads((GOLDEN / "dense_keys.json").read_text())

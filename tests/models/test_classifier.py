@@ -7,12 +7,12 @@ import pytest
 import textbook
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, fill, image
+from golden import GOLDEN, PICO, fill, image
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS
 from torch import Tensor, nn
-from weight_files import CLASSIFIERS, KEYS, PICO, official, path_of, sources
+from weight_files import CLASSIFIERS, KEYS, official, path_of, sources
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch

@@ -6,14 +6,14 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from golden import GOLDEN, deviation, fill, image, keys
+from golden import GOLDEN, PICO, deviation, fill, image, keys
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from paths import CONFIGS
 from torch import nn
-from weight_files import DENSE_KEYS, KEYS, MINI, PICO, official, path_of, sources
+from weight_files import DENSE_KEYS, KEYS, MINI, official, path_of, sources
 
 from xcit_mm import StrictLoadHook, XCiT
 from xcit_mm.weights.layouts import export, recognise
