@@ -186,9 +186,18 @@ def test_classes_misspelt_or_in_another_order(names, message, shapes, monkeypatc
     assert started("train", *arguments)
 
 
-def test_only_the_first_process_of_a_machine_checks_what_takes_seconds(shapes, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert started("train", DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), "model.backbone.arch=t12")
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
+def test_every_process_checks_and_one_of_a_machine_downloads(variable, shapes, monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setenv(variable, "1")
+    arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1))
+    assert "neck.in_channels" in refused("train", *arguments, "model.backbone.arch=t12")
+    name = "xcit://maskrcnn_xcit_tiny_12_p16"
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *_: pytest.fail("it downloads"))
+    assert started("train", *arguments, f"load_from={name}")
+    monkeypatch.delenv("LOCAL_RANK")  # mmdet's script has set it
+    monkeypatch.setenv(variable, "1")
+    assert started("test", arguments[0], name, *arguments[1:])
 
 
 @pytest.mark.parametrize("config", SCORES)

@@ -22,9 +22,9 @@ _MAX_JSON_BYTES = 30e6
 
 
 def check_training(cfg: Config, amp: bool = False) -> None:
-    """Check that training can start: backbone, data, model, weights, of which those that are published are fetched.
+    """Check that training can start: backbone, data, model, weights.
 
-    Of several processes on a machine the first one checks what takes seconds.
+    Every process of a run checks, lest one goes on where another stops; the first of a machine downloads weights.
 
     Args:
         cfg: A config of mmdet, mmseg or mmpretrain, with the `load_from` that will be used.
@@ -36,8 +36,6 @@ def check_training(cfg: Config, amp: bool = False) -> None:
     check_backbone(cfg)
     check_precision(cfg, amp)
     check_data(cfg, SPLITS)
-    if not is_first_process():
-        return
     model = _model(cfg)
     heads = class_heads(model)
     _refuse(guard(check_classes(cfg, heads), "correct the data sets in the config"))
@@ -45,7 +43,8 @@ def check_training(cfg: Config, amp: bool = False) -> None:
         if not _is_large(cfg, split):
             _refuse(guard(check_data_sets(cfg, split, heads), f"correct the {split} data set"))
     if isinstance(getattr(model, "backbone", None), XCiT):
-        _fetch(cfg)
+        if is_first_process():
+            _fetch(cfg)
         _refuse(guard(check_weights(cfg, model), "correct init_cfg and load_from"))
 
 
@@ -58,9 +57,9 @@ def check_test(cfg: Config, checkpoint: str) -> None:
     check_backbone(cfg)
     check_data(cfg, ["test"])
     check_checkpoint(checkpoint)
-    if not is_first_process():
-        return
     model = _model(cfg)
+    if "://" in checkpoint and not is_first_process():
+        return
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
     hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
     if any(hook.get("strict_heads", True) for hook in hooks):
