@@ -23,13 +23,13 @@ def published_rates(task: str) -> np.ndarray:
     return LEARNING_RATE[task] * curve
 
 
-def stepped_rates(task: str, cfg: Config, wrapper: OptimWrapper) -> np.ndarray:
+def stepped_rates(cfg: Config, wrapper: OptimWrapper, iterations: int) -> np.ndarray:
     """The learning rate of each group before each iteration under a config's schedulers, (iterations, groups)."""
     init_default_scope(cfg.default_scope)
     schedulers = [PARAM_SCHEDULERS.build(s, default_args=dict(optimizer=wrapper)) for s in cfg.param_scheduler]
     groups = wrapper.optimizer.param_groups
-    rates = np.empty((LENGTH[task], len(groups)))
-    for iteration in range(LENGTH[task]):
+    rates = np.empty((iterations, len(groups)))
+    for iteration in range(iterations):
         rates[iteration] = [group["lr"] for group in groups]
         for scheduler in schedulers:
             if not scheduler.by_epoch or (iteration + 1) % PER_EPOCH == 0:
