@@ -9,6 +9,7 @@ Counted as `numbers` is a file of which exactly those came out, and all others a
 archive whose changed pickle loads under checksums that were made for it.
 """
 
+import codecs
 import faulthandler
 import io
 import logging
@@ -194,7 +195,7 @@ class Watch:
             bad = ("exec", "compile", "os.", "subprocess.", "socket.", "shutil.", "tempfile.", "ctypes.", "marshal.")
             harmless = not event.startswith(bad) or event in ("os.listdir", "os.scandir")
         if not harmless:
-            self.seen.append(f"{event}{arguments!r:.100}")
+            self.seen.append(f"{event}{arguments!r:.200}")
 
     def state(self) -> dict[str, tuple]:
         """Every file's mode, links, time and content."""
@@ -251,7 +252,9 @@ def fuzz(count: int, seed: int, folder: Path) -> tuple[Counter, list[str]]:
     where = {kind: places(state, files[kind]) for kind in ("legacy", "safetensors")}
     watch, outcomes, faults = Watch(folder), Counter(), []
     signal.signal(signal.SIGVTALRM, lambda *_: (_ for _ in ()).throw(Hangs(f"more than {SECONDS} s")))
-    for kind in files:  # what is imported and allocated once
+    for codec in ("ascii", "latin1", "raw-unicode-escape", "utf-8"):  # modules that pickle loads when it needs them
+        codecs.lookup(codec)
+    for kind in files:  # what else is imported and allocated once
         path.write_bytes(files[kind])
         former = watch.state()
         assert bool(read(model, path)) == kind.startswith("hostile"), kind

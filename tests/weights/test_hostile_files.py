@@ -25,6 +25,9 @@ from xcit_mm import XCiT
 from xcit_mm.weights.matching import load_pretrained
 from xcit_mm.weights.reader import load_from_file
 
+# How files of torch's older format begin: a number, a version, the machine.
+MAGIC = b"".join(pickle.dumps(value, protocol=2) for value in (MAGIC_NUMBER, PROTOCOL_VERSION, {}))
+
 
 class Runs:
     """Pickles as a call."""
@@ -72,7 +75,7 @@ def write_unreadable(kind: str, path: Path) -> None:
     elif kind == "getattr chain":
         torch.save(dict(model=Runs(getattr, HistoryBuffer, "__init__")), path)
     elif kind == "state of a class":
-        path.write_bytes(pickle_that_builds_a_class())
+        path.write_bytes(MAGIC + pickle_that_builds_a_class())
     elif kind == "claims more":
         stored(claiming(2**31 - 1), path)
     elif kind == "claims 10 GB":
@@ -124,10 +127,6 @@ def test_unreadable_files_are_refused_and_run_nothing(kind, message, tmp_path):
     assert callable(HistoryBuffer.min)
 
 
-# How files of torch's older format begin: a number, a version, the machine.
-MAGIC = b"".join(pickle.dumps(value, protocol=2) for value in (MAGIC_NUMBER, PROTOCOL_VERSION, {}))
-
-
 class TestHostileFiles:
     """Bytes that a careless reader would obey."""
 
@@ -138,10 +137,10 @@ class TestHostileFiles:
 
     def test_arrays_of_objects_make_no_pointers(self, tmp_path):
         scalar = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x01\x00\x00\x00OI00\nI01\ntR"
-        self.refuse(b"\x80\x02" + scalar + b"C\x08AAAAAAAAtR.", tmp_path / "file.pth", "not of numbers")
+        self.refuse(MAGIC + b"\x80\x02" + scalar + b"C\x08AAAAAAAAtR.", tmp_path / "file.pth", "not of numbers")
 
     def test_deep_keys_do_not_overflow_the_stack(self, tmp_path):
-        data = b"\x80\x02})" + b"\x85" * 3_000_000 + b"K\x01s."
+        data = MAGIC + b"\x80\x02})" + b"\x85" * 3_000_000 + b"K\x01s."
         self.refuse(data, tmp_path / "file.pth", "a key of type tuple")
 
     def test_getattr_reaches_nothing_but_statistics(self, tmp_path):
@@ -159,7 +158,7 @@ class TestHostileFiles:
         victim = tmp_path / "victim"
         victim.write_bytes(b"untouched")
         victim.chmod(0o600)
-        self.refuse(tar(victim), tmp_path / "file.pth", "cannot read")
+        self.refuse(tar(victim), tmp_path / "file.pth", "torch did not write it .wrong magic number")
         assert stat.S_IMODE(victim.stat().st_mode) == 0o600
 
     def test_the_name_of_a_file_says_nothing(self, tmp_path):

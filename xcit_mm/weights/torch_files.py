@@ -104,7 +104,7 @@ def read_legacy(path: Path, map_location: Any) -> Any:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         stream: Any = mapped
         for name, expected in (("magic number", MAGIC_NUMBER), ("protocol version", PROTOCOL_VERSION)):
-            if _unpickle(stream) != expected:
+            if not _holds(stream, expected):
                 raise ValueError(f"it begins like a pickle, but torch did not write it (wrong {name})")
         _unpickle(stream)  # about the machine that wrote it
         start = stream.tell()
@@ -121,6 +121,13 @@ def read_legacy(path: Path, map_location: Any) -> Any:
         stream.seek(start)
         storages = _storages(lambda key: stream[places[key]], map_location)
         return Unpickler(stream, storages, len(stream), checked=False).load()
+
+
+def _holds(stream: Any, expected: int) -> bool:
+    try:
+        return _unpickle(stream) == expected
+    except Exception:  # whatever else begins with such a byte
+        return False
 
 
 def _unpickle(stream: Any) -> Any:
