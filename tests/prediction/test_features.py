@@ -161,7 +161,7 @@ def test_what_cannot_begin_is_one_line(refusal, folder, weights, tmp_path):
     for arguments, message in [
         (("extract", folder, tmp_path / "trunk.pth", "--out", "a.npz"), "has no class attention"),
         (("extract", folder, weights, "--out", "a.txt"), "name it .npz"),
-        (("extract", folder, weights, "--out", "a.npz", "--device", "cuda:99"), "device 'cuda:99'"),
+        (("extract", folder, weights, "--out", "a.npz", "--device", "cuda:99"), "--device cuda:99 cannot be used"),
         (("neighbours", folder, tmp_path / "other.npz", "--out", "a.txt"), "name a .png"),
         (("extract", tmp_path / "none", weights, "--out", "a.npz"), "no images below"),
         (

@@ -246,7 +246,7 @@ def test_weights_load_through_the_wrapper_whole_or_not_at_all(name):
     cfg = Config.fromfile(DEMO / f"{name}.py")
     wrapped = MODELS.build(dict(**cfg.tta_model, module=model))
     state = {key: value + 1 for key, value in model.state_dict().items()}
-    runner, checkpoint = SimpleNamespace(model=wrapped), dict(state_dict=dict(state))
+    runner, checkpoint = SimpleNamespace(model=wrapped, _train_loop=None, _resume=False), dict(state_dict=dict(state))
     StrictLoadHook().after_load_checkpoint(runner, checkpoint)
     load_state_dict(wrapped, checkpoint["state_dict"])
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())

@@ -175,7 +175,10 @@ def test_what_cannot_begin_is_one_line(refusal, models, tmp_path, shapes):
         ((image, tmp_path / "other.pth", "--out", tmp_path / "a.png"), "other.pth"),
         ((image, config, tmp_path / "other.pth", "--out", tmp_path / "a.txt"), "name a .png"),
         ((tmp_path / "none.png", tmp_path / "other.pth", "--out", tmp_path / "a.png"), "none.png"),
-        ((image, tmp_path / "other.pth", "--device", "cuda:99", "--out", tmp_path / "a.png"), "device 'cuda:99'"),
+        (
+            (image, tmp_path / "other.pth", "--device", "cuda:99", "--out", tmp_path / "a.png"),
+            "--device cuda:99 cannot be used",
+        ),
     ]:
         assert message in refusal("visualize", *arguments)
         assert not (tmp_path / "a.png").exists()

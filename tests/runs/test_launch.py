@@ -17,7 +17,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, init_default_scope
 from paths import CONFIGS
 
-from xcit_mm.runs import start_checks
+from xcit_mm.runs import launch, start_checks
 from xcit_mm.runs.launch import run_tool
 from xcit_mm.runs.preflight import check_device
 from xcit_mm.weights.reader import load_from_file
@@ -416,3 +416,11 @@ def test_training_checkpoint_is_read_without_running_it(tmp_path):
     with pytest.raises(ValueError, match=r"bad.pth.*builtins.exec"):
         load_from_file(str(tmp_path / "bad.pth"))
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_of_a_library_s_name_is_not_the_library(tmp_path, monkeypatch):
+    (tmp_path / "libraryless").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(launch._LIBRARIES, "libraryless", "mm")
+    with pytest.raises(ModuleNotFoundError, match=r"needs libraryless, which is not installed: .*/mm\.txt"):
+        launch.find_script(Config(dict(default_scope="libraryless")), "own.py", "train")

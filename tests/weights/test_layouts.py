@@ -196,7 +196,7 @@ def build_segmentor(num_classes: int) -> nn.Module:
 
 def build_small(task: str, patch_size: int) -> nn.Module:
     """Today's Mask R-CNN or Semantic FPN, as small as the golden checkpoints'."""
-    cfg = Config.fromfile(CONFIGS / f"demo/{task}_xcit-n12-p16.py")
+    cfg = Config.fromfile(CONFIGS / f"demo/{task}_xcit-n12-p16_shapes.py")
     cfg.model.backbone.arch = PICO
     backbone = dict(patch_size=patch_size, norm_cfg=dict(type="BN"))
     if task == "fpn":
