@@ -105,7 +105,7 @@ def test_what_cannot_begin_is_one_line(images, models, refusal, tmp_path):
         ((plain, config, seg, "--tile", 0), "tiles of 0 pixels"),
         ((plain, config, seg, "--overlap", 64), "give the tile's side too"),
         ((plain, config, seg, "--device", "cuda:99"), "--device cuda:99 cannot be used"),
-        ((plain, config, seg, "--device", "gpu"), "device 'gpu'"),
+        ((plain, config, seg, "--device", "gpu"), "--device gpu cannot be used"),
         ((plain, config, seg, "--alpha", 2), "--alpha 2.0: must be from 0 to 1"),
         ((plain, config, seg, "--ann-file", tmp_path / "none.json"), "only a detector's predictions have ids"),
     ]:
