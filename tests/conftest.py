@@ -1,4 +1,6 @@
 import importlib
+import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -6,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import CONFIGS, ROOT
 
-# Tests must not depend on how many cores there are, nor fight over them.
-os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
+# Tests must not depend on how many cores there are, nor fight over them. Workers of pytest-xdist share them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+else:
+    os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +25,38 @@ def shapes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "shapes"
     write_dataset(root, train=8, val=4, size=96)
     return root
+
+
+@pytest.fixture
+def mmpretrain() -> None:
+    """mmpretrain is imported, or the test skipped."""
+    import torch
+
+    if importlib.util.find_spec("mmpretrain") is None:
+        pytest.skip("mmpretrain is not installed: make test-slow brings it")
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        # Made for CUDA, beside a torch for the CPU: it fails for want of these two, which no classifier uses.
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+    importlib.import_module("mmpretrain")
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
+    """Gives a demo config by its name, and a checkpoint of its model before training; made once."""
+    from demo import save_untrained
+
+    folder = tmp_path_factory.mktemp("untrained")
+
+    def pair(name: str) -> tuple[Path, Path]:
+        config, checkpoint = CONFIGS / "demo" / f"{name}.py", folder / f"{name}.pth"
+        if not checkpoint.exists():
+            save_untrained(config, checkpoint)
+        return config, checkpoint
+
+    return pair
 
 
 class Tool:
@@ -45,6 +82,21 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
             importlib.import_module(name).main()
         assert isinstance(end.value.code, str) and "\n" not in end.value.code  # printed, with exit code 1
         return end.value.code
+
+    return run
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs tools/NAME.py in this process, which is quicker; gives its exit code and what it printed, out and err."""
+
+    def run(name: str, *args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
+        # Loggers of earlier tests write to streams that these have closed.
+        monkeypatch.setattr(logging, "raiseExceptions", False)
+        capsys.readouterr()
+        code = importlib.import_module(name).main()
+        return code, *capsys.readouterr()
 
     return run
 

@@ -271,8 +271,7 @@ class TestMmpretrain:
     """mmpretrain has an XCiT of its own; ours is its 'mmengine.XCiT'."""
 
     @pytest.fixture(autouse=True)
-    def scope(self):
-        pytest.importorskip("mmpretrain", reason="mmpretrain is not of the tested stack")
+    def scope(self, mmpretrain):
         init_default_scope("mmpretrain")
 
     def test_both_keep_their_names(self):

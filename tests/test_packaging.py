@@ -1,11 +1,14 @@
 """What `pip install` and a source distribution bring along: all that is needed and nothing else."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,16 @@ JUNK = (
     "tools/__pycache__/infer.cpython-311.pyc",
     "build/lib/xcit_mm/removed.py",
 )
-PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+# What pip runs, in its own words, without its start: each kind into a folder of its name.
+BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
+# What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py.
+EXTRAS = dict(
+    runs=("mm",),
+    prediction=("mm",),
+    tta=("mm",),
+    deployment=("mm", "export"),
+    tools=("mm", "classification", "bench", "dev"),
+)
 USE = """
 import xcit_mm
 from mmengine.config import Config
@@ -65,21 +77,19 @@ def checkout(tmp_path_factory) -> Path:
     for name in JUNK:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("junk")
-    # An editable install, but for its last step, which would change this environment.
-    python("-c", f"from setuptools import build_meta; build_meta.build_editable({str(root / 'dist')!r})", cwd=root)
+    # An editable install, but for its last step, which would change this environment; then all that is released.
+    python("-c", BUILD.format(("editable", "sdist", "wheel")), cwd=root)
     return root
 
 
 @pytest.fixture(scope="module")
 def sdist(checkout) -> Path:
-    python("setup.py", "--quiet", "sdist", cwd=checkout)
-    return next((checkout / "dist").glob("*.tar.gz"))
+    return next((checkout / "sdist").glob("*.tar.gz"))
 
 
 @pytest.fixture(scope="module")
 def wheel(checkout) -> Path:
-    python(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", "wheels", ".", cwd=checkout)
-    return next((checkout / "wheels").glob("*.whl"))
+    return next((checkout / "wheel").glob("*.whl"))
 
 
 def test_sdist_holds_the_sources(checkout, sdist):
@@ -98,8 +108,72 @@ def test_wheel_holds_the_package_its_configs_and_tools(checkout, wheel):
     modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
     assert found == modules | {f"xcit_mm/.mim/{name}" for name in shipped}
-    for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: tests"):
+    for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: dev"):
         assert line in metadata.splitlines()
+
+
+def imported(source: str) -> set[str]:
+    """Top-level names of all that a module imports, wherever in it, but for its own package and Python's."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module)
+    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"xcit_mm"}
+
+
+def required(wheel: Path) -> dict[str, set[str]]:
+    """Names of the distributions that a wheel asks for: "" for all users, and by extra."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+    found: dict[str, set[str]] = {}
+    for line in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE):
+        extra = re.search(r"extra == [\"'](\w+)[\"']", line)
+        found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", line)[0].lower())
+    return found
+
+
+def test_what_is_imported_is_asked_for(wheel):
+    asked, installed = required(wheel), packages_distributions()
+    with zipfile.ZipFile(wheel) as archive:
+        sources = {Path(name): archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+    scripts = {path.stem for path in sources if "tools" in path.parts}
+    parts = set()
+    for path, source in sources.items():
+        if "configs" in path.parts:
+            continue
+        part = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
+        parts.add(part)
+        allowed = asked[""].union(*(asked[extra] for extra in EXTRAS.get(part, ())))
+        for module in imported(source) - scripts:
+            names = {name.lower() for name in installed.get(module, [module])}
+            assert names & allowed, f"{path} imports {module}, which {part} does not ask for"
+    assert set(EXTRAS) <= parts
+
+
+@pytest.mark.slow
+def test_installed_alone_it_builds_a_model(tmp_path, wheel):
+    """In an environment that holds what the wheel asks for and nothing else."""
+    python("-m", "venv", "fresh", cwd=tmp_path)
+    own = tmp_path / "fresh" / "bin" / "python"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in (
+        ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(wheel)],
+        ["-W", "ignore", "-c", "import xcit_mm, torch; xcit_mm.XCiT('n12').eval()(torch.zeros(1, 3, 64, 64))"],
+    ):
+        run = subprocess.run([own, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)
+        assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_paths_that_contributing_names_are_there():
+    named = set(
+        re.findall(
+            r"`((?:xcit_mm|tests|tools|configs|requirements|\.ci)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text()
+        )
+    )
+    assert len(named) > 10
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_citation_and_changelog_are_of_this_version():
@@ -108,15 +182,19 @@ def test_citation_and_changelog_are_of_this_version():
 
 
 def test_wheel_from_the_sdist_is_the_same(tmp_path, sdist, wheel):
-    python(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, sdist, cwd=tmp_path)
-    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as rebuilt:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    python("-c", BUILD.format(("wheel",)), cwd=root)
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(next((root / "wheel").glob("*.whl"))) as rebuilt:
         assert {(f.filename, f.CRC) for f in ours.infolist() if "dist-info" not in f.filename} == {
             (f.filename, f.CRC) for f in rebuilt.infolist() if "dist-info" not in f.filename
         }
 
 
 def test_installed_wheel_registers_and_finds_its_configs(tmp_path, wheel):
-    python(*PIP, "install", "--no-deps", "--no-index", "--target", "site", wheel, cwd=tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
     package = tmp_path / "site" / "xcit_mm"
     module, config = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)).splitlines()
     assert Path(module).parent == package

@@ -10,25 +10,26 @@ is worth knowing and no failure. The number of processes is taken from WORLD_SIZ
 """
 
 import argparse
+import contextlib
 import importlib
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 REINSTALL = "make clean && make setup"
 REBUILD_MMCV = f"pip cache remove mmcv && {REINSTALL}, which compiles it in sight of this torch"
 
 
-def version(package: str, least: tuple[int, ...], below: tuple[int, ...] | None = None) -> Callable[[], str]:
-    """A check that a package imports and has `least` <= version < `below`."""
+def version(package: str, least: str = "0") -> Callable[[], str]:
+    """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them."""
 
     def check() -> str:
         found = importlib.import_module(package).__version__
-        numbers = tuple(int(part) for part in found.partition("+")[0].split(".")[:3] if part.isdigit())
-        if numbers < least or (below and numbers >= below):
-            wanted = f">= {'.'.join(map(str, least))}" + (f", < {'.'.join(map(str, below))}" if below else "")
-            raise ImportError(f"{package} {found} is installed, {wanted} is needed")
+        from mmengine.utils import digit_version
+
+        if digit_version(found)[:3] < digit_version(least)[:3]:  # 2.1.0a0, as of NVIDIA's containers, counts as 2.1.0
+            raise ImportError(f"{package} {found} is installed, >= {least} is needed")
         return f"{package} {found}"
 
     return check
@@ -76,16 +77,37 @@ def disk() -> str:
 
 
 CHECKS = (
-    (version("torch", (2, 1)), REINSTALL),
-    (version("mmengine", (0, 10)), REINSTALL),
-    (version("mmcv", (2, 0, 0), below=(2, 2, 0)), REBUILD_MMCV),
+    (version("mmengine", "0.10"), REINSTALL),
+    (version("torch", "2.1"), REINSTALL),
+    (version("mmcv"), REBUILD_MMCV),
     (mmcv_ops, REBUILD_MMCV),
-    (version("mmdet", (3, 3)), REINSTALL),
-    (version("mmseg", (1, 2)), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
+    (version("mmdet", "3.3"), REINSTALL),
+    (version("mmseg", "1.2"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     (registered, "pip install -e ."),
     (gpu, REINSTALL),
     (disk, "free some, or train with --work-dir on another disk"),
 )
+
+
+def reason(error: Exception) -> str:
+    """An exception in one line; that of the package needs the package."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def findings(config: str | None) -> Iterator[str]:
+    """The lines about the installation, then those about a config."""
+    for check, fix in CHECKS:
+        try:
+            yield f"ok    {check()}"
+        except Exception as error:  # any failure to import is this tool's to report
+            yield f"FAIL  {reason(error)} -- fix: {fix}"
+    if config:
+        try:
+            from xcit_mm.runs.doctor import diagnose
+        except Exception as error:
+            yield f"FAIL  the config was not looked at: {reason(error)} -- fix: see to the installation first"
+            return
+        yield from map(str, diagnose(config, sys.argv[1:]))
 
 
 def main() -> int:
@@ -94,22 +116,12 @@ def main() -> int:
     parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # what matters is printed
+    lines = sys.stdout
     failures = 0
-    for check, fix in CHECKS:
-        try:
-            print(f"ok    {check()}", flush=True)
-        except Exception as error:  # any failure to import is this tool's to report
-            failures += 1
-            print(f"FAIL  {type(error).__name__}: {error} -- fix: {fix}")
-    if args.config:
-        try:
-            from xcit_mm.runs.doctor import diagnose
-        except Exception:  # told above
-            print("note  the config was not looked at -- fix: see to the installation first")
-            return 1
-        for finding in diagnose(args.config, sys.argv[1:]):
-            print(finding, flush=True)
-            failures += finding.level == "FAIL"
+    with contextlib.redirect_stdout(sys.stderr):  # a library that prints as it is imported does so beside the lines
+        for line in findings(args.config):
+            print(line, file=lines, flush=True)
+            failures += line.startswith("FAIL")
     return 1 if failures else 0
 
 

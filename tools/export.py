@@ -15,7 +15,7 @@ from pathlib import Path
 from xcit_mm.deployment.export import PARTS, export_model
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME; it must fill all that is exported")
@@ -26,6 +26,9 @@ def main() -> None:
         exported = export_model(args.config, args.checkpoint, args.out, args.part)
     except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print(f"interrupted: {args.out} is not written", file=sys.stderr)
+        return 130
     for name, deviation in exported.outputs.items():
         print(f"{name:15} within {deviation:.1e} of torch, in units of its mean magnitude")
     if exported.operators:
@@ -34,7 +37,8 @@ def main() -> None:
     for key, value in exported.metadata.items():
         print(f"{key:15} {value if len(value) <= 100 else f'{value[:100]}...'}")
     print(f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,7 +8,7 @@
 patches' mean and generalised mean (GeM). `knn` classifies the images of FOLDER/val/CLASS/ by those of
 FOLDER/train/CLASS/ next to them. `neighbours` shows images and the most similar others.
 WEIGHTS is a path, a URL or xcit://NAME. Files that cannot be read are reported, the others are
-done, and the exit code is 1.
+done, and the exit code is 1. Ctrl-C keeps the features of the images that are done; the exit code is 130.
 """
 
 import argparse
@@ -21,6 +21,8 @@ import numpy as np
 from xcit_mm.models.classifier import XCiTClassifier
 from xcit_mm.models.factory import model_from_weights
 from xcit_mm.prediction.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
+from xcit_mm.prediction.visualization import check_figure, save_figure
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -59,33 +61,42 @@ def main() -> int:
         failed = args.run(args)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt as stop:
+        print(f"\ninterrupted: {str(stop) or 'nothing is written'}", file=sys.stderr)
+        return 130
     for line in failed:
         print(f"skipped {line}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:
+    check_device(args.device)
     model = model_from_weights(args.weights, args.device)
     if not isinstance(model, XCiTClassifier):
         raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")
     return model
 
 
-def features(model: XCiTClassifier, folder: Path, args: argparse.Namespace, patches: bool = False) -> Features:
-    found = extract(model, folder, args.size, args.batch, args.workers, patches)
+def features(model: XCiTClassifier, folder: Path, args: argparse.Namespace) -> Features:
+    found = extract(model, folder, args.size, args.batch, args.workers)
     print()
+    if found.interrupted:
+        raise KeyboardInterrupt
     return found
 
 
 def run_extract(args: argparse.Namespace) -> list[str]:
     if args.out.suffix != ".npz":
         raise ValueError(f"--out {args.out}: name it .npz")
-    found = features(load(args), args.folder, args, args.patches)
+    found = extract(load(args), args.folder, args.size, args.batch, args.workers, args.patches)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     patches = {} if found.patches is None else dict(patches=found.patches)
     np.savez(args.out, paths=np.array(found.paths), **found.descriptors, **patches)
     width = found.descriptors[DESCRIPTORS[0]].shape[1]
-    print(f"{len(found.paths)} images, {', '.join(DESCRIPTORS)} of {width} numbers each: {args.out}")
+    written = f"{len(found.paths)} images, {', '.join(DESCRIPTORS)} of {width} numbers each: {args.out}"
+    if found.interrupted:
+        raise KeyboardInterrupt(written)
+    print(f"\n{written}")
     return found.failed
 
 
@@ -124,14 +135,14 @@ def check_folder(folder: Path) -> list[str]:
 
 
 def run_neighbours(args: argparse.Namespace) -> list[str]:
+    check_figure(args.out)
     try:
         with np.load(args.features) as content:
             paths, descriptors = content["paths"], content[args.descriptor]
     except (KeyError, ValueError, EOFError, BadZipFile):
         raise ValueError(f"{args.features} is not a file of `tools/features.py extract`") from None
     sheet = contact_sheet(args.folder, paths, descriptors, args.queries, args.count)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    sheet.savefig(args.out)
+    save_figure(sheet, args.out)
     print(args.out)
     return []
 

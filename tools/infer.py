@@ -2,23 +2,32 @@
 
     python tools/infer.py INPUT CONFIG CHECKPOINT --out DIR
 
-INPUT is an image, a video, a folder or a quoted glob. DIR gets `pictures/`, and of a detector
-`predictions.json` in COCO's format, of a segmentor `labels/` with the class of every pixel. A file that
-cannot be read is reported, the others are done, and the exit code is 1.
+INPUT is an image, a video, a folder or a quoted glob. DIR gets
+
+    pictures/            what was found, drawn over each image (.jpg) or video (.mp4)
+    predictions.json     of a detector: a list of results, for pycocotools' COCO.loadRes
+    labels/              of a segmentor: the class of every pixel (.png)
+    images.json          names, sizes and ids of the images, ids and names of the classes
+
+named as the inputs are below the folder, or below the part of the glob before its first wildcard; only inputs that
+differ in nothing but the suffix keep it (a.jpg.jpg and a.png.jpg). Ids count from 1 in the order of the names, or
+are those of the ground truth given by --ann-file.
+
+In a folder or glob, what is neither image nor video is left out, as is all below DIR; a DIR with results of an earlier
+run is refused without --overwrite. A file that cannot be read is reported, the others are done, and the exit code is 1.
+Ctrl-C keeps what was done; the exit code is 130.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-import cv2
-import mmcv
-import numpy as np
-from mmengine.utils import ProgressBar
-
-from xcit_mm.prediction.coco_results import CocoFile
-from xcit_mm.prediction.inputs import VIDEOS, find_inputs, read_frames
+from xcit_mm.prediction.drawing import COLOR_BY, Style
+from xcit_mm.prediction.files import Writer, check_folder, predict_files
+from xcit_mm.prediction.inputs import find_inputs
 from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.prediction.results import assign_ids, read_ids
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -27,65 +36,51 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("config")
     parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
-    parser.add_argument("--score-thr", type=float, default=0.3, help="least score that is drawn (default: %(default)s)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="first remove the results of an earlier run from --out"
+    )
+    parser.add_argument("--ann-file", type=Path, metavar="JSON", help="COCO json: predict its images, under its ids")
     parser.add_argument("--tile", type=int, metavar="PIXELS", help="predict large images in tiles of this side")
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="least overlap of tiles (default: tile / 4)")
     parser.add_argument("--device", help="default: a GPU if there is one")
+    drawing = parser.add_argument_group("pictures")
+    drawing.add_argument("--score-thr", type=float, default=0.3, help="least score drawn (default: %(default)s)")
+    drawing.add_argument("--alpha", type=float, default=0.5, help="opacity of masks, 0 to 1 (default: %(default)s)")
+    drawing.add_argument("--no-labels", action="store_true", help="without names and scores, or a segmentor's legend")
+    drawing.add_argument("--color-by", choices=COLOR_BY, default=COLOR_BY[0], help="a colour a class or an instance")
     return parser.parse_args()
 
 
 def main() -> int:
     args = parse_args()
     try:
-        paths = find_inputs(args.input)
-        args.out.mkdir(parents=True, exist_ok=True)
+        if not 0 <= args.alpha <= 1:
+            raise ValueError(f"--alpha {args.alpha}: must be from 0 to 1")
+        check_device(args.device)
+        check_folder(args.out, args.overwrite)
+        inputs, notes = find_inputs(args.input, args.out)
         predict = Predictor(args.config, args.checkpoint, args.device, args.tile, args.overlap)
+        image_ids, category_ids = None, None
+        if args.ann_file:
+            if not predict.is_detector:
+                raise ValueError(f"--ann-file {args.ann_file}: only a detector's predictions have ids")
+            ids, category_ids = read_ids(args.ann_file, predict.metainfo["classes"])
+            inputs, image_ids, more = assign_ids(inputs, ids)
+            notes += more
+        style = Style(args.alpha, not args.no_labels, args.color_by)
+        writer = Writer(args.out, predict, style, args.score_thr, args.overwrite, image_ids, category_ids)
+        for line in notes:
+            print(line, file=sys.stderr)
+        summary = predict_files(inputs, predict.predict, writer)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    root = Path(args.input) if Path(args.input).is_dir() else None
-    coco = CocoFile(predict.metainfo["classes"])
-    failed = []
-    progress = ProgressBar(len(paths))
-    for path in paths:
-        name = str(path.relative_to(root) if root else path.name)
-        try:
-            process(path, name, predict, coco, args)
-        except Exception as error:  # decoders and transforms raise nearly anything: the other files are done
-            failed.append(f"{path}: {' '.join(str(error).split())}")
-        progress.update()
-    if predict.is_detector:
-        coco.write(args.out / "predictions.json")
-    print(f"\n{len(paths) - len(failed)} of {len(paths)} files done: {args.out}")
-    for line in failed:
+    except KeyboardInterrupt:
+        print("interrupted: nothing was predicted", file=sys.stderr)
+        return 130
+    print(f"\n{'interrupted: ' * summary.interrupted}{summary.done} of {len(inputs)} files done: {args.out}")
+    for line in summary.failed:
         print(f"skipped {line}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def process(path: Path, name: str, predict: Predictor, coco: CocoFile, args: argparse.Namespace) -> None:
-    """Predict a file; nothing of it is written if it fails before its first frame."""
-    is_video = path.suffix.lower() in VIDEOS
-    writer = None
-    for number, frame in enumerate(read_frames(path)):
-        label = f"{name}#{number}" if is_video else name
-        sample = predict(frame)
-        picture = predict.draw(frame, sample, args.score_thr)
-        if predict.is_detector:
-            coco.add(label, sample)
-        else:
-            depth = np.uint8 if len(predict.metainfo["classes"]) <= 256 else np.uint16
-            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(depth)
-            mmcv.imwrite(labels, str(args.out / "labels" / f"{label}.png"))
-        if not is_video:
-            mmcv.imwrite(picture, str(args.out / "pictures" / f"{name}.jpg"))
-            return
-        if writer is None:
-            target = args.out / "pictures" / f"{name}.mp4"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            rate = mmcv.VideoReader(str(path)).fps or 25
-            writer = cv2.VideoWriter(str(target), cv2.VideoWriter_fourcc(*"mp4v"), rate, picture.shape[1::-1])
-        writer.write(np.ascontiguousarray(picture))
-    if writer is not None:
-        writer.release()
+    return 130 if summary.interrupted else 1 if summary.failed else 0
 
 
 if __name__ == "__main__":

@@ -1,17 +1,27 @@
 """Run the iteration again that NonFiniteHook stopped at, and say where the first NaN or infinite value is.
 
-python tools/replay.py work_dirs/NAME/non_finite_iter_N.pth
+    python tools/replay.py work_dirs/NAME/NAME.py work_dirs/NAME/non_finite_iter_N.pth
+
+The config is the one that training has written to its work directory.
 """
 
+import argparse
 import sys
 
 import xcit_mm  # noqa: F401  registers the backbone
-from xcit_mm.training.nonfinite import replay
+from xcit_mm.training import replay
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("snapshot")
+    args = parser.parse_args()
+    try:
+        print(replay(args.config, args.snapshot))
+    except (ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python {sys.argv[0]} SNAPSHOT")
-    try:
-        print(replay(sys.argv[1]))
-    except FileNotFoundError as error:
-        sys.exit(f"FileNotFoundError: {error}")
+    main()

@@ -1,4 +1,4 @@
-"""Test a config with the library it belongs to, mmdet or mmseg; takes every flag of that library's tools/test.py.
+"""Test a config with the library it belongs to; takes every flag of that library's tools/test.py.
 
 python tools/test.py CONFIG CHECKPOINT [FLAG ...]
 """

@@ -1,4 +1,4 @@
-"""Train a config with the library it belongs to, mmdet or mmseg; takes every flag of that library's tools/train.py.
+"""Train a config with the library it belongs to; takes every flag of that library's tools/train.py.
 
 python tools/train.py CONFIG [FLAG ...]
 """

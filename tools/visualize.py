@@ -18,14 +18,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from mmengine.model import ImgDataPreprocessor
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
 from xcit_mm.models.factory import model_from_weights
-from xcit_mm.prediction.inputs import read_frames
+from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.visualization import Activations, capture_activations, draw
+from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
 from xcit_mm.runs.configs import takes_rgb
+from xcit_mm.runs.preflight import check_device
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,26 +35,29 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("image", type=Path)
     parser.add_argument("model", help="a config, or weights of a backbone")
     parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
-    parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .pdf or .svg")
+    parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .jpeg, .pdf or .svg")
     parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that the backbone taps)")
     parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     args = parse_args()
     try:
-        if args.out.suffix.lower() not in (".png", ".jpg", ".pdf", ".svg"):
-            raise ValueError(f"--out {args.out}: name a .png, .jpg, .pdf or .svg")
+        check_figure(args.out)
+        check_device(args.device)
         if args.model.endswith(".py") != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
-        pixels = next(iter(read_frames(args.image)))
+        pixels = first_frame(args.image)
         found, picture = (of_model if args.checkpoint else of_weights)(pixels, args)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        draw(found, picture, args.out)
+        save_figure(draw(found, picture), args.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print(f"interrupted: {args.out} is not written", file=sys.stderr)
+        return 130
     print(f"blocks {', '.join(map(str, found.blocks))} of {args.model}: {args.out}")
+    return 0
 
 
 def of_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
@@ -66,11 +71,11 @@ def of_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations,
 
 def of_weights(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
     backbone = model_from_weights(args.model, args.device)
-    rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1).float()
-    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
-    image = ((rgb - mean) / std)[None].to(next(backbone.parameters()).device)
+    rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1)
+    prepare = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
+    image = prepare(dict(inputs=[rgb]))["inputs"]
     return capture_activations(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import torch
 from mmengine.runner import CheckpointLoader
+from quiet_pipe import quiet_pipe
 
 import xcit_mm  # noqa: F401  registers the readers
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
 from xcit_mm.weights.published import PUBLISHED, fetch, local_path
+from xcit_mm.weights.safe_pickle import Namespace
 
 
 def read(args: argparse.Namespace) -> Weights:
@@ -38,7 +40,7 @@ def inspect(args: argparse.Namespace) -> None:
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
     print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")
     for key, value in weights.metadata.items():
-        value = vars(value) if hasattr(value, "__dict__") else value
+        value = vars(value) if isinstance(value, Namespace) else value
         text = " ".join(str(value).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
 
@@ -95,7 +97,8 @@ def main() -> None:
     command.set_defaults(run=fetch_name)
     args = parser.parse_args()
     try:
-        args.run(args)
+        with quiet_pipe():
+            args.run(args)
     except (ValueError, OSError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
@@ -23,6 +24,20 @@ __all__ = [
 # mmengine looks up `xcit_mm::CONFIG` only in packages of this table, and there by the name of a distribution, whose
 # place is not known if its install is editable: a module's name leads to the module's folder.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
+_find_base = Config._get_cfg_path
+
+
+def _find_base_of_library(cfg_path: str, filename: str) -> tuple[str, str | None]:
+    """Where a `_base_` is, and the library whose classes it names.
+
+    mmengine takes the package of `_base_ = 'xcit_mm::CONFIG'` for that library. Ours has no classes of this kind: its
+    configs, like those based on their files, belong to their `default_scope`.
+    """
+    path, scope = _find_base(cfg_path, filename)
+    return path, None if scope == "xcit_mm" else scope
+
+
+Config._get_cfg_path = staticmethod(_find_base_of_library)
 
 
 @MODELS.register_module(name="MaskTTAModel")

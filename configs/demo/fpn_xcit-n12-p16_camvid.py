@@ -1,12 +1,26 @@
-# CamVid's 11 classes; label 11 is void.
-_base_ = "./fpn_xcit-n12-p16.py"
+# Semantic FPN + XCiT-N12/16 from scratch on CamVid's 11 classes, in 300 iterations of 8 crops: minutes on a laptop.
+# To copy for segmentation maps of your own: it stands alone, in any folder.
+_base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
+custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
-void = 11
-model = dict(data_preprocessor=dict(seg_pad_val=void), decode_head=dict(num_classes=11, ignore_index=void))
+data_root = "data/camvid"
+void = 11  # the label of pixels that are not to be learnt
+crop_size = (256, 256)
+model = dict(
+    data_preprocessor=dict(size=crop_size, seg_pad_val=void),
+    pretrained=None,
+    backbone=dict(_delete_=True, type="XCiT", arch="n12", patch_size=16),
+    neck=dict(in_channels=[128] * 4, out_channels=128),
+    decode_head=dict(in_channels=[128] * 4, num_classes=11, ignore_index=void),
+)
 
 dataset = dict(
     type="BaseSegDataset",
-    data_root="data/camvid",
+    data_root=data_root,
     img_suffix=".jpg",
     seg_map_suffix=".png",
     metainfo=dict(
@@ -38,26 +52,66 @@ dataset = dict(
         ],
     ),
 )
+train_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations"),
+    dict(type="RandomCrop", crop_size=crop_size, cat_max_ratio=0.75, ignore_index=void),
+    dict(type="RandomFlip", prob=0.5),
+    dict(type="PackSegInputs"),
+]
+test_pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
 train_dataloader = dict(
+    batch_size=8,
+    num_workers=2,
+    persistent_workers=True,
+    sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
         **dataset,
         data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"),
-        pipeline=[
-            dict(type="LoadImageFromFile"),
-            dict(type="LoadAnnotations"),
-            dict(type="RandomCrop", crop_size=(256, 256), cat_max_ratio=0.75, ignore_index=void),
-            dict(type="RandomFlip", prob=0.5),
-            dict(type="PackSegInputs"),
-        ],
-    )
+        pipeline=train_pipeline,
+    ),
 )
 val_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
         **dataset,
         data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
-        pipeline=[dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")],
-    )
+        pipeline=test_pipeline,
+    ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(ignore_index=void)
+# Trained at one scale, it scores less with others: the views are the image and its mirror image.
+tta_model = dict(type="SegTTAModel")
+tta_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="RandomFlip", prob=prob, direction="horizontal") for prob in (0.0, 1.0)],
+            [dict(type="LoadAnnotations")],
+            [dict(type="PackSegInputs")],
+        ],
+    ),
+]
+val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"], ignore_index=void)
 test_evaluator = val_evaluator
+
+optim_wrapper = dict(
+    type="OptimWrapper", optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=1.0)
+)
+param_scheduler = [dict(type="CosineAnnealingLR", by_epoch=False, begin=0, end=300)]
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=300, val_interval=300)
+val_cfg = dict(type="ValLoop")
+test_cfg = dict(type="TestLoop")
+default_hooks = dict(
+    timer=dict(type="IterTimerHook"),
+    logger=dict(type="LoggerHook", interval=10, log_metric_by_epoch=False),
+    param_scheduler=dict(type="ParamSchedulerHook"),
+    checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=2),
+    sampler_seed=dict(type="DistSamplerSeedHook"),
+    visualization=dict(type="SegVisualizationHook", interval=1),  # --show-dir: every image
+)
+randomness = dict(seed=0)

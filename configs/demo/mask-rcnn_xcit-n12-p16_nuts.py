@@ -1,42 +1,68 @@
-# Photos of dates, figs and hazelnuts.
-_base_ = "./mask-rcnn_xcit-n12-p16.py"
+# Mask R-CNN + XCiT-N12/16 from scratch on photos of dates, figs and hazelnuts, in 300 iterations with few proposals:
+# minutes on a laptop. To copy for instances of your own: it stands alone, in any folder.
+_base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
+custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
+custom_hooks = [
+    dict(type="StrictLoadHook"),  # weights load whole or not at all
+    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+]
 
-model = dict(roi_head=dict(bbox_head=dict(num_classes=3), mask_head=dict(num_classes=3)))
+data_root = "data/nuts"
+few_proposals = dict(nms_pre=500, max_per_img=200)
+model = dict(
+    backbone=dict(_delete_=True, type="XCiT", arch="n12", patch_size=16),
+    neck=dict(in_channels=[128] * 4),
+    roi_head=dict(bbox_head=dict(num_classes=3), mask_head=dict(num_classes=3)),
+    train_cfg=dict(rpn_proposal=few_proposals, rcnn=dict(sampler=dict(num=64))),
+    test_cfg=dict(rpn=few_proposals),
+)
 
 dataset = dict(
     type="CocoDataset",
-    data_root="data/nuts",
+    data_root=data_root,
     metainfo=dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)]),
 )
+train_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+    dict(type="RandomChoiceResize", scales=[(384, 288), (448, 336)], keep_ratio=True),
+    dict(type="RandomFlip", prob=0.5),
+    dict(type="PackDetInputs"),
+]
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(448, 336), keep_ratio=True),
+    dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+]
 train_dataloader = dict(
+    batch_size=2,
+    num_workers=2,
+    persistent_workers=True,
+    sampler=dict(type="InfiniteSampler", shuffle=True),
+    batch_sampler=dict(type="AspectRatioBatchSampler"),
     dataset=dict(
         **dataset,
         ann_file="annotations/instances_train2017.json",
         data_prefix=dict(img="train2017/"),
-        pipeline=[
-            dict(type="LoadImageFromFile"),
-            dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-            dict(type="RandomChoiceResize", scales=[(384, 288), (448, 336)], keep_ratio=True),
-            dict(type="RandomFlip", prob=0.5),
-            dict(type="PackDetInputs"),
-        ],
-    )
+        pipeline=train_pipeline,
+    ),
 )
 val_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
         **dataset,
         ann_file="annotations/instances_val2017.json",
         data_prefix=dict(img="val2017/"),
         test_mode=True,
-        pipeline=[
-            dict(type="LoadImageFromFile"),
-            dict(type="Resize", scale=(448, 336), keep_ratio=True),
-            dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-            dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
-        ],
-    )
+        pipeline=test_pipeline,
+    ),
 )
 test_dataloader = val_dataloader
+tta_model = dict(type="MaskTTAModel")
 tta_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(
@@ -49,5 +75,25 @@ tta_pipeline = [
         ],
     ),
 ]
-val_evaluator = dict(ann_file="data/nuts/annotations/instances_val2017.json")
+val_evaluator = dict(
+    type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/annotations/instances_val2017.json"
+)
 test_evaluator = val_evaluator
+
+optim_wrapper = dict(
+    type="OptimWrapper", optimizer=dict(type="AdamW", lr=5e-4, weight_decay=0.05), clip_grad=dict(max_norm=1.0)
+)
+param_scheduler = [
+    dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=30),
+    dict(type="CosineAnnealingLR", by_epoch=False, begin=30, end=300),
+]
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=300, val_interval=300)
+val_cfg = dict(type="ValLoop")
+test_cfg = dict(type="TestLoop")
+default_hooks = dict(
+    logger=dict(interval=10),
+    checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=2),
+    visualization=dict(score_thr=0.5),
+)
+log_processor = dict(window_size=10, by_epoch=False)
+randomness = dict(seed=0)

@@ -1,13 +1,17 @@
 """The forms of cross-covariance attention are one function."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from benchmark import saved_bytes
 from golden import GOLDEN, deviation, fill, image
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from xcit_mm import XCiT
-from xcit_mm.models.attention import FORMS, XCA, choose_form
+from xcit_mm.archs import ARCHS
+from xcit_mm.models.attention import FORMS, XCA
 
 FAST = ("gram", "covariance")
 
@@ -35,12 +39,75 @@ def test_golden_pyramid_in_every_form(form, name):
     assert deviation(maps, GOLDEN / f"pyramid_{name}.npz", "75x101") < 1e-4
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_gradcheck(form):
-    module = attention(8, 2, form=form).double()
-    x = torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True)
-    parameters = tuple(module.parameters())
-    assert torch.autograd.gradcheck(lambda x, *_: module(x), (x, *parameters))
+class TestDerivatives:
+    """Of the output by tokens and parameters, against finite differences."""
+
+    @staticmethod
+    def function(form: str) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+        module = attention(4, 2, form=form).double()
+        x = torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
+        names, values = zip(*module.named_parameters(), strict=True)
+        return lambda x, *p: torch.func.functional_call(module, dict(zip(names, p, strict=True)), x), (x, *values)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_first_backward_and_forward(self, form):
+        assert torch.autograd.gradcheck(*self.function(form), check_forward_ad=True)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_second(self, form):
+        assert torch.autograd.gradgradcheck(*self.function(form))
+
+    @pytest.mark.parametrize("form", FAST)
+    def test_forward_alone(self, form):
+        module, x, direction = attention(4, 2).double(), *torch.randn(2, 2, 7, 4, dtype=torch.float64)
+        found, wanted = (
+            torch.func.jvp(lambda x, name=name: in_form(module, name, x), (x,), (direction,))
+            for name in (form, "plain")
+        )
+        torch.testing.assert_close(found, wanted)
+
+    @pytest.mark.parametrize("form", FAST)
+    def test_forward_over_backward_of_many_directions(self, form):
+        hessians = []
+        for name in ("plain", form):
+            function, (x, *values) = self.function(name)
+            cube = lambda x, function=function, values=values: function(x, *values).pow(3).sum()  # noqa: E731
+            hessians.append(torch.func.hessian(cube)(x.detach()))
+        torch.testing.assert_close(*hessians)
+
+
+def test_second_derivatives_of_a_model_that_recomputes():
+    gradients = []
+    for form, with_cp in (("plain", False), ("covariance", False), ("covariance", True)):
+        torch.manual_seed(0)
+        arch = dict(embed_dim=16, depth=1, num_heads=2, eta=1.0)
+        model = XCiT(arch, out_indices=(0,), attn_form=form, with_cp=with_cp, norm_cfg=dict(type="BN")).double()
+        x = image(64, 96).requires_grad_()
+        (first,) = torch.autograd.grad(model(x)[0].pow(3).sum(), x, create_graph=True)
+        gradients.append(torch.autograd.grad(first.square().mean(), (x, *model.parameters()), allow_unused=True))
+        assert model.blocks[0].local_mp.bn.num_batches_tracked == 1
+    for a, b, c in zip(*gradients, strict=True):
+        torch.testing.assert_close(b, a)
+        torch.testing.assert_close(c, a)
+
+
+def work(form: str, tokens: int, dim: int, num_heads: int, train: bool = False) -> int:
+    """Multiply-adds of an image as torch counts them."""
+    with torch.device("meta"):
+        module = XCA(dim, num_heads, form=form)
+        x = torch.empty(1, tokens, dim)
+    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(train):
+        out = module(x.requires_grad_(train))
+        if train:
+            out.sum().backward()
+    return counter.get_total_flops() // 2
+
+
+def test_the_backward_pass_of_the_covariance_takes_one_product():
+    tokens, dim = 20000, 64
+    products = work("covariance", tokens, dim, 4, train=True) / (tokens * dim**2)
+    # Forward, the covariance and the output; backward, the covariance and two factors of the output.
+    assert products == pytest.approx(5, rel=0.02)
 
 
 INPUTS = {
@@ -141,9 +208,32 @@ def test_saved_for_backward_is_a_quarter_of_plain():
     assert saved("covariance") <= 0.25 * saved("plain")
 
 
-def test_auto_goes_by_tokens_and_channels():
-    chosen = [choose_form(torch.empty(1, tokens, 100, device="meta")) for tokens in (100, 149, 150, 249, 250, 9999)]
-    assert chosen == ["plain", "plain", "gram", "gram", "covariance", "covariance"]
+SHAPES = sorted({(arch.embed_dim, arch.num_heads) for arch in ARCHS.values()})
+
+
+@pytest.mark.parametrize("dim, num_heads", SHAPES)
+@pytest.mark.parametrize("ratio", [0.25, 1, 1.4, 1.6, 2.4, 2.6, 5, 20])
+def test_auto_takes_hardly_more_work_than_the_best_form(ratio, dim, num_heads):
+    tokens = int(ratio * dim)
+    least = min(work(form, tokens, dim, num_heads) for form in ("plain", *FAST))
+    assert work("auto", tokens, dim, num_heads) <= 1.12 * least
+
+
+@pytest.mark.parametrize("dim, num_heads", SHAPES)
+def test_of_large_images_the_covariance_is_the_least_work(dim, num_heads):
+    tokens = 50 * 84  # of 800x1344 pixels in patches of 16
+    found = {form: work(form, tokens, dim, num_heads) for form in ("plain", *FAST)}
+    assert found["covariance"] < 0.9 * found["gram"] < 0.8 * found["plain"]
+
+
+@pytest.mark.parametrize("tokens, form", [(40, "plain"), (130, "gram"), (700, "covariance")])
+def test_auto_is_one_of_the_forms(tokens, form):
+    module = attention(64, 4)
+    x = torch.randn(2, tokens, 64)
+    with torch.no_grad():
+        auto = in_form(module, "auto", x)
+        equal = [name for name in ("plain", *FAST) if torch.equal(in_form(module, name, x), auto)]
+    assert equal == [form]
 
 
 def test_unknown_form():

@@ -1,17 +1,18 @@
 """The classifier is the published one, from every file, and trains in mmpretrain."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import textbook
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, fill, image, parameter
+from golden import GOLDEN, PICO, fill, image
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS, SHARED
+from paths import CONFIGS
 from torch import Tensor, nn
+from weight_files import CLASSIFIERS, KEYS, official, path_of, sources
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch
@@ -20,10 +21,7 @@ from xcit_mm.weights.layouts import export, recognise
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
-PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the golden checkpoints' architecture
 BN = dict(type="BN")
-KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
-CHECKPOINTS = SHARED / "golden" / "checkpoints"
 CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
@@ -33,12 +31,6 @@ def deviation(logits: Tensor, name: str) -> float:
     assert list(logits.shape) == golden["shape0"].tolist()
     values = logits.double().flatten().numpy()[golden["index0"]]
     return np.abs(values - golden["value0"]).max() / float(golden["abs_mean0"])
-
-
-def official(patch_size: int) -> dict[str, Tensor]:
-    """An ImageNet file's tensors, of 10 classes, with golden values."""
-    state = {key: parameter(key, tuple(shape)) for key, shape in KEYS[f"official_p{patch_size}"].items()}
-    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
 
 
 def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> XCiTClassifier:
@@ -93,24 +85,11 @@ class TestLoading:
             logits = load(tmp_path / "file.pth", patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4
 
-    @pytest.mark.skipif(not CHECKPOINTS.is_dir(), reason="the golden checkpoints are not beside this clone")
-    @pytest.mark.parametrize(
-        "file",
-        [
-            "official-imagenet_p16.pth",
-            "official-imagenet_p8.pth",
-            "official-imagenet-training_p16.pth",
-            "timm_p16.pth",
-            "timm_p16.safetensors",
-            "timm_p8.safetensors",
-            "mmpretrain_p16.pth",
-            "mmpretrain_p8.pth",
-        ],
-    )
-    def test_the_projects_own_files_give_the_golden_logits(self, file):
-        patch_size = 8 if "_p8" in file else 16
+    @pytest.mark.parametrize("source", sources(*CLASSIFIERS))
+    def test_files_of_every_project_give_the_golden_logits(self, source, tmp_path):
+        patch_size = 8 if "_p8" in source else 16
         with torch.inference_mode():
-            logits = load(CHECKPOINTS / file, patch_size)(image(224, 224).float())
+            logits = load(path_of(source, tmp_path), patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4
 
     @pytest.mark.parametrize("wrapped", [True, False])
@@ -209,25 +188,12 @@ class TestWholeModels:
         assert torch.equal(state["backbone.norm.weight"], official(16)["norm.weight"])
 
 
-class Textbook(ClassAttention):
-    """Class attention as CaiT writes it, with keys and values of all tokens."""
-
-    def attention(self, x: Tensor) -> Tensor:
-        q, k, _ = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return (q[:, :, :1] @ k.transpose(2, 3) / k.shape[3] ** 0.5).softmax(dim=-1).squeeze(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)[2]
-        out = self.attn_drop(self.attention(x)).unsqueeze(2) @ v
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
-
-
 class TestClassAttention:
     @pytest.mark.parametrize("attn_drop", [0.0, 0.5])
     def test_is_the_textbook_s_with_its_gradients(self, attn_drop):
         x = torch.randn(2, 30, 24, dtype=torch.float64, requires_grad=True)
         results = []
-        for kind in (ClassAttention, Textbook):
+        for kind in (ClassAttention, textbook.ClassAttention):
             torch.manual_seed(0)
             module = kind(24, 3, attn_drop=attn_drop).double().train()
             nn.init.normal_(module.qkv.weight)
@@ -241,7 +207,7 @@ class TestClassAttention:
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precision_is_as_good_as_the_textbook_s(self, dtype):
-        x, modules = torch.randn(2, 500, 64), [ClassAttention(64, 4), Textbook(64, 4)]
+        x, modules = torch.randn(2, 500, 64), [ClassAttention(64, 4), textbook.ClassAttention(64, 4)]
         modules[1].load_state_dict(modules[0].state_dict())
         with torch.no_grad():
             exact = modules[1](x)
@@ -278,7 +244,7 @@ class TestForward:
         model(x)
         maps = model.attention_maps(x)
         for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
-            block.attn.__class__ = Textbook
+            block.attn.__class__ = textbook.ClassAttention
             weights = block.attn.attention(seen[index])
             torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
             for row, column in [(0, 0), (0, 5), (2, 1), (3, 5)]:
@@ -374,8 +340,8 @@ def write_folders(root: Path) -> None:
                 mmcv.imwrite(picture, str(root / split / name / f"{number}.png"))
 
 
+@pytest.mark.usefixtures("mmpretrain")
 def test_config_trains_in_mmpretrain(tmp_path):
-    pytest.importorskip("mmpretrain", reason="needs the extra 'classification'")
     from mmengine.runner import Runner
 
     write_folders(tmp_path / "data")

@@ -93,11 +93,12 @@ def test_the_contact_sheet_shows_the_others(folder):
         contact_sheet(folder / "val", paths, descriptors, queries=4, count=4)
 
 
-def test_gem_lies_between_mean_and_maximum():
-    features = torch.rand(2, 5, 4, 6)
-    assert torch.allclose(gem(features, power=1), features.mean(dim=(2, 3)))
-    assert (gem(features) > features.mean(dim=(2, 3))).all() and (gem(features) < features.amax(dim=(2, 3))).all()
-    assert torch.allclose(gem(features, power=3), features.pow(3).mean(dim=(2, 3)).pow(1 / 3))
+def test_gem_of_known_values():
+    """The cubic mean, in which large values weigh more; negative ones count as 0."""
+    features = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]], [[2.0, 2.0], [2.0, 2.0]], [[-5.0, -1.0], [-1.0, 2.0]]]])
+    expected = [[(100 / 4) ** (1 / 3), 2, 2 ** (1 / 3)]]  # 1 + 8 + 27 + 64 = 100; 8 / 4 = 2
+    assert np.allclose(gem(features), expected, atol=1e-5)
+    assert np.allclose(gem(features, power=1), [[2.5, 2, 0.5]], atol=1e-5)
 
 
 def test_nearest_are_by_cosine():
@@ -127,26 +128,26 @@ def test_votes_are_weighted_by_similarity():
     assert knn_accuracy(train, labels, at(0), [0], k=1) == 1
 
 
-def test_the_three_tasks(tool, folder, weights, tmp_path):
+def test_the_three_tasks(call, folder, weights, tmp_path):
     size = ("--size", 64, "--workers", 0)
-    run = tool("features", "knn", folder, weights, *size, "-k", 1, 3)
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
+    code, printed, _ = call("features", "knn", folder, weights, *size, "-k", 1, 3)
+    assert code == 0
+    lines = printed.splitlines()
     assert "2 classes, 8 images by which to classify 4" in lines
     assert [line.split() for line in lines[-3:]] == [[name, "100.0%", "100.0%"] for name in ("cls", "mean", "gem")]
 
     (folder / "val" / "red" / "empty.png").touch()
-    run = tool("features", "extract", folder / "val", weights, "--out", tmp_path / "out" / "f.npz", *size)
-    assert run.returncode == 1 and "empty.png" in run.stderr
-    content = np.load(tmp_path / "out" / "f.npz")
+    out = tmp_path / "out" / "f.npz"
+    code, printed, errors = call("features", "extract", folder / "val", weights, "--out", out, *size)
+    assert code == 1 and "empty.png" in errors and "4 images, cls, mean, gem of 32 numbers each" in printed
+    content = np.load(out)
     assert content["paths"].tolist() == ["blue/0.png", "blue/1.png", "red/0.png", "red/1.png"]
     assert {name: content[name].shape for name in ("cls", "mean", "gem")} == dict.fromkeys(
         ["cls", "mean", "gem"], (4, 32)
     )
 
-    sheet = tmp_path / "sheet.png"
-    run = tool("features", "neighbours", folder / "val", tmp_path / "out" / "f.npz", "--out", sheet, "--count", 2)
-    assert run.returncode == 0, run.stderr
+    sheet = tmp_path / "sheet.jpeg"
+    assert call("features", "neighbours", folder / "val", out, "--out", sheet, "--count", 2)[0] == 0
     picture = cv2.imread(str(sheet)).reshape(-1, 3).astype(int)
     assert (picture[:, 2] - picture[:, 0] > 150).any() and (picture[:, 0] - picture[:, 2] > 150).any()
 
@@ -160,6 +161,8 @@ def test_what_cannot_begin_is_one_line(refusal, folder, weights, tmp_path):
     for arguments, message in [
         (("extract", folder, tmp_path / "trunk.pth", "--out", "a.npz"), "has no class attention"),
         (("extract", folder, weights, "--out", "a.txt"), "name it .npz"),
+        (("extract", folder, weights, "--out", "a.npz", "--device", "cuda:99"), "--device cuda:99 cannot be used"),
+        (("neighbours", folder, tmp_path / "other.npz", "--out", "a.txt"), "name a .png"),
         (("extract", tmp_path / "none", weights, "--out", "a.npz"), "no images below"),
         (
             ("neighbours", folder, tmp_path / "other.npz", "--out", "a.png"),

@@ -6,40 +6,27 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from demo_runs import DEMO
-from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.structures import InstanceData
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm.prediction.coco_results import CocoFile
-from xcit_mm.prediction.inputs import find_inputs
+from xcit_mm.prediction import results
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.tiling import encode_mask
 
-NAMES = dict(seg="fpn_xcit-n12-p16_shapes", det="mask-rcnn_xcit-n12-p16_shapes")
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory) -> dict:
-    """An untrained model of each kind, in a file."""
-    folder, files = tmp_path_factory.mktemp("models"), {}
-    for kind, name in NAMES.items():
-        cfg = Config.fromfile(DEMO / f"{name}.py")
-        init_default_scope(cfg.default_scope)
-        torch.manual_seed(0)
-        files[kind] = folder / f"{kind}.pth"
-        torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict(), meta={}), files[kind])
-    return files
+KINDS = ("seg", "det")
 
 
 @pytest.fixture
-def images(shapes, tmp_path):
+def image(shapes) -> np.ndarray:
+    """(96, 96, 3)"""
+    return cv2.imread(str(sorted((shapes / "images" / "validation").iterdir())[0]))
+
+
+@pytest.fixture
+def images(image, tmp_path):
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
-    image = cv2.imread(str(sorted((shapes / "images" / "validation").iterdir())[0]))
     cv2.imwrite(str(folder / "plain.png"), image)
     cv2.imwrite(str(folder / "grey.png"), image[..., 0])
     cv2.imwrite(str(folder / "deep.png"), image.astype(np.uint16) * 257)
@@ -58,15 +45,16 @@ def images(shapes, tmp_path):
 
 
 READABLE = ["deep.png", "grey.png", "moving.gif", "plain.png", "rgba.png", "sub/cmyk.jpg"]
+KEYS = [name.split(".")[0] for name in READABLE]
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_a_folder(kind, images, checkpoints, tool, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder(kind, images, image, models, call, tmp_path):
     out = tmp_path / "out"
-    run = tool("infer", images, DEMO / f"{NAMES[kind]}.py", checkpoints[kind], "--out", out)
-    assert run.returncode == 1
-    assert "7 of 10 files done" in run.stdout
-    skipped = run.stderr[run.stderr.index("skipped") :].strip().splitlines()
+    code, printed, errors = call("infer", images, *models[kind], "--out", out, "--score-thr", 0)
+    assert code == 1
+    assert "7 of 10 files done" in printed
+    skipped = errors[errors.index("skipped") :].strip().splitlines()
     assert len(skipped) == 3
     for line, (name, reason) in zip(
         skipped,
@@ -75,103 +63,120 @@ def test_a_folder(kind, images, checkpoints, tool, tmp_path):
     ):
         assert name in line and reason in line
     pictures = sorted(str(path.relative_to(out / "pictures")) for path in (out / "pictures").rglob("*.*"))
-    assert pictures == sorted([f"{name}.jpg" for name in READABLE] + ["film.mp4.mp4"])
-    size = cv2.imread(str(images / "plain.png")).shape
-    assert cv2.imread(str(out / "pictures" / "plain.png.jpg")).shape == size
+    assert pictures == sorted([*(f"{key}.jpg" for key in KEYS), "film.mp4"])
+    drawn = cv2.imread(str(out / "pictures" / "plain.jpg"))[:96, :96]
+    assert np.abs(drawn.astype(int) - image).mean() > 3
+
+    content = json.loads((out / "images.json").read_text())
+    assert [one["id"] for one in content["images"]] == list(range(1, 9))
+    assert all((one["height"], one["width"]) == image.shape[:2] for one in content["images"])
+    names = [(one["file_name"], one.get("frame")) for one in content["images"]]
+    assert sorted(names, key=str) == sorted(
+        [*((name, None) for name in READABLE), ("film.mp4", 0), ("film.mp4", 1)], key=str
+    )
     if kind == "seg":
-        labels = {path.name: cv2.imread(str(path), -1) for path in (out / "labels").rglob("*.png")}
-        assert len(labels) == 8  # with the video's two frames
-        assert all(one.shape == size[:2] and one.max() < 5 for one in labels.values())
-        assert np.array_equal(labels["plain.png.png"], labels["deep.png.png"])
+        assert [one["id"] for one in content["categories"]] == list(range(5))  # the values of the label maps
+        labels = {str(path.relative_to(out / "labels")): path for path in (out / "labels").rglob("*.png")}
+        assert sorted(labels) == sorted([*(f"{key}.png" for key in KEYS), "film.mp4/000000.png", "film.mp4/000001.png"])
+        labels = {name: cv2.imread(str(path), -1) for name, path in labels.items()}
+        assert all(one.shape == image.shape[:2] and one.max() < 5 for one in labels.values())
+        assert len(np.unique(labels["plain.png"])) > 2
+        assert np.array_equal(labels["plain.png"], labels["deep.png"])
     else:
-        coco = COCO(str(out / "predictions.json"))
-        assert [cat["name"] for cat in coco.cats.values()] == ["circle", "square", "triangle", "star"]
-        names = [image["file_name"] for image in coco.imgs.values()]
-        assert sorted(names) == sorted([*READABLE, "film.mp4#0", "film.mp4#1"])
-        for annotation in json.loads((out / "predictions.json").read_text())["annotations"]:
-            assert coco.annToMask(annotation).sum() == annotation["area"]
+        assert [one["name"] for one in content["categories"]] == ["circle", "square", "triangle", "star"]
+        images = COCO(str(out / "images.json"))
+        found = images.loadRes(str(out / "predictions.json"))
+        assert set(found.imgToAnns) == set(images.imgs)
+        assert all(found.annToMask(one).shape == image.shape[:2] for one in found.anns.values())
 
 
-def test_what_cannot_begin_is_one_line(images, checkpoints, refusal, tmp_path):
-    config, out = DEMO / f"{NAMES['seg']}.py", ("--out", tmp_path / "out")
+def test_what_cannot_begin_is_one_line(images, models, refusal, tmp_path):
+    (config, seg), (_, det) = (models[kind] for kind in KINDS)
+    plain, out = images / "plain.png", ("--out", tmp_path / "out")
     (images / "note.txt").write_text("no image")
+    (tmp_path / "taken" / "pictures").mkdir(parents=True)
     for arguments, message in [
-        ((images / "none.jpg", config, checkpoints["seg"]), "no images or videos at"),
-        ((images / "note.txt", config, checkpoints["seg"]), "is neither an image nor a video"),
-        ((images / "plain.png", tmp_path / "none.py", checkpoints["seg"]), "no config at"),
-        ((images / "plain.png", config, checkpoints["det"]), "the checkpoint does not fit the model"),
-        ((images / "plain.png", config, checkpoints["seg"], "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
-        ((images / "plain.png", config, checkpoints["seg"], "--overlap", 64), "give the tile's side too"),
+        ((images / "none.jpg", config, seg), "no images or videos at"),
+        ((f"{images}/*.txt", config, seg), "left out 1 neither image nor video"),
+        ((images / "note.txt", config, seg), "is neither an image nor a video"),
+        ((plain, tmp_path / "none.py", seg), "no config at"),
+        ((plain, config, det), "the checkpoint does not fit the model"),
+        ((plain, config, seg, "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
+        ((plain, config, seg, "--tile", 0), "tiles of 0 pixels"),
+        ((plain, config, seg, "--overlap", 64), "give the tile's side too"),
+        ((plain, config, seg, "--device", "cuda:99"), "--device cuda:99 cannot be used"),
+        ((plain, config, seg, "--device", "gpu"), "--device gpu cannot be used"),
+        ((plain, config, seg, "--alpha", 2), "--alpha 2.0: must be from 0 to 1"),
+        ((plain, config, seg, "--ann-file", tmp_path / "none.json"), "only a detector's predictions have ids"),
     ]:
         assert message in refusal("infer", *arguments, *out)
-        assert not (tmp_path / "out" / "pictures").exists()
+        assert not (tmp_path / "out").exists()
+    message = refusal("infer", plain, config, seg, "--out", tmp_path / "taken")
+    assert "pictures is there already: give another --out, or --overwrite" in message
+    message = refusal("infer", plain, config, seg, "--out", tmp_path / "taken", "--overwrite")
+    assert "pictures is not of an earlier run" in message
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_one_tile_that_holds_the_image_changes_nothing(kind, images, checkpoints):
-    image = cv2.imread(str(images / "plain.png"))
-    arguments = str(DEMO / f"{NAMES[kind]}.py"), str(checkpoints[kind])
-    whole, tiled = (Predictor(*arguments, tile=tile)(image) for tile in (None, 500))
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_tile_that_holds_the_image_changes_nothing(kind, image, models):
+    predict = Predictor(*models[kind], tile=500)
+    tiled = predict.predict(image)
+    predict.tile = None
+    whole = predict.predict(image)
     if kind == "seg":
-        assert torch.equal(tiled.pred_sem_seg.data, whole.pred_sem_seg.data.int())
+        assert len(np.unique(whole.labels)) > 2
+        assert np.array_equal(tiled.labels, whole.labels)
     else:
-        coco = [CocoFile(("a", "b", "c", "d")) for _ in range(2)]
-        for file, sample in zip(coco, (whole, tiled), strict=True):
-            file.add("image", sample)
-        assert coco[0].content["annotations"] == coco[1].content["annotations"] != []
+        found = [results.coco_results(one.instances, 1, range(4)) for one in (whole, tiled)]
+        assert found[0] == found[1] != []
 
 
-def test_tiles_from_the_command_line(images, checkpoints, tool, tmp_path):
-    for kind, name in NAMES.items():
-        out = tmp_path / kind
-        tiles = ("--tile", 64, "--overlap", 20)
-        run = tool("infer", images / "plain.png", DEMO / f"{name}.py", checkpoints[kind], "--out", out, *tiles)
-        assert run.returncode == 0, run.stderr
-        size = cv2.imread(str(images / "plain.png")).shape
-        assert cv2.imread(str(out / "pictures" / "plain.png.jpg")).shape == size
-    assert cv2.imread(str(tmp_path / "seg" / "labels" / "plain.png.png"), -1).shape == size[:2]
-    coco = COCO(str(tmp_path / "det" / "predictions.json"))
-    assert len(coco.anns) > 10
-    assert all(coco.annToMask(one).sum() == one["area"] for one in coco.anns.values())
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiles_from_the_command_line(kind, images, image, models, call, tmp_path):
+    tiles = ("--tile", 64, "--overlap", 20, "--device", "cpu")
+    code, *_ = call("infer", images / "plain.png", *models[kind], "--out", tmp_path / "out", *tiles)
+    assert code == 0
+    assert cv2.imread(str(tmp_path / "out" / "pictures" / "plain.jpg")).shape[0] == 96
+    if kind == "seg":
+        assert cv2.imread(str(tmp_path / "out" / "labels" / "plain.png"), -1).shape == image.shape[:2]
+    else:
+        found = json.loads((tmp_path / "out" / "predictions.json").read_text())
+        coco = COCO()
+        coco.imgs = {1: dict(height=96, width=96)}
+        assert len(found) > 20  # of several tiles
+        assert all(coco.annToMask(one).sum() > 0 for one in found)
 
 
-def test_instances_are_drawn_where_they_are(checkpoints):
-    """One by one, as after tiles: a box with a mask, one with an empty mask at the border, one below the threshold."""
-    predict = Predictor(str(DEMO / f"{NAMES['det']}.py"), str(checkpoints["det"]))
-    image = np.full((300, 600, 3), 128, np.uint8)
-    masks = np.zeros((3, 300, 600), bool)
-    masks[0, 60:120, 60:120] = True
-    found = InstanceData(
-        bboxes=torch.tensor([[50, 50, 130, 130], [560, 260, 600, 300], [50, 200, 130, 280]]).float(),
-        scores=torch.tensor([0.9, 0.8, 0.3]),
-        labels=torch.tensor([0, 1, 2]),
-        masks=[encode_mask(mask, (0, 0), image.shape[:2]) for mask in masks],
-    )
-    picture = predict.draw(image, DetDataSample(pred_instances=found), score_thr=0.3)
-    changed = (picture != image).any(axis=2)
-    assert changed[60:120, 60:120].mean() > 0.9
-    assert changed[255:, 555:].any()
-    assert not changed[170:].any(axis=0)[:500].any()
-    assert not (image != 128).any()
-
-
-def test_a_binary_segmentor_in_tiles(tmp_path, images):
+def test_a_binary_segmentor_in_tiles(models, image, tmp_path):
     config = tmp_path / "binary.py"
     config.write_text(
-        f"_base_ = {str(DEMO / NAMES['seg'])!r} + '.py'\n"
+        f"_base_ = {models['seg'][0]!r}\n"
         "model = dict(decode_head=dict(out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)))"
     )
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "binary.pth")
-    image = cv2.imread(str(images / "plain.png"))
-    whole, tiled = (Predictor(str(config), str(tmp_path / "binary.pth"), tile=tile)(image) for tile in (None, 500))
+    predict = Predictor(str(config), str(tmp_path / "binary.pth"), tile=500)
+    tiled = predict(image)
+    predict.tile = None
+    whole = predict(image)
     assert whole.pred_sem_seg.data.unique().tolist() == [0, 1]
     assert torch.equal(tiled.pred_sem_seg.data, whole.pred_sem_seg.data.int())
 
 
-def test_links_are_followed(images, tmp_path):
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "there").symlink_to(images / "sub")
-    assert [path.name for path in find_inputs(str(tmp_path / "links"))] == ["cmyk.jpg"]
+def test_a_second_run(images, image, models, call, tmp_path):
+    """Into a folder below its own inputs: it does not see its pictures, and leaves none of another run."""
+    out = images / "out"
+    model = models["seg"]
+    (images / "other").mkdir()
+    cv2.imwrite(str(images / "other" / "a.png"), image)
+    assert call("infer", images / "sub", *model, "--out", out)[0] == 0
+    assert [path.name for path in (out / "pictures").iterdir()] == ["cmyk.jpg"]
+    code, _, errors = call("infer", f"{images}/o*/**/*.*", *model, "--out", out, "--overwrite", "--no-labels")
+    assert code == 0
+    assert f"left out 3 below --out {out}" in errors
+    assert [str(path.relative_to(out)) for path in sorted(out.rglob("*.*"))] == [
+        "images.json", "labels/other/a.png", "pictures/other/a.jpg"
+    ]  # fmt: skip
+    assert cv2.imread(str(out / "pictures" / "other" / "a.jpg")).shape == image.shape  # without a legend

@@ -2,6 +2,7 @@
 
 import complexity
 import pytest
+import textbook
 from paths import ROOT
 
 from xcit_mm.archs import ARCHS
@@ -15,6 +16,11 @@ def test_in_the_authors_order_they_are_the_published(arch, patch_size):
     published = complexity.PUBLISHED[arch][patch_size == 8]
     # Published with one decimal, cut off.
     assert published - 0.05 < found + complexity.authors_surplus(model, 224) < published + 0.1
+    for module in list(model.modules()):
+        written_out = getattr(textbook, type(module).__name__, None)
+        if written_out:
+            module.__class__ = written_out
+    assert complexity.count(model, 224)[0] - found == pytest.approx(complexity.authors_surplus(model, 224), rel=1e-3)
     assert not {"matmul", "bmm", "baddbmm", "linear", "addmm", "einsum", "_convolution"} & set(uncounted)
 
 

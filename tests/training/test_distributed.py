@@ -13,11 +13,13 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from mmengine.config import Config
-from mmengine.model import MMDistributedDataParallel
+from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from paths import CONFIGS, ROOT
+from processes import CONTEXT
+from torch import Tensor, nn
 
 from xcit_mm import NonFiniteHook
 
@@ -114,22 +116,85 @@ def compare_gradients(rank: int, task: str) -> None:
             assert (two.grad - one.grad / 2).abs().max() <= tolerance * largest, name
 
 
+class SumOverProcesses(torch.autograd.Function):
+    """Communicates forwards and backwards, as SyncBN does, which does not run on CPU."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        x = x.clone()
+        torch.distributed.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return SumOverProcesses.forward(ctx, gradient)
+
+
+class Talkative(BaseModel):
+    """Modules before and after a communication, and a loss that a batch can spoil in one process alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor, kind: str, mode: str = "loss") -> dict[str, Tensor]:
+        x = self.last(SumOverProcesses.apply(self.first(inputs)))
+        loss = x.square().mean()
+        if kind == "gradient":  # the root's derivative at 0 is infinite
+            loss = (loss * 0).sqrt()
+        return dict(loss=loss * float("inf") if kind == "output" else loss)
+
+
+def runner_of(model: nn.Module, folder: str) -> SimpleNamespace:
+    """What NonFiniteHook needs of mmengine's Runner."""
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    config = SimpleNamespace(filename="config.py")
+    return SimpleNamespace(
+        model=model, optim_wrapper=wrapper, iter=0, work_dir=folder, cfg=config, logger=logging.getLogger()
+    )
+
+
+FOUND = dict(
+    input="in process 1 the input holds values that are not finite;",
+    parameter="in process 1 the parameter first.weight holds values that are not finite;",
+    output=r"in process 1 the loss is inf, first in the output of the model \(Talkative\);",
+    gradient="in process 1 the loss is 0, but gradients are not finite, first that of last.(weight|bias);",
+)
+
+
+def name_together(rank: int, task: str) -> None:
+    """What is not finite in one process is named by all, and none waits for the other."""
+    for kind, message in FOUND.items():
+        torch.manual_seed(0)
+        model = MMDistributedDataParallel(Talkative().train())
+        with tempfile.TemporaryDirectory() as folder:
+            runner = runner_of(model, folder)
+            hook = NonFiniteHook()
+            hook.before_train(runner)
+            batch = dict(inputs=torch.ones(2, 4), kind=kind if rank == 1 else "good")
+            if rank == 1 and kind == "input":
+                batch["inputs"][0, 0] = float("nan")
+            if rank == 1 and kind == "parameter":
+                model.module.first.weight.data[0, 0] = float("nan")
+            with pytest.raises(FloatingPointError, match=message) as error:
+                model.train_step(batch, runner.optim_wrapper)
+            assert Path(folder, f"non_finite_iter_0_rank{rank}.pth").is_file(), error.value
+            torch.distributed.barrier()
+
+
 def skip_together(rank: int, task: str) -> None:
     """A loss that is not finite in one process makes all skip the step."""
     torch.manual_seed(0)
     model = MMDistributedDataParallel(build(task).train(), find_unused_parameters=False, broadcast_buffers=False)
-    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     with tempfile.TemporaryDirectory() as folder:
-        runner = SimpleNamespace(
-            model=model, optim_wrapper=wrapper, iter=0, work_dir=folder, cfg=Config(), logger=logging.getLogger()
-        )
+        runner = runner_of(model, folder)
         hook = NonFiniteHook("skip")
         hook.before_train(runner)
         before = {name: value.clone() for name, value in model.module.state_dict().items()}
         batch = make_batch(task)
         if rank == 1:
             batch["inputs"] = [image.float() * float("nan") for image in batch["inputs"]]
-        model.train_step(batch, wrapper)
+        model.train_step(batch, runner.optim_wrapper)
         hook.after_train_iter(runner, 0)
         assert hook.skips == 1
         torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
@@ -145,7 +210,8 @@ def run_process(rank: int, check: str, task: str, store: str) -> None:
 
 
 def in_two_processes(check: str, task: str, tmp_path: Path) -> None:
-    processes = mp.spawn(run_process, (check, task, str(tmp_path / "store")), nprocs=2, join=False)
+    arguments = (check, task, str(tmp_path / "store"))
+    processes = mp.start_processes(run_process, arguments, 2, join=False, start_method=CONTEXT.get_start_method())
     try:
         deadline = time.time() + 240
         while not processes.join(timeout=5):  # raises what a process raised
@@ -163,8 +229,9 @@ def test_two_processes(task, check, tmp_path):
     in_two_processes(check, task, tmp_path)
 
 
-def test_two_processes_skip_together(tmp_path):
-    in_two_processes("skip_together", "semantic_fpn", tmp_path)
+@pytest.mark.parametrize("check", ["name_together", "skip_together"])
+def test_two_processes_agree_on_what_is_not_finite(check, tmp_path):
+    in_two_processes(check, "semantic_fpn", tmp_path)
 
 
 @pytest.fixture

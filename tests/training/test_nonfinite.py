@@ -1,14 +1,26 @@
 """A loss or gradient that is not finite: named, reproduced, and kept from the weights."""
 
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from demo_runs import DEMO, SCORES, cfg_options
 from mmengine.model import BaseModel
+from mmengine.optim.optimizer import amp_optimizer_wrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from mmengine.structures import InstanceData, PixelData
+from processes import run_tool
 from torch import nn
 
 from xcit_mm import NonFiniteHook, XCiT
-from xcit_mm.training.nonfinite import replay
+from xcit_mm.training import replay
+from xcit_mm.training.snapshots import read_snapshot, write_snapshot
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BAD = 3  # the iteration with the bad batch
@@ -18,16 +30,19 @@ BAD = 3  # the iteration with the bad batch
 class Probe(BaseModel):
     """A backbone with a loss that a batch can spoil in one way or another."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = 1) -> None:
         super().__init__()
         self.backbone = XCiT(TINY, out_indices=(0, 1), norm_cfg=dict(type="BN"), drop_path_rate=0.1)
-        self.head = nn.Conv2d(32, 1, 1)
+        self.head = nn.Conv2d(32, classes, 1)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
 
     def forward(self, inputs, kind, mode="loss"):
+        self.calls += 1
         x = self.head(self.backbone(inputs)[1])
+        loss = x.square().mean() * (1e3 if kind == "large" else 1)
         if kind == "gradient":  # the root's derivative at 0 is infinite
-            return dict(loss_root=(x.square().mean() * 0).sqrt())
-        return dict(loss=x.square().mean(), accuracy=torch.tensor(float("nan")))
+            loss = (loss * 0).sqrt()
+        return dict(loss_root=loss, accuracy=torch.tensor(float("nan")))
 
 
 def batches(kind: str) -> list[dict]:
@@ -40,14 +55,15 @@ def batches(kind: str) -> list[dict]:
     return [dict(inputs=image, kind=kind if number == BAD else "good") for number, image in enumerate(images)]
 
 
-def train(tmp_path, kind: str, **hook) -> Runner:
+def train(tmp_path, kind: str, optim_wrapper: dict | None = None, **hook) -> Runner:
     torch.manual_seed(0)
+    optim_wrapper = optim_wrapper or dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0))
     runner = Runner(
         Probe(),
         work_dir=str(tmp_path),
         cfg=dict(model=dict(type="Probe")),
         train_dataloader=torch.utils.data.DataLoader(batches(kind), collate_fn=lambda batch: batch[0]),
-        optim_wrapper=dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0)),
+        optim_wrapper=optim_wrapper,
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=6),
         custom_hooks=[dict(type="NonFiniteHook", **hook)],
         experiment_name=f"{kind}{len(list(tmp_path.iterdir()))}",
@@ -60,6 +76,11 @@ def train(tmp_path, kind: str, **hook) -> Runner:
     runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     runner.optim_wrapper.optimizer.register_step_post_hook(remember)
     return runner
+
+
+def replay_arguments(message: str) -> tuple[str, str]:
+    """Config and snapshot of the command in an error."""
+    return re.search(r"; python tools/replay\.py (\S+) (\S+) reproduces it", message).groups()
 
 
 CASES = dict(
@@ -76,9 +97,9 @@ def test_training_stops_names_the_module_and_leaves_the_model_as_it_was(kind, tm
         runner.train()
     torch.testing.assert_close(dict(runner.model.state_dict()), runner.states[-1], rtol=0, atol=0)
     assert len(runner.states) == BAD
-    snapshot = tmp_path / f"non_finite_iter_{BAD}.pth"
-    assert f"python tools/replay.py {snapshot} reproduces it" in str(error.value)
-    assert str(error.value).startswith(replay(snapshot))
+    config, snapshot = replay_arguments(str(error.value))
+    assert snapshot == str(tmp_path / f"non_finite_iter_{BAD}.pth")
+    assert str(error.value).startswith(replay(config, snapshot))
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -86,6 +107,7 @@ def test_skipping_goes_on_without_the_batch(kind, tmp_path):
     runner = train(tmp_path, kind, action="skip")
     runner.train()
     assert len(runner.states) == 6
+    assert runner.model.calls == 5  # buffers that are not saved are put back too
     parameters = dict(runner.model.named_parameters())
     for name in parameters:
         assert torch.equal(runner.states[BAD - 1][name], runner.states[BAD][name])
@@ -110,6 +132,127 @@ def test_finite_training_is_not_changed(tmp_path):
     torch.testing.assert_close(with_hook.states, without.states, rtol=0, atol=0)
 
 
-def test_no_snapshot_is_one_line(tool, tmp_path):
-    run = tool("replay", tmp_path / "none.pth")
-    assert run.stderr.strip() == f"FileNotFoundError: no snapshot at {tmp_path / 'none.pth'}: check the path"
+@pytest.fixture
+def scaled(monkeypatch):
+    """An optim_wrapper config for mixed precision, which mmengine has for GPUs only, with a loss scaler."""
+    monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
+
+    def config(scale: float, fused: bool, clip: bool) -> dict:
+        optimizer = dict(type="AdamW", lr=1e-3, fused=fused)
+        clip_grad = dict(max_norm=1.0) if clip else None
+        return dict(type="AmpOptimWrapper", optimizer=optimizer, clip_grad=clip_grad, loss_scale=dict(init_scale=scale))
+
+    return config
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("clip", [False, True])
+class TestLossScaling:
+    def test_an_overflow_is_the_scalers_to_skip(self, fused, clip, scaled, tmp_path):
+        runner = train(tmp_path, "large", scaled(2.0**127, fused, clip))
+        runner.train()
+        assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0**126  # it has overflowed once
+        assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+        assert not list(tmp_path.glob("non_finite*"))
+
+    @pytest.mark.parametrize("kind", ["input", "gradient"])
+    def test_what_no_scale_cures_stops(self, kind, fused, clip, scaled, tmp_path):
+        runner = train(tmp_path, kind, scaled(1.0, fused, clip))
+        with pytest.raises(FloatingPointError, match=rf"iteration {BAD}: {CASES[kind]}"):
+            runner.train()
+        assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+
+
+@pytest.mark.parametrize("config", SCORES)
+def test_a_real_run_stops_and_its_snapshot_names_the_module(config, shapes, tmp_path, monkeypatch, capsys):
+    options = [*cfg_options(config, shapes, 4), "optim_wrapper.optimizer.lr=1e30", "param_scheduler=None"]
+    run = run_tool("train", DEMO / f"{config}.py", "--work-dir", tmp_path / "work", *options, cwd=tmp_path)
+    assert run.returncode == 1
+    message = run.stderr.splitlines()[-1].removeprefix("FloatingPointError: ")
+    found = re.fullmatch(r"(iteration 1: the loss is nan, first in the output of [a-z][\w.]+ \(\w+\)); .*", message)
+    assert found, message
+
+    import replay as tool
+
+    monkeypatch.setattr(sys, "argv", ["replay.py", *replay_arguments(message)])
+    tool.main()
+    assert capsys.readouterr().out.strip().splitlines()[-1] == found[1]
+
+
+class TestSnapshots:
+    """Files of values, which cannot make `replay` run anything."""
+
+    @pytest.fixture
+    def runs(self, tmp_path) -> tuple[str, Path]:
+        """Config and snapshot of a run that stopped."""
+        with pytest.raises(FloatingPointError) as error:
+            train(tmp_path, "input").train()
+        config, snapshot = replay_arguments(str(error.value))
+        return config, Path(snapshot)
+
+    def test_code_in_a_file_is_refused(self, runs, refusal):
+        config, snapshot = runs
+        mark = snapshot.with_name("mark")
+        content = torch.load(snapshot, weights_only=False)
+
+        class Code:
+            def __reduce__(self):
+                return os.system, (f"touch {mark}",)
+
+        torch.save(dict(content, kwargs=Code()), snapshot)
+        assert "it names posix.system, which no checkpoint needs" in refusal("replay", config, snapshot)
+        # Nor does it bring a config, by which `type='os.system'` would be called, or choose what is built.
+        assert not any("config" in key or "model" in key for key in content)
+        for place in ("os.system", "system"):
+            structure = dict(structure=place, arguments=dict(command=f"touch {mark}"))
+            torch.save(dict(content, kwargs=structure), snapshot)
+            assert f"{snapshot} is damaged: KeyError: '{place}'" in refusal("replay", config, snapshot)
+        assert not mark.exists()
+
+    def test_what_is_not_its_snapshot_is_refused_in_one_line(self, runs, refusal):
+        config, snapshot = runs
+        none = snapshot.with_name("none.pth")
+        assert refusal("replay", config, none) == f"FileNotFoundError: no checkpoint at {none}: check the path"
+        torch.save(dict(state_dict={}), none)
+        assert f"{none} is not a snapshot of NonFiniteHook: it lacks args" in refusal("replay", config, none)
+        other = snapshot.with_name("other.py")
+        other.write_text("model = dict(type='Probe', classes=2)\n")
+        line = refusal("replay", other, snapshot)
+        assert f"is of another model than {other}: they differ in head.weight; give its own config" in line
+
+    def test_batches_of_every_library_come_back(self, tmp_path):
+        from mmdet.structures import DetDataSample
+        from mmdet.structures.bbox import HorizontalBoxes
+        from mmdet.structures.mask import BitmapMasks, PolygonMasks
+        from mmseg.structures import SegDataSample
+
+        boxes = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+        polygons = [[np.array([0.0, 0.0, 4.0, 0.0, 4.0, 4.0])]]
+        det = DetDataSample(metainfo=dict(img_shape=(8, 8), scale_factor=(0.5, 0.5), matrix=np.eye(3), flip=None))
+        det.gt_instances = InstanceData(
+            bboxes=HorizontalBoxes(boxes), labels=torch.tensor([2]), masks=PolygonMasks(polygons, 8, 8)
+        )
+        det.ignored_instances = InstanceData(bboxes=boxes, masks=BitmapMasks(np.ones((1, 8, 8), np.uint8), 8, 8))
+        seg = SegDataSample(gt_sem_seg=PixelData(data=torch.arange(64).view(1, 8, 8)), metainfo=dict(ori_shape=(8, 8)))
+        keys = ("iteration", "parameters", "buffers", "args", "autocast", "random_state")
+        content = dict.fromkeys(keys, 0)
+        write_snapshot(dict(content, kwargs=dict(data_samples=[det, seg])), tmp_path / "file.pth")
+        one, other = read_snapshot(tmp_path / "file.pth")["kwargs"]["data_samples"]
+        assert (type(one), type(other)) == (DetDataSample, SegDataSample)
+        assert one.metainfo.keys() == det.metainfo.keys()
+        assert (one.img_shape, one.flip, other.metainfo) == ((8, 8), None, seg.metainfo)
+        assert np.array_equal(one.matrix, np.eye(3))
+        assert torch.equal(one.gt_instances.bboxes.tensor, boxes)
+        assert torch.equal(one.gt_instances.labels, det.gt_instances.labels)
+        assert np.array_equal(one.gt_instances.masks.to_ndarray(), det.gt_instances.masks.to_ndarray())
+        assert np.array_equal(one.ignored_instances.masks.masks, det.ignored_instances.masks.masks)
+        assert torch.equal(other.gt_sem_seg.data, seg.gt_sem_seg.data)
+
+    def test_a_batch_that_cannot_be_stored_does_not_hide_what_was_found(self, tmp_path):
+        runner = train(tmp_path, "input")
+        for batch in runner._train_dataloader.dataset:
+            batch["kind"] = Path(batch["kind"])
+        with pytest.raises(FloatingPointError, match=rf"{CASES['input']}; no snapshot: a batch with pathlib.PosixPath"):
+            runner.train()
+        assert not list(tmp_path.glob("non_finite*"))

@@ -2,16 +2,19 @@
 
 import json
 import random
-import resource
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options, printed_scores
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from processes import run_tool
+from torch import nn
 
+from xcit_mm import ResumableCheckpointHook
 from xcit_mm.training.random_state import get_random_state, set_random_state
 from xcit_mm.training.resuming import AtomicBackend
 from xcit_mm.weights.reader import load_from_file
@@ -24,27 +27,12 @@ train_dataloader = dict(sampler=dict(_delete_=True, type="DefaultSampler", shuff
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, max_keep_ckpts=5))
 model = dict(backbone=dict(drop_path_rate=0.2))
 """
-
-
-def kill_when(process: subprocess.Popen, condition, delay: float) -> bool:
-    """Kill a process `delay` seconds after a condition holds; False if it ended by itself."""
-    deadline = time.time() + 300
-    while not condition() and process.poll() is None:
-        assert time.time() < deadline, "training hangs"
-        time.sleep(0.02)
-    try:
-        process.wait(delay)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        return True
-    return False
-
-
-def start(tool, *arguments) -> subprocess.Popen:
-    return subprocess.Popen(
-        tool.command("train", *arguments), cwd=tool.cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+# When a process dies: the n-th call of a method of hooks or of fsync, which every checkpoint calls for its file and
+# then for last_checkpoint. Checkpoints are two iterations apart.
+STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter", 4), ("fsync", 3), ("fsync", 4)
+CHANCE = random.Random(0)
+CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "fsync")
+OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(18)), STARTUP]
 
 
 def assert_same_state(one: Path, other: Path) -> None:
@@ -58,96 +46,165 @@ def assert_same_state(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config, workers, kills",
-    [(SEG, 2, 2), (DET, 0, 1), *(pytest.param(*case, 20, marks=pytest.mark.slow) for case in ((SEG, 2), (DET, 0)))],
+    "config, workers, length, kills",
+    [
+        pytest.param(SEG, 2, 8, [POINTING, STARTUP, ITERATION], id="segmentor"),
+        pytest.param(DET, 0, 4, [WRITING], id="detector"),
+        pytest.param(SEG, 2, 80, OFTEN, id="segmentor-often", marks=pytest.mark.slow),
+        pytest.param(DET, 0, 80, OFTEN, id="detector-often", marks=pytest.mark.slow),
+    ],
 )
-def test_killed_training_ends_where_uninterrupted_training_does(config, workers, kills, shapes, tool, tmp_path):
-    chance = random.Random(kills)
-    length = max(12 * kills, 16)
+def test_killed_training_ends_where_uninterrupted_training_does(config, workers, length, kills, shapes, tmp_path):
     options = [*cfg_options(config, shapes, length, workers), "model.backbone.drop_path_rate=0.2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert tool("train", DEMO / f"{config}.py", "--work-dir", whole, *options).returncode == 0
+    train = ("train", DEMO / f"{config}.py", *options, "--work-dir")
+    assert run_tool(*train, whole, cwd=tmp_path).returncode == 0
     last = f"iter_{length}.pth"
-    period = (whole / last).stat().st_mtime - (whole / f"iter_{length - 2}.pth").stat().st_mtime  # of two iterations
 
     pointer = broken / "last_checkpoint"
-    for kill in range(kills):
-        before = pointer.read_text() if pointer.exists() else ""
-        process = start(tool, DEMO / f"{config}.py", "--work-dir", broken, "--resume", *options)
-        if kill % 4 == 1:  # at any time of starting up
-            assert kill_when(process, lambda: True, chance.uniform(0, 6))
-        else:  # at any time of an iteration or of saving
-            saved = lambda before=before: pointer.exists() and pointer.read_text() != before  # noqa: E731
-            assert kill_when(process, saved, chance.uniform(0, 2 * period))
+    for kill in kills:
+        assert run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill).returncode == -signal.SIGKILL
+        assert not (broken / last).exists()
         if pointer.exists():
             load_from_file(pointer.read_text())  # raises if it is not whole
-    run = tool("train", DEMO / f"{config}.py", "--work-dir", broken, "--resume", *options)
+    run = run_tool(*train, broken, "--resume", cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
 
     assert_same_state(whole / last, broken / last)
     scores = [printed_scores(folder)[-1] for folder in (whole, broken)]
     assert scores[0][SCORES[config]] == scores[1][SCORES[config]]
-    assert not list(broken.glob(".*.part")) or kills > 3  # one may be left by a kill while it was written
+    assert not list(broken.glob(".*.part"))
     assert len(list(broken.glob("iter_*.pth"))) <= 3
 
-    run = tool("test", DEMO / f"{config}.py", broken / last, "--work-dir", tmp_path / "test", *options)
+    tested = ("test", DEMO / f"{config}.py", broken / last, "--work-dir", tmp_path / "test", *options)
+    run = run_tool(*tested, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
     assert tested[SCORES[config]] == scores[1][SCORES[config]]
 
 
-def test_epochs_resume_as_well(shapes, tool, tmp_path):
+def test_epochs_resume_as_well(shapes, tmp_path):
     config = tmp_path / "config.py"
     config.write_text(EPOCHS.format(base=str(DEMO / f"{SEG}.py")))
     options = [o for o in cfg_options(SEG, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert tool("train", config, "--work-dir", whole, *options).returncode == 0
-    process = start(tool, config, "--work-dir", broken, *options)
-    assert kill_when(process, (broken / "last_checkpoint").exists, 0.3)
+    train = ("train", config, *options)
+    assert run_tool(*train, "--work-dir", whole, cwd=tmp_path).returncode == 0
+    # 4 iterations an epoch: in the second.
+    killed = run_tool(*train, "--work-dir", broken, cwd=tmp_path, kill_at=("before_train_iter", 7))
+    assert killed.returncode == -signal.SIGKILL
+    assert (broken / "last_checkpoint").read_text().endswith("epoch_1.pth")
     # The seed is left to chance by many configs; here it is taken from the checkpoint.
-    run = tool("train", config, "--work-dir", broken, "--resume", *options, "randomness.seed=None")
+    run = run_tool(*train, "randomness.seed=None", "--work-dir", broken, "--resume", cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     assert_same_state(whole / "epoch_3.pth", broken / "epoch_3.pth")
 
 
-def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tool, tmp_path):
+def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tmp_path):
     work = tmp_path / "work"
-    arguments = (DEMO / f"{SEG}.py", "--work-dir", work)
-    assert tool("train", *arguments, *cfg_options(SEG, shapes, 4)).returncode == 0
+    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work)
+    assert run_tool(*train, *cfg_options(SEG, shapes, 4), cwd=tmp_path).returncode == 0
     last = work / "iter_4.pth"
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2])
-    run = tool("train", *arguments, "--resume", *cfg_options(SEG, shapes, 6))
+    run = run_tool(*train, "--resume", *cfg_options(SEG, shapes, 6), cwd=tmp_path)
     assert run.returncode == 1
     message = run.stderr.strip()
     assert len(message.splitlines()) == 1
     assert f"cannot resume from {last}" in message
-    assert f"go on from {work / 'iter_2.pth'}: echo {work / 'iter_2.pth'} > {work / 'last_checkpoint'}" in message
+    assert f"go on from {work / 'iter_2.pth'}: --resume {work / 'iter_2.pth'}" in message
 
 
-def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tool, tmp_path):
+def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tmp_path):
     work = tmp_path / "work"
-    arguments = (DEMO / f"{SEG}.py", "--work-dir", work)
-    assert tool("train", *arguments, *cfg_options(SEG, shapes, 2)).returncode == 0
+    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work)
+    assert run_tool(*train, *cfg_options(SEG, shapes, 2), cwd=tmp_path).returncode == 0
     size = (work / "iter_2.pth").stat().st_size
-
-    def limit_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
-
-    run = subprocess.run(
-        tool.command("train", *arguments, "--resume", *cfg_options(SEG, shapes, 4)),
-        cwd=tool.cwd,
-        capture_output=True,
-        text=True,
-        preexec_fn=limit_files,
-    )
+    run = run_tool(*train, "--resume", *cfg_options(SEG, shapes, 4), cwd=tmp_path, file_size=size // 2)
     assert run.returncode == 1
     assert f"{work / 'iter_4.pth'}" in run.stderr.splitlines()[-1]
     assert "could not be written: File too large; earlier checkpoints are whole: make room" in run.stderr
     assert (work / "last_checkpoint").read_text() == str(work / "iter_2.pth")
     load_from_file(str(work / "iter_2.pth"))
     assert not list(work.glob("*iter_4*")) + list(work.glob(".*iter_4*"))
+
+
+class Line(BaseModel):
+    """A model that is quick to train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, inputs, mode="loss"):
+        out = self.linear(inputs)
+        return dict(loss=out.square().mean()) if mode == "loss" else [out]
+
+
+class Rising(BaseMetric):
+    """A score that is better every time."""
+
+    score = 0
+
+    def process(self, data_batch, data_samples) -> None:
+        self.results.append(0)
+
+    def compute_metrics(self, results) -> dict:
+        self.score += 1
+        return dict(score=self.score, other=self.score)
+
+
+def train_a_line(work_dir: Path, iterations: int = 3, **hook) -> ResumableCheckpointHook:
+    batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 2)
+    checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=1, **hook)
+    runner = Runner(
+        Line(),
+        work_dir=str(work_dir),
+        train_dataloader=batches,
+        val_dataloader=batches,
+        optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
+        train_cfg=dict(type="IterBasedTrainLoop", max_iters=iterations, val_interval=1),
+        val_cfg=dict(),
+        val_evaluator=Evaluator(Rising()),
+        default_hooks=dict(checkpoint=checkpoint),
+        resume=True,
+        experiment_name=f"{work_dir.name}{iterations}",
+    )
+    runner.train()
+    return next(hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook))
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_constant_name_is_one_whole_file(keep, tmp_path):
+    name = dict(filename_tmpl="last.pth", max_keep_ckpts=keep)
+    train_a_line(tmp_path, **name)
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
+    assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
+    train_a_line(tmp_path, iterations=4, **dict(name, max_keep_ckpts=1))  # resumed with fewer to keep
+    assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
+
+
+@pytest.mark.parametrize("best", ["score", ["score", "other"]])
+def test_the_new_best_outlives_the_former(best, tmp_path):
+    names = {f"best_{key}_last.pth" for key in ([best] if isinstance(best, str) else best)}
+    train_a_line(tmp_path, iterations=2, filename_tmpl="last.pth", max_keep_ckpts=1, save_best=best, rule="greater")
+    assert {path.name for path in tmp_path.glob("*.pth")} == {"last.pth", *names}
+    assert all(load_from_file(str(tmp_path / name))["meta"]["iter"] == 2 for name in names)
+    # Names with the iteration: one best file stays.
+    numbered = tmp_path / "numbered"
+    train_a_line(numbered, max_keep_ckpts=2, save_best=best, rule="greater")
+    assert {path.name for path in numbered.glob("iter_*.pth")} == {"iter_2.pth", "iter_3.pth"}
+    assert {path.name for path in numbered.glob("best_*")} == {name.replace("last", "iter_3") for name in names}
+
+
+def test_arguments_that_mean_local_files_are_written_whole_too(tmp_path):
+    for number, given in enumerate(
+        ({}, dict(file_client_args=dict(backend="disk")), dict(backend_args=dict(backend="local")))
+    ):
+        hook = train_a_line(tmp_path / str(number), iterations=1, **given)
+        assert isinstance(hook.file_backend, AtomicBackend)
+    remote = ResumableCheckpointHook(file_client_args=dict(backend="petrel"))
+    assert (remote.file_client_args, remote.backend_args) == (dict(backend="petrel"), None)
 
 
 def test_writing_replaces_a_file_whole(tmp_path, monkeypatch):

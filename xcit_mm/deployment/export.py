@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -71,7 +72,7 @@ def export_model(config: str, checkpoint: str, out: Path, part: str | None = Non
     check_checkpoint(checkpoint)
     part = _check_part(cfg, part)
     with _quiet():
-        model = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
+        model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
     names = ["logits"] if part == "model" else [f"stride{stride}" for stride in model.strides]
     metadata = _metadata(cfg, model)
     model = Logits(model) if part == "model" else model
@@ -139,7 +140,7 @@ def _trace(model: nn.Module, channels: int) -> ExportedProgram:
 
 def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
     """Write a program, weights and all, in one file; returns its operators."""
-    onnx = torch.onnx.export(
+    onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
         output_names=names,
@@ -192,7 +193,7 @@ def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     """What a user of the file has to know: text, lists as JSON."""
-    backbone = getattr(model, "backbone", model)
+    backbone: Any = getattr(model, "backbone", model)
     preprocessor = cfg.model.get("data_preprocessor") or {}
     found = dict(
         xcit_mm_version=__version__,

@@ -1,6 +1,7 @@
 """Models in forms whose recorded graph serves images of every size."""
 
 import copy
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -18,7 +19,7 @@ class Logits(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, image: Tensor) -> Tensor:
         from mmseg.models.utils import resize
@@ -73,7 +74,8 @@ def exportable(model: nn.Module) -> nn.Module:
     An attention form that the config sets stays.
     """
     model = copy.deepcopy(model).eval()
-    for module in list(model.modules()):
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         if isinstance(module, XCA) and module.form == "auto":
             module.form = "covariance"
         if hasattr(module, "fold_batch_norm"):
@@ -82,7 +84,8 @@ def exportable(model: nn.Module) -> nn.Module:
             module.ignore_padding = False  # in a file images fill their tensor
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
-                setattr(module, name, BinAverage(child.output_size))
+                size: Any = child.output_size
+                setattr(module, name, BinAverage(size))
             elif type(child).__name__ == "Upsample" and child.scale_factor in (2.0, 4.0, 8.0):
                 setattr(module, name, Enlarge(int(child.scale_factor), child.mode, child.align_corners))
     return fuse_conv_bn(model)

@@ -1,6 +1,7 @@
 """Cross-covariance attention, where channels attend to the channels of their head, and class attention."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -110,11 +111,7 @@ class XCA(nn.Module):
     def _moments(self, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
         """As `_products`, from the tokens' deviations (B, N, C) from their mean (B, 1, C)."""
         tokens, channels = y.shape[1:]
-        covariance = y.detach().transpose(1, 2) @ y
-        if covariance.requires_grad:
-            # The gradient of y^T y is twice the same product. Value and gradient of this sum are
-            # those of y^T y, with one product of size N C^2 in the backward pass instead of two.
-            covariance = covariance + covariance.transpose(1, 2) - covariance.detach()
+        covariance = _self_product(y)
         weight, bias = self.qkv.weight[: 2 * channels].to(y.dtype), self.qkv.bias[: 2 * channels].to(y.dtype)
         mapped = covariance @ weight.T  # (B, C, 2C)
         average = F.linear(mean, weight, bias)  # (B, 1, 2C), of q and k
@@ -143,6 +140,45 @@ class XCA(nn.Module):
         mixed_value = (value @ attn.transpose(-2, -1)).transpose(1, 2).flatten(2)  # (B, 1, C)
         projection = self.proj.weight.T.to(attn.dtype)
         return mixed.transpose(1, 2) @ projection, mixed_value @ projection + self.proj.bias
+
+
+class _SelfProduct(torch.autograd.Function):
+    """y^T y of y (B, N, C), (B, C, C), with one product of size N C^2 in the backward pass.
+
+    The gradient is twice the same product, but autograd, which sees two factors, would compute both.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor) -> Tensor:
+        return y.transpose(1, 2) @ y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return y @ (gradient + gradient.transpose(1, 2))
+
+
+class _ForwardSelfProduct(_SelfProduct):
+    """With derivatives in forward mode, which torch.compile refuses to trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        half = tangent.transpose(1, 2) @ y
+        return half + half.transpose(1, 2)
+
+
+def _self_product(y: Tensor) -> Tensor:
+    if not y.requires_grad or torch.jit.is_tracing():
+        return y.transpose(1, 2) @ y
+    return (_SelfProduct if torch.compiler.is_compiling() else _ForwardSelfProduct).apply(y)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from logging import FileHandler
+from typing import Any
 
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
+from ..archs import arch_name, default_out_indices, resolve_arch
 from ..weights.matching import load_pretrained
+from .arguments import check_choices, check_names, check_out_indices, check_rates, check_strides
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionalEncoding
 from .padding import Unpadded, pad_together, run_together, unpad
 from .pyramid import STRIDES, pyramid_levels
@@ -32,7 +37,10 @@ class Trunk(BaseModule):
     """
 
     # What `init_cfg` may say of a checkpoint.
-    pretrained_options = ("checkpoint", "use_ema")
+    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema")
+    # Arguments of base classes that a class gives itself.
+    fixed_arguments: tuple[str, ...] = ()
+    init_cfg: dict | list[dict] | None
 
     def __init__(
         self,
@@ -51,15 +59,17 @@ class Trunk(BaseModule):
         with_cp: bool = False,
         attn_form: str = "auto",
         init_cfg: dict | list[dict] | None = None,
+        **unknown: object,
     ) -> None:
+        check_names(type(self), unknown)
         super().__init__(init_cfg)
         self._split_init_cfg(init_cfg)  # raises now what would else come after the data is read
         self.arch = resolve_arch(arch)
-        _check_choices(patch_size, patch_embed)
-        _check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
+        check_choices(patch_size, patch_embed)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
-        self.out_indices = _check_out_indices(out_indices, self.arch.depth)
+        self.out_indices = check_out_indices(out_indices, self.arch.depth)
         depth = self.out_indices[-1] + 1
         if not -1 <= frozen_stages <= depth:
             raise ValueError(f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)")
@@ -73,7 +83,9 @@ class Trunk(BaseModule):
 
         dim = self.arch.embed_dim
         if patch_embed == "conv":
-            self.patch_embed = ConvPatchEmbed(in_channels, dim, patch_size, self.norm_cfg)
+            self.patch_embed: ConvPatchEmbed | LinearPatchEmbed = ConvPatchEmbed(
+                in_channels, dim, patch_size, self.norm_cfg
+            )
         else:
             self.patch_embed = LinearPatchEmbed(in_channels, dim, patch_size)
         self.pos_embeder = PositionalEncoding(dim) if use_pos else None
@@ -131,6 +143,11 @@ class Trunk(BaseModule):
         finally:
             self.init_cfg = given
 
+    def _dump_init_info(self) -> None:
+        """mmengine's note on each parameter, for the log file; where there is none it would fill the screen."""
+        if any(isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers):
+            super()._dump_init_info()
+
     def _split_init_cfg(self, init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
         """Initialisations that are mmengine's to do, and the options of those from a checkpoint, which are ours."""
         cfgs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
@@ -171,7 +188,10 @@ class Trunk(BaseModule):
         x = self._tokens(x)
         maps = []
         for index, block in enumerate(self.blocks):
-            x = recompute(block, block, x, height, width) if self.with_cp else block(x, height, width)
+            if self.with_cp:
+                x = recompute(block, block, x, height, width, when_compiled=True)
+            else:
+                x = block(x, height, width)
             if index in self.out_indices:
                 maps.append(x.transpose(1, 2).view(x.shape[0], x.shape[2], height, width))
         return tuple(maps)
@@ -190,9 +210,12 @@ class Trunk(BaseModule):
         sizes = [tuple(x.shape[2:]) for x in stems]
         tokens = [self._tokens(x) for x in stems]
         maps = []
-        for index, block in enumerate(self.blocks):
-            together = block.forward_together
-            tokens = recompute(block, together, tokens, sizes) if self.with_cp else together(tokens, sizes)
+        blocks: list[Any] = list(self.blocks)
+        for index, block in enumerate(blocks):
+            if self.with_cp:
+                tokens = recompute(block, block.forward_together, tokens, sizes, when_compiled=True)
+            else:
+                tokens = block.forward_together(tokens, sizes)
             if index in self.out_indices:
                 maps.append([x.transpose(1, 2).unflatten(2, size) for x, size in zip(tokens, sizes, strict=True)])
         return tuple(maps)
@@ -236,6 +259,7 @@ class XCiT(Trunk):
         init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
 
     Raises:
+        TypeError: If there is no such argument.
         ValueError: If an argument has a value other than these.
     """
 
@@ -246,10 +270,10 @@ class XCiT(Trunk):
         out_indices: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
         ignore_padding: bool = False,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         if strides is not None:
-            strides = _check_strides(strides)
+            strides = check_strides(strides)
             if out_indices is None:
                 published = default_out_indices(resolve_arch(arch).depth)
                 out_indices = tuple(published[STRIDES.index(stride)] for stride in strides)
@@ -278,9 +302,10 @@ class XCiT(Trunk):
         for parent in parents:
             if not isinstance(parent, nn.Sequential):
                 continue
-            for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
+            children: list[tuple[str, Any]] = list(parent.named_children())
+            for (place, conv), (name, norm) in pairwise(children):
                 if isinstance(norm, _BatchNorm):
-                    _fold(conv, norm)
+                    parent[int(place)] = fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
                     parent[int(name)] = nn.Identity()
         return self
 
@@ -300,9 +325,9 @@ class XCiT(Trunk):
             self.strides, self._level_names, self._forward_together(unpadded.images), strict=True
         ):
             # As large as the maps of the whole batch.
-            size = [-(side // -self.patch_size) * self.patch_size // stride for side in x.shape[2:]]
+            height, width = (-(side // -self.patch_size) * self.patch_size // stride for side in x.shape[2:])
             maps = run_together(getattr(self, name), maps)
-            pyramid.append(pad_together(maps, unpadded.places, size).contiguous())
+            pyramid.append(pad_together(maps, unpadded.places, (height, width)).contiguous())
         return tuple(pyramid)
 
 
@@ -311,41 +336,3 @@ def init_linear(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
-
-
-def _check_choices(patch_size: int, patch_embed: str) -> None:
-    if patch_size not in PATCH_SIZES:
-        raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
-    if patch_embed not in ("conv", "linear"):
-        raise ValueError(f"{patch_embed=}: choose 'conv' or 'linear'")
-
-
-def _check_rates(**rates: float) -> None:
-    for name, rate in rates.items():
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name}={rate}: must be at least 0 and below 1")
-
-
-def _check_strides(strides: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(stride for stride in STRIDES if stride in strides) if isinstance(strides, Sequence) else ()
-    if not found or found != tuple(strides):
-        raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
-    return found
-
-
-def _check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
-    indices = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
-    increasing = all(a < b for a, b in pairwise(indices))
-    if not indices or not increasing or indices[0] < 0 or indices[-1] >= depth:
-        raise ValueError(f"out_indices={out_indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
-    return indices
-
-
-def _fold(conv: nn.Conv2d | nn.ConvTranspose2d, norm: _BatchNorm) -> None:
-    """Make a convolution do the BatchNorm that follows it."""
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    bias = 0 if conv.bias is None else conv.bias
-    out_axis = 1 if conv.transposed else 0
-    shape = [-1 if axis == out_axis else 1 for axis in range(4)]
-    conv.weight = nn.Parameter((conv.weight * scale.view(shape)).detach())
-    conv.bias = nn.Parameter((norm.bias + (bias - norm.running_mean) * scale).detach())

@@ -1,9 +1,11 @@
 """Inference in chunks: wide intermediate maps of a high-resolution image never stand in memory whole."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 __all__ = ["in_chunks", "is_traced"]
 
@@ -17,24 +19,28 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0) -> Tensor:
+def in_chunks(
+    module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0
+) -> Tensor:
     """`function(x)` for a function that treats every position alike, in pieces along one axis when inferring.
 
     Args:
+        module: What the function belongs to. If a part of it is in training mode, or normalises by the map at
+            hand, the map stays whole, since statistics and random numbers are those of all its positions.
         function: Maps n entries along `dim` to k n entries, for any n.
         x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.
         halo: How many entries to each side an entry of the result depends on, if k is 1.
     """
-    if torch.is_grad_enabled() or is_traced():
+    if torch.is_grad_enabled() or is_traced() or any(_looks_at_all_positions(part) for part in module.modules()):
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
     # Long enough that the halo, which is computed twice, is the lesser part.
-    length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // positions)
+    length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // max(1, positions))
     if total <= length:
         return function(x)
-    out = None
+    out: Any = None
     for start in range(0, total, length):
         count = min(length, total - start)
         before, after = min(halo, start), min(halo, total - start - count)
@@ -45,3 +51,8 @@ def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, hal
             out = piece.new_empty([factor * total if axis == dim else n for axis, n in enumerate(piece.shape)])
         out.narrow(dim, factor * start, factor * count).copy_(piece)
     return out
+
+
+def _looks_at_all_positions(part: nn.Module) -> bool:
+    own_statistics = isinstance(part, _NormBase) and part.running_mean is None
+    return part.training or own_statistics or isinstance(part, nn.GroupNorm)

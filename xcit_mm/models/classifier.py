@@ -1,12 +1,14 @@
 """The XCiT classifier: the trunk, class attention and a linear head."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
+from .arguments import check_names
 from .backbone import Trunk, init_linear
 from .layers import ClassAttentionBlock
 
@@ -46,10 +48,12 @@ class XCiTClassifier(Trunk):
             `drop_path_rate` acts in the blocks only.
 
     Raises:
+        TypeError: If there is no such argument.
         ValueError: If an argument has a value other than these.
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
+    fixed_arguments = ("out_indices",)
 
     def __init__(
         self,
@@ -59,8 +63,9 @@ class XCiTClassifier(Trunk):
         as_tuple: bool = False,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
+        check_names(type(self), kwargs)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         last = resolve_arch(arch).depth - 1
@@ -81,7 +86,7 @@ class XCiTClassifier(Trunk):
         self.cls_attn_blocks.apply(init_linear)
         self.head.apply(init_linear)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # logits, not maps
         """Logits, or without a head the CLS token; raises as `Trunk.forward`."""
         cls, _ = self.forward_features(x)
         out = self.head(cls)
@@ -103,7 +108,8 @@ class XCiTClassifier(Trunk):
         """
         tokens, size = self._with_cls_token(x)
         maps = []
-        for block in self.cls_attn_blocks:
+        blocks: list[Any] = list(self.cls_attn_blocks)
+        for block in blocks:
             attention = block.attn.attention(block.norm1(tokens))
             maps.append(attention[:, :, 1:].unflatten(2, size))
             tokens = block(tokens)

@@ -4,16 +4,24 @@ import math
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
-from mmcv.cnn.bricks import DropPath
 from torch import Tensor, nn
 
 from .attention import XCA, ClassAttention
 from .chunks import in_chunks, is_traced
+from .norms import build_norm
 from .padding import run_together
 from .recompute import recompute
 
-__all__ = ["LPI", "MLP", "Block", "ClassAttentionBlock", "ConvPatchEmbed", "LinearPatchEmbed", "PositionalEncoding"]
+__all__ = [
+    "LPI",
+    "MLP",
+    "Block",
+    "ClassAttentionBlock",
+    "ConvPatchEmbed",
+    "DropPath",
+    "LinearPatchEmbed",
+    "PositionalEncoding",
+]
 
 
 class ConvPatchEmbed(nn.Module):
@@ -41,7 +49,7 @@ class ConvPatchEmbed(nn.Module):
             self.proj.append(
                 nn.Sequential(
                     nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False),
-                    build_norm_layer(norm_cfg, channels)[1],
+                    build_norm(norm_cfg, channels),
                 )
             )
             if channels == embed_dim:
@@ -125,14 +133,14 @@ class LPI(nn.Module):
         super().__init__()
         # mmcv's fuse_conv_bn goes by the order of registration and would fold a BatchNorm that comes
         # after conv1 into it, past the GELU between them.
-        self.bn = build_norm_layer(norm_cfg, dim)[1]
+        self.bn = build_norm(norm_cfg, dim)
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.act = nn.GELU()
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # Two 3x3 convolutions: each row depends on two to each side.
-        return in_chunks(self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
+        return in_chunks(self, self._interact_rows, x.unflatten(1, (height, width)), halo=2).flatten(1, 2)
 
     def forward_together(self, tokens: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
         """As `forward`, of grids of several sizes; see `run_together`."""
@@ -166,6 +174,24 @@ class MLP(nn.Module):
     def _project(self, hidden: Tensor) -> Tensor:
         # Recomputed up to the input of fc2: the second product is not done again.
         return self.drop(self.fc2(self.drop(self.act(hidden))))
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training a sample's branch is left out at a rate, and enlarged by 1 / (1 - rate) where kept.
+
+    Shape: (B, ...) -> (B, ...).
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        drawn = torch.rand((len(x), *[1] * (x.dim() - 1)), dtype=x.dtype, device=x.device)
+        kept = (drawn + (1 - self.rate)).floor()
+        return x.div(1 - self.rate) * kept
 
 
 class Block(nn.Module):
@@ -213,14 +239,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         x = _add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
         x = _add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
-        return in_chunks(self._mix_channels, x)
+        return in_chunks(self, self._mix_channels, x)
 
     def forward_together(self, tokens: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
         """As `forward`, of grids of several sizes; only BatchNorm in training sees them together."""
         tokens = [_add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x)))) for x in tokens]
         branches = self.local_mp.forward_together([self.norm3(x) for x in tokens], sizes)
         tokens = [_add_scaled(x, self.gamma3, self.drop_path(b)) for x, b in zip(tokens, branches, strict=True)]
-        return [in_chunks(self._mix_channels, x) for x in tokens]
+        return [in_chunks(self, self._mix_channels, x) for x in tokens]
 
     def _mix_channels(self, x: Tensor) -> Tensor:
         return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
@@ -275,6 +301,8 @@ class ClassAttentionBlock(nn.Module):
 
 
 def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
-    """x + gamma * branch; takes the memory of `branch` when inferring."""
-    inferring = not (torch.is_grad_enabled() or is_traced()) and branch.dtype == x.dtype
-    return torch.addcmul(x, gamma, branch, out=branch if inferring else None)
+    """x + gamma * branch; takes the memory of `branch` when inferring, if the sum is of its type."""
+    inferring = not (torch.is_grad_enabled() or is_traced())
+    # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
+    reuse = inferring and x.dtype == gamma.dtype == branch.dtype
+    return torch.addcmul(x, gamma, branch, out=branch if reuse else None)

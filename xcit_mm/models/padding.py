@@ -85,7 +85,7 @@ def run_together(modules: Iterable[nn.Module], maps: list[Tensor]) -> list[Tenso
     for module in modules:
         if isinstance(module, nn.Sequential):
             maps = run_together(module, maps)
-        elif isinstance(module, _BatchNorm) and module.training:
+        elif isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             maps = _normalize_together(module, maps)
         else:
             maps = [module(m) for m in maps]

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 
 from .chunks import in_chunks
+from .norms import build_norm
 
 __all__ = ["STRIDES", "pyramid_levels"]
 
@@ -20,11 +20,13 @@ class Upsample2x(nn.ConvTranspose2d):
     Shape: (B, C, h, w) -> (B, C, 2h, 2w).
     """
 
+    bias: nn.Parameter
+
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 2, stride=2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return in_chunks(self._split_cells, x, dim=2)
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # there is one output size
+        return in_chunks(self, self._split_cells, x, dim=2)
 
     def _split_cells(self, x: Tensor) -> Tensor:
         weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
@@ -58,7 +60,7 @@ def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_
             level.append(nn.MaxPool2d(stride // patch_size))
         while stride < patch_size:
             if len(level):
-                level.append(build_norm_layer(norm_cfg, channels)[1])
+                level.append(build_norm(norm_cfg, channels))
                 level.append(nn.GELU())
             level.append(Upsample2x(channels))
             stride *= 2

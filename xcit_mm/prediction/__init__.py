@@ -1,19 +1,27 @@
 """A trained model on images: predictor, tiles, test-time augmentation (`tta`), features, visualization."""
 
-from .coco_results import CocoFile
-from .inputs import find_inputs, read_frames
-from .predictor import Predictor
+from .drawing import Style, draw_instances, draw_segmentation_map
+from .files import Writer, predict_files
+from .inputs import Input, find_inputs
+from .predictor import Prediction, Predictor
+from .results import Instances
 from .tiling import detect_in_tiles, segment_in_tiles
 from .visualization import Activations, capture_activations, draw
 
 __all__ = [
     "Activations",
-    "CocoFile",
+    "Input",
+    "Instances",
+    "Prediction",
     "Predictor",
+    "Style",
+    "Writer",
     "capture_activations",
     "detect_in_tiles",
     "draw",
+    "draw_instances",
+    "draw_segmentation_map",
     "find_inputs",
-    "read_frames",
+    "predict_files",
     "segment_in_tiles",
 ]

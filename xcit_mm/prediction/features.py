@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from mmengine.model import ImgDataPreprocessor
 from mmengine.utils import ProgressBar
 from PIL import Image
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..archs import MEAN, STD
 from ..models.classifier import XCiTClassifier
-from .inputs import IMAGES, files_below, read_frames
+from .inputs import IMAGES, files_below, read_image
 
 __all__ = ["DESCRIPTORS", "Features", "contact_sheet", "extract", "find_images", "gem", "knn_accuracy", "nearest"]
 
@@ -30,12 +31,14 @@ class Features(NamedTuple):
         descriptors: For each of `DESCRIPTORS` (n, C): the CLS token, and the patches' mean and generalised mean.
         patches: The patches' features (n, C, h, w), if they were asked for.
         failed: A line for each file that could not be read.
+        interrupted: Whether Ctrl-C ended it: the other images are not among these.
     """
 
     paths: list[str]
     descriptors: dict[str, np.ndarray]
     patches: np.ndarray | None
     failed: list[str]
+    interrupted: bool
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -53,7 +56,7 @@ def find_images(folder: Path) -> list[Path]:
 def extract(
     model: XCiTClassifier, folder: Path, size: int = 224, batch_size: int = 32, workers: int = 2, patches: bool = False
 ) -> Features:
-    """Features of all images below a folder, with a progress bar.
+    """Features of all images below a folder, with a progress bar; Ctrl-C keeps those that are done.
 
     An image is resized to 8/7 of `size` at its shorter side and cropped to the middle (as in DINO's evaluation).
 
@@ -71,34 +74,44 @@ def extract(
     """
     paths = find_images(folder)
     device = next(model.parameters()).device
+    prepare = ImgDataPreprocessor(MEAN, STD).to(device)
     loader = DataLoader(_Images(paths, size), batch_size, num_workers=workers, collate_fn=list)
-    kept, failed, collected = [], [], {name: [] for name in (*DESCRIPTORS, "patches")}
+    kept, failed, batches, interrupted = [], [], [], False
     progress = ProgressBar(len(paths))
-    for batch in loader:
-        for number, image in batch:
-            if isinstance(image, Tensor):
-                kept.append(str(paths[number].relative_to(folder)))
-            else:
-                failed.append(f"{paths[number]}: {image}")
-        images = [image for _, image in batch if isinstance(image, Tensor)]
-        if images:
-            with torch.no_grad():
-                cls, tokens = model.forward_features(torch.stack(images).to(device))
-            described = dict(cls=cls, mean=tokens.mean(dim=(2, 3)), gem=gem(tokens))
-            if patches:
-                described["patches"] = tokens
-            for name, values in described.items():
-                collected[name].append(values.float().cpu().numpy())
-        progress.update(len(batch))
-    if not kept:
+    try:
+        for batch in loader:
+            images = [image for _, image in batch if isinstance(image, Tensor)]
+            if images:
+                batches.append(_describe(model, prepare(dict(inputs=images))["inputs"], patches))
+            for number, image in batch:
+                if isinstance(image, Tensor):
+                    kept.append(str(paths[number].relative_to(folder)))
+                else:
+                    failed.append(f"{paths[number]}: {image}")
+            progress.update(len(batch))
+    except KeyboardInterrupt:
+        if not batches:
+            raise
+        interrupted = True
+    if not batches:
         raise ValueError(f"none of the {len(paths)} images below {folder} can be read: {failed[0]}")
-    joined = {name: np.concatenate(values) for name, values in collected.items() if values}
+    joined = {name: np.concatenate([one[name] for one in batches])[: len(kept)] for name in batches[0]}
     found = joined.pop("patches", None)
-    return Features(kept, joined, found, failed)
+    return Features(kept, joined, found, failed, interrupted)
+
+
+def _describe(model: XCiTClassifier, images: Tensor, patches: bool) -> dict[str, np.ndarray]:
+    """Descriptors of a batch, and the patches' features if they are asked for."""
+    with torch.no_grad():
+        cls, tokens = model.forward_features(images)
+    found = dict(cls=cls, mean=tokens.mean(dim=(2, 3)), gem=gem(tokens))
+    if patches:
+        found["patches"] = tokens
+    return {name: values.float().cpu().numpy() for name, values in found.items()}
 
 
 class _Images(Dataset):
-    """Normalised images (3, size, size) with their numbers, or the reason why one cannot be read."""
+    """Images (3, size, size), RGB, 8 bit, with their numbers, or the reason why one cannot be read."""
 
     def __init__(self, paths: list[Path], size: int) -> None:
         self.paths = paths
@@ -118,12 +131,12 @@ class _Images(Dataset):
             return number, f"{image.size[0]}x{image.size[1]} pixels: too narrow to crop a square from"
         image = image.resize([max(shorter, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
         left, top = ((side - self.size) // 2 for side in image.size)
-        pixels = np.asarray(image.crop((left, top, left + self.size, top + self.size)), dtype=np.float32)
-        return number, torch.from_numpy((pixels - MEAN) / STD).float().permute(2, 0, 1)
+        pixels = np.array(image.crop((left, top, left + self.size, top + self.size)))
+        return number, torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def _read(path: Path) -> Image.Image:
-    return Image.fromarray(next(read_frames(path))[..., ::-1])
+    return Image.fromarray(read_image(path)[..., ::-1])
 
 
 def gem(features: Tensor, power: float = 3.0) -> Tensor:
@@ -139,8 +152,8 @@ def nearest(queries: np.ndarray, gallery: np.ndarray, count: int) -> tuple[np.nd
     """
     if not 1 <= count <= len(gallery):
         raise ValueError(f"{count} neighbours of {len(gallery)} images: must be 1 to {len(gallery)}")
-    gallery = F.normalize(torch.from_numpy(gallery), dim=1)
-    found = [(F.normalize(part, dim=1) @ gallery.T).topk(count) for part in torch.from_numpy(queries).split(1024)]
+    candidates = F.normalize(torch.from_numpy(gallery), dim=1)
+    found = [(F.normalize(part, dim=1) @ candidates.T).topk(count) for part in torch.from_numpy(queries).split(1024)]
     return torch.cat([one.indices for one in found]).numpy(), torch.cat([one.values for one in found]).numpy()
 
 

@@ -1,8 +1,9 @@
-"""Trained detectors and segmentors on images, with predictions as pictures and files that other tools read."""
+"""Trained detectors and segmentors on images and videos."""
+
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-import torch
 from mmengine.config import Config
 from mmengine.infer import BaseInferencer
 from mmengine.structures import BaseDataElement
@@ -10,13 +11,25 @@ from torch import nn
 
 from ..models.factory import model_from_config
 from ..runs.configs import read_config, tested_metainfo
-from ..runs.preflight import check_backbone, check_checkpoint
+from ..runs.preflight import check_backbone, check_checkpoint, check_device
+from .results import Instances, instances_of
 from .tiling import check_tile, detect_in_tiles, segment_in_tiles
 
-__all__ = ["Predictor"]
+__all__ = ["Prediction", "Predictor"]
 
-# Room for an instance's label beyond its box, downwards and to the right, in pixels.
-_LABEL = (30, 250)
+
+class Prediction(NamedTuple):
+    """What a model finds in an image.
+
+    Attributes:
+        image: (H, W, 3), BGR, 8 bit.
+        instances: Of a detector.
+        labels: Of a segmentor, the class of every pixel (H, W).
+    """
+
+    image: np.ndarray
+    instances: Instances | None
+    labels: np.ndarray | None
 
 
 class Predictor:
@@ -32,8 +45,8 @@ class Predictor:
 
     Raises:
         FileNotFoundError: If config or checkpoint are not there.
-        ValueError: If the config is of neither library, the checkpoint does not fit it, or tile and overlap do not
-            fit each other.
+        ValueError: If the config is of neither library, the checkpoint does not fit it, tile and overlap do not
+            fit each other, or there is no such device.
     """
 
     def __init__(
@@ -46,23 +59,21 @@ class Predictor:
     ) -> None:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-        self.tile, self.overlap = tile, tile // 4 if tile and overlap is None else overlap
         if tile is not None:
-            check_tile(tile, self.overlap)
+            overlap = tile // 4 if overlap is None else overlap
+            check_tile(tile, overlap)
+        self.tile, self.overlap = tile, overlap or 0
+        check_device(device)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)
         check_backbone(cfg)
         self.is_detector = cfg.get("default_scope") == "mmdet"
         inferencer = _inferencer_class(cfg)
-        model = model_from_config(cfg, checkpoint)
+        model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
-        given = tested_metainfo(cfg)
-        model.dataset_meta = self.metainfo = dict(given, palette=given.get("palette", "random"))
-        self.inferencer = inferencer(cfg, model, device)
+        model.dataset_meta = self.metainfo = tested_metainfo(cfg)
+        self.inferencer = inferencer(cfg, model, device=device)
         self.inferencer.show_progress = False
-        self.inferencer.visualizer.dataset_meta = self.metainfo
-        if not self.is_detector:
-            self.inferencer.visualizer.set_dataset_meta(self.metainfo["classes"], self.metainfo["palette"])
 
     def __call__(self, image: np.ndarray) -> BaseDataElement:
         """Predictions for an image (H, W, 3), BGR, 8 bit, in its pixels: a DetDataSample or SegDataSample.
@@ -90,34 +101,13 @@ class Predictor:
             ) from None
         return result["predictions"][0] if self.is_detector else result
 
-    def draw(self, image: np.ndarray, sample: BaseDataElement, score_thr: float) -> np.ndarray:
-        """The image (H, W, 3), BGR, under its predictions; boxes and masks from a score of `score_thr` on."""
-        if self.is_detector and isinstance(sample.pred_instances.get("masks"), list):
-            return self._draw_one_by_one(image, sample, score_thr)
-        options = dict(pred_score_thr=score_thr) if self.is_detector else {}
-        visualizer = self.inferencer.visualizer
-        visualizer.add_datasample("", image[..., ::-1].copy(), sample, draw_gt=False, **options)
-        return visualizer.get_image()[..., ::-1]
-
-    def _draw_one_by_one(self, image: np.ndarray, sample: BaseDataElement, score_thr: float) -> np.ndarray:
-        """Draw each instance on its own part of the image: masks as large as the image would fill the memory."""
-        from pycocotools.mask import decode
-
-        picture = image.copy()
-        found = sample.pred_instances
-        found = found[found.scores > score_thr]
-        for number in reversed(range(len(found))):  # the best is drawn last, on top
-            one = found[number]
-            left, top, right, bottom = one.bboxes[0].int().tolist()
-            part = slice(max(top - 5, 0), bottom + _LABEL[0]), slice(max(left - 5, 0), right + _LABEL[1])
-            mask = torch.from_numpy(decode(one.masks[0])[part]).bool()
-            one.masks = mask[None]
-            if not mask.any():
-                del one.masks  # mmdet draws no empty ones
-            one.bboxes = one.bboxes - torch.tensor([part[1].start, part[0].start] * 2)
-            alone = type(sample)(pred_instances=one)
-            picture[part] = self.draw(picture[part], alone, score_thr)
-        return picture
+    def predict(self, image: np.ndarray) -> Prediction:
+        """What a call finds, in plain numbers; raises as it does."""
+        sample = self(image)
+        if self.is_detector:
+            return Prediction(image, instances_of(sample), None)
+        label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16
+        return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
 
 
 def _inferencer_class(cfg: Config) -> type[BaseInferencer]:

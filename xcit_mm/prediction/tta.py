@@ -1,5 +1,7 @@
 """Test-time augmentation of detectors with masks."""
 
+from typing import Any
+
 import torch
 from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
 from mmdet.models.test_time_augs import DetTTAModel
@@ -103,7 +105,8 @@ class MaskTTAModel(DetTTAModel):
             masks = self._probabilities(pyramid, rois).split(counts)
             total = total + torch.cat([_unflip(one, meta) for one, meta in zip(masks, view, strict=True)])
         head = self.module.roi_head.mask_head
-        (head[-1] if isinstance(head, nn.ModuleList) else head).predict_by_feat(
+        last: Any = head[-1] if isinstance(head, nn.ModuleList) else head
+        last.predict_by_feat(
             (total / len(pyramids)).logit().split(counts),  # the sigmoid of these is the mean
             results,
             [dict(ori_shape=sample.ori_shape, scale_factor=(1.0, 1.0)) for sample in merged],

@@ -1,6 +1,7 @@
 """What an XCiT sees in an image: magnitudes of queries and keys, cross-covariances, class attention, maps."""
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,17 @@ from ..models.attention import XCA
 from ..models.backbone import Trunk
 from ..models.classifier import XCiTClassifier
 
-__all__ = ["Activations", "BlockActivations", "capture_activations", "draw", "principal_components"]
+__all__ = [
+    "Activations",
+    "BlockActivations",
+    "capture_activations",
+    "check_figure",
+    "draw",
+    "principal_components",
+    "save_figure",
+]
+
+FIGURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
 
 class BlockActivations(NamedTuple):
@@ -72,7 +83,7 @@ def capture_activations(backbone: Trunk, run: Callable[[], Any], blocks: Sequenc
         return lambda module, args, out: seen.update({key: out})
 
     is_classifier = isinstance(backbone, XCiTClassifier)
-    attentions = {number: backbone.blocks[number].attn for number in blocks}
+    attentions: dict[int, Any] = {number: backbone.blocks[number].attn for number in blocks}
     class_attentions = [block.attn for block in backbone.cls_attn_blocks] if is_classifier else []
     hooks = [
         backbone.register_forward_pre_hook(keep_input("image")),
@@ -124,13 +135,12 @@ def principal_components(features: Tensor) -> Tensor:
     return torch.from_numpy(scaled.clip(0, 1)).unflatten(1, features.shape[1:])
 
 
-def draw(activations: Activations, picture: Tensor, path: str | Path) -> None:
-    """Write activations as one picture: the image and its maps' principal components, below them a row a block.
+def draw(activations: Activations, picture: Tensor) -> Figure:
+    """Show activations in one picture: the image and its maps' principal components, below them a row a block.
 
     Args:
         activations: As `capture_activations` gives it.
         picture: The image as it is shown, (3, H, W), RGB from 0 to 1.
-        path: Of the file; its suffix tells the format.
     """
     height, width = picture.shape[1:]
     cell, columns = 3.2, max(5, 1 + len(activations.maps))
@@ -159,7 +169,21 @@ def draw(activations: Activations, picture: Tensor, path: str | Path) -> None:
     for row, overlay in enumerate(overlays):
         title = f"class attention {row + 1}: of CLS to the patches, a head each, from its least to its largest"
         _show(figure.add_subplot(grid[1 + len(activations.blocks) + row, :]), overlay, title)
-    figure.savefig(path)
+    return figure
+
+
+def check_figure(path: Path) -> None:
+    """Raise ValueError if a figure cannot be written under this name."""
+    if path.suffix.lower() not in FIGURES:
+        raise ValueError(f"--out {path}: name a {', '.join(FIGURES[:-1])} or {FIGURES[-1]}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that its name tells, once it is complete."""
+    content = BytesIO()
+    figure.savefig(content, format=path.suffix[1:].lower())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.getvalue())
 
 
 def _show(axes: Any, values: np.ndarray, title: str, **options: Any) -> Any:
@@ -175,7 +199,7 @@ def _overlays(attention: Tensor, picture: Tensor) -> np.ndarray:
     heat = F.interpolate(attention[None].float(), grey.shape[2:], mode="bilinear")[0]
     low, high = heat.amin(dim=(1, 2), keepdim=True), heat.amax(dim=(1, 2), keepdim=True)
     heat = (heat - low) / (high - low).clamp(min=1e-12)
-    colours = torch.from_numpy(colormaps["inferno"](heat)[..., :3])
+    colours = torch.from_numpy(np.asarray(colormaps["inferno"](heat))[..., :3])
     lines = 1 if len(attention) <= 8 else 2
     return np.nan_to_num(_side_by_side(0.6 * colours + 0.4 * grey[0, 0, ..., None], lines), nan=1.0)
 

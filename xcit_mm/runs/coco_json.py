@@ -1,60 +1,66 @@
 """A COCO json, read for what can be wrong with it."""
 
-import gc
+import contextlib
+import io
 import json
 import re
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from mmengine.registry import DATASETS
+
+from .configs import dataset_class
 from .findings import reason
 
-__all__ = ["Coco", "read_coco"]
+__all__ = ["Coco", "load_instances", "read_coco"]
 
-# Their numbers are nine tenths of a COCO json, and none is looked at.
-_POLYGONS = re.compile(rb"\[\[[-+.,eE\d\s\[\]]*\]\]")
+Coco = dict[str, list[dict]]
+_KINDS = ("images", "annotations", "categories")
 
-
-class Coco(NamedTuple):
-    """What a COCO json says that can be wrong; the file itself takes gigabytes once parsed.
-
-    Attributes:
-        names: Names of the categories by id, in the file's order.
-        images: Images by id.
-        labels: Image and category of every annotation.
-        lacking: Number of annotations without a key.
-    """
-
-    names: dict[Any, str]
-    images: dict[Any, dict]
-    labels: list[tuple[Any, Any]]
-    lacking: dict[str, int]
+# Their numbers are nine tenths of a COCO json; the first point of each annotation is all that is looked at.
+_POLYGONS = re.compile(rb"\[\[\s*([-+.eE\d]+\s*,\s*[-+.eE\d]+)[-+.,eE\d\s\[\]]*\]\]")
 
 
 def read_coco(path: str) -> Coco:
-    """Read a COCO json.
+    """Read a COCO json: its images, annotations and categories, of all polygons only the first point.
 
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If it is not JSON, lacks what mmdet reads, or has an annotation id twice.
+        ValueError: If it is not JSON, lacks one of the three or an id, or has an id twice.
     """
-    gc.disable()  # none of the millions of new objects is garbage, and looking for it takes seconds
     try:
-        content = json.loads(_POLYGONS.sub(b"[[0]]", Path(path).read_bytes()))
-        annotations = content["annotations"]
-        coco = Coco(
-            names={one["id"]: one["name"] for one in content["categories"]},
-            images={one["id"]: one for one in content["images"]},
-            labels=[(one["image_id"], one["category_id"]) for one in annotations],
-            lacking={key: sum(key not in one for one in annotations) for key in ("bbox", "area", "iscrowd")}
-            | {"segmentation": sum(not one.get("segmentation") for one in annotations)},
-        )
-        repeated = len(annotations) - len({one["id"] for one in annotations})
+        content = json.loads(_POLYGONS.sub(rb"[[\1]]", Path(path).read_bytes()))
+        ids = {kind: Counter(one["id"] for one in content[kind]) for kind in _KINDS}
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not in COCO's format: {reason(error)}") from None
-    finally:
-        gc.enable()
-    if repeated:
-        raise ValueError(f"{path} has {repeated} annotations with the id of another one")
-    return coco
+    for kind, counts in ids.items():
+        repeated = sum(counts.values()) - len(counts)
+        if repeated:
+            raise ValueError(f"{path} has {repeated} {kind} with the id of another one")
+    return {kind: content[kind] for kind in _KINDS}
+
+
+def load_instances(dataset: dict, content: Coco) -> list[dict]:
+    """The images that a data set of mmdet makes of a COCO json, after its filter, each with its `instances`.
+
+    Args:
+        dataset: The config of a `CocoDataset`, or of a class that is derived from it.
+        content: Its json, which `read_coco` has read, so that it is not parsed again.
+    """
+    kind: Any = dataset_class(dataset)
+
+    class Parsed(kind.COCOAPI):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.dataset = content
+            self.createIndex()
+            self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
+
+    reader = type(kind.__name__, (kind,), dict(COCOAPI=Parsed))
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+        return DATASETS.build(
+            {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
+        ).data_list

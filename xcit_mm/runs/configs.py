@@ -8,7 +8,11 @@ from typing import Any
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS
 
+from .findings import reason
+
 __all__ = ["dataset_class", "evaluators", "leaf_datasets", "metainfo", "read_config", "takes_rgb", "tested_metainfo"]
+
+_SUFFIXES = (".py", ".json", ".yaml", ".yml")
 
 
 def read_config(config: str, argv: list[str]) -> Config:
@@ -16,14 +20,25 @@ def read_config(config: str, argv: list[str]) -> Config:
 
     Raises:
         FileNotFoundError: If there is none.
+        ValueError: If it is no config, or an error is in it or in one that it is based on.
     """
+    if not config.endswith(_SUFFIXES):
+        raise ValueError(f"{config} is no config, whose name ends in .py: the config comes before the checkpoint")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
     options, _ = parser.parse_known_args(argv)
-    cfg = Config.fromfile(config)
-    cfg.merge_from_dict(options.cfg_options)
+    try:
+        cfg = Config.fromfile(config)
+        cfg.merge_from_dict(options.cfg_options)
+    except SyntaxError as error:  # mmengine does not tell the file, which may be one of the bases
+        where = f"line {error.lineno}: {(error.text or '').strip()}"
+        raise ValueError(f"{config} cannot be read: {error.msg} in {where}") from None
+    except Exception as error:  # a config is a program
+        raise ValueError(f"{config} cannot be read: {reason(error)}") from None
+    if not cfg.get("model"):
+        raise ValueError(f"{config} has no model: give the config of a whole run")
     return cfg
 
 
@@ -43,7 +58,7 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
             yield from leaf_datasets(one)
 
 
-def dataset_class(dataset: dict) -> type:
+def dataset_class(dataset: dict) -> type[Any]:
     """The class of a data set's config.
 
     Raises:

@@ -1,18 +1,20 @@
 """The doctor: what is wrong with a training run, or worth knowing, told before the run has cost anything."""
 
-import functools
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import mmengine.registry
 import torch
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
+from mmengine.registry import Registry, init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .coco_json import read_coco
 from .configs import evaluators, read_config
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
@@ -38,6 +40,7 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     except Exception as error:  # a config is a program
         yield fail(reason(error), "correct the config")
         return
+    yield from guard(_check_imports(cfg), "correct custom_imports")
     init_default_scope(cfg.default_scope)
     try:
         check_backbone(cfg)
@@ -51,10 +54,9 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     heads = class_heads(model)
     batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    read = functools.cache(read_coco)
     yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
     for split in SPLITS:
-        yield from guard(check_data_sets(cfg, split, heads, read), f"correct the {split} data set")
+        yield from guard(check_data_sets(cfg, split, heads), f"correct the {split} data set")
     yield from guard(_check_ignored_labels(cfg, heads), "correct ignore_index")
     if isinstance(getattr(model, "backbone", None), XCiT):
         yield from guard(check_channels(cfg, model), "correct neck and heads")
@@ -64,9 +66,52 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     yield from guard(_check_machine(cfg, config, model), "correct work_dir")
 
 
+def _check_imports(cfg: Config) -> Iterator[Finding]:
+    """Check that a config which names parts of xcit_mm imports it, as the tools here do without being asked."""
+    ours = {
+        name
+        for registry in vars(mmengine.registry).values()
+        if isinstance(registry, Registry)
+        for name, part in registry.module_dict.items()
+        if part.__module__.partition(".")[0] == "xcit_mm"
+    }
+    named = sorted(ours & set(_types(cfg.to_dict())))
+    given = (cfg.get("custom_imports") or {}).get("imports") or []
+    modules = [given] if isinstance(given, str) else list(given)
+    if named and not _brings_xcit_mm(modules):
+        yield fail(
+            f"custom_imports does not have xcit_mm: all but the tools here say that {named[-1]} is not in the registry",
+            'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)',
+        )
+
+
+def _types(part: object) -> Iterator[str]:
+    """Every `type` in a config."""
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part["type"].rpartition(".")[2]
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        for one in part:
+            yield from _types(one)
+
+
+def _brings_xcit_mm(modules: Sequence[str]) -> bool:
+    """Whether one of these modules is, or imports, xcit_mm; for others than its own, Python is asked anew."""
+    if any(module.partition(".")[0] == "xcit_mm" for module in modules):
+        return True
+    if not modules:
+        return False
+    code = f"import sys, {', '.join(modules)}; sys.exit('xcit_mm' not in sys.modules)"
+    path = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    return subprocess.run([sys.executable, "-c", code], env=path, capture_output=True).returncode == 0
+
+
 def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
     """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
-    given = {f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()}
+    given: dict[str, Any] = {
+        f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()
+    }
     given = {name: label for name, label in given.items() if label is not None}
     if not given:
         return

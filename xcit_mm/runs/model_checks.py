@@ -1,7 +1,8 @@
 """Checks of the model: channels from the backbone to the heads, weights, BatchNorm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
@@ -11,12 +12,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from ..weights.layouts import recognise
-from ..weights.matching import match_model, match_trunk
+from ..weights.matching import HeadMismatch, match_model, match_trunk
 from ..weights.published import folder, local_path
 from ..weights.reader import load_from_file
-from .findings import Finding, fail, note, ok
+from .findings import Finding, fail, note, ok, reason
 
 __all__ = ["build_model", "check_channels", "check_norms", "check_weights", "class_heads"]
+
+SIDE = 512  # pixels of the square image whose maps are looked at, a multiple of every stride
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -38,18 +41,59 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+class Map(NamedTuple):
+    """What is known of a feature map without its values."""
+
+    width: int
+    stride: float
+
+
 def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
-    """Check number and width of the backbone's maps against the neck, and of the maps that heads get against these."""
-    source, widths = "the backbone", [model.backbone.arch.embed_dim] * len(model.backbone.out_indices)
-    neck = cfg.model.get("neck")
-    if neck:
-        given = neck.get("in_channels") if isinstance(neck, dict) else None
-        if isinstance(given, Sequence) and list(given) != widths:
+    """Check number, width and stride of the backbone's maps against the neck, and of the maps that heads get."""
+    source = "the backbone"
+    backbone: Any = model.backbone
+    maps = [Map(backbone.arch.embed_dim, stride) for stride in backbone.strides]
+    if cfg.model.get("neck"):
+        widths = [one.width for one in maps]
+        first: Any = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
+        given = list(first.in_channels) if isinstance(first.get("in_channels"), Sequence) else widths
+        if given != widths:
             yield fail(f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
-        if not isinstance(given, Sequence) or not isinstance(neck.get("out_channels"), int):
-            yield note("the maps that this neck takes or gives are not known")
+        try:
+            maps = _maps_of(model, [Map(width, one.stride) for width, one in zip(given, maps, strict=True)])
+        except Exception as error:  # a neck may be anything
+            if given == widths:
+                yield note(f"the maps that this neck gives are not known ({reason(error)})")
             return
-        source, widths = "the neck", [neck.out_channels] * (neck.get("num_outs") or len(widths))
+        source = "the neck"
+    yield from _check_widths(model, source, [one.width for one in maps])
+    yield from _check_strides(cfg, model, source, [one.stride for one in maps])
+    yield ok(
+        f"{source} gives {len(maps)} maps of {maps[0].width} channels at strides "
+        f"{_listed(one.stride for one in maps)}, as the heads expect"
+    )
+
+
+def _maps_of(model: Any, maps: Sequence[Map]) -> list[Map]:
+    """What a model's neck makes of the backbone's maps of an image; it costs nothing on the meta device.
+
+    Raises:
+        ValueError: If it makes no maps of them.
+    """
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        given = [torch.zeros((1, one.width, *[int(SIDE // one.stride)] * 2), device=device) for one in maps]
+        shapes = [tuple(one.shape) for one in model.neck.eval()(given)]
+    if any(len(shape) != 4 for shape in shapes):
+        raise ValueError(f"it gives {shapes}")
+    return [Map(shape[1], SIDE / shape[3]) for shape in shapes]
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _check_widths(model: nn.Module, source: str, widths: list[int]) -> Iterator[Finding]:
     for name, head in model.named_modules():
         part = name.rstrip(".0123456789")
         if part not in ("decode_head", "auxiliary_head", "rpn_head", "bbox_head") or not hasattr(head, "in_channels"):
@@ -61,7 +105,32 @@ def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         levels = getattr(getattr(head, "prior_generator", None), "num_levels", len(widths))
         if levels != len(widths):
             yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
-    yield ok(f"{source} gives {len(widths)} maps of {widths[0]} channels, as the heads expect")
+
+
+def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
+    """Check that whatever turns places on the maps into pixels does it by their strides."""
+    for name, module in model.named_modules():
+        wanted = _strides_of(name, module)
+        # Some anchors of mmdet's (SSD's) are only about as far from each other as the places on the map.
+        if all(0.7 < ours / theirs < 1.4 for ours, theirs in zip(wanted, strides, strict=False)):
+            continue
+        key = "featmap_strides" if hasattr(module, "featmap_strides") else "strides"
+        fix = f"{key}={[round(stride) for stride in strides[: len(wanted)]]} in {name}"
+        neck, given = cfg.model.get("neck"), model.backbone.strides
+        if isinstance(neck, dict) and wanted[0] in given and given.index(wanted[0]) != neck.get("start_level", 0):
+            fix = f"--cfg-options model.neck.start_level={given.index(wanted[0])}, or {fix}"
+        yield fail(f"{name} expects maps of strides {_listed(wanted)}, {source} gives {_listed(strides)}", fix)
+
+
+def _strides_of(name: str, module: Any) -> list[float]:
+    """The strides that a module believes its maps to have, if it is one that needs them."""
+    if hasattr(module, "featmap_strides"):  # RoI extractors
+        return list(module.featmap_strides)
+    if name.endswith("pixel_decoder"):
+        return list(getattr(module, "strides", []))
+    if name.rstrip(".0123456789") in ("rpn_head", "bbox_head"):
+        return [stride[0] for stride in getattr(getattr(module, "prior_generator", None), "strides", [])]
+    return []
 
 
 def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
@@ -104,7 +173,10 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
         else:
             match_trunk(model.backbone, recognise(content, use_ema))
     except ValueError as error:
-        yield fail(f"{option} {name} does not fit: {error}", "take the model's own weights, or correct the model")
+        fix = "take the model's own weights, or correct the model"
+        if isinstance(error, HeadMismatch):
+            fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
+        yield fail(f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} is there and fits")
 
 

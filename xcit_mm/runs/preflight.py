@@ -1,19 +1,27 @@
 """What can be known to fail before a run has cost anything."""
 
-import argparse
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.runner import CheckpointLoader
 
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
-from ..weights.reader import load_from_file
 from .configs import evaluators, leaf_datasets
 
-__all__ = ["check_backbone", "check_checkpoint", "check_data", "check_resume"]
+__all__ = [
+    "check_backbone",
+    "check_checkpoint",
+    "check_data",
+    "check_device",
+    "check_precision",
+    "check_resume",
+    "last_checkpoint",
+]
 
 
 def check_backbone(cfg: Config) -> None:
@@ -51,32 +59,68 @@ def check_checkpoint(path: str) -> None:
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 
-def check_resume(cfg: Config, argv: list[str]) -> int | None:
-    """Check that the checkpoint that `--resume` would go on from is whole; returns the seed it was trained with.
-
-    Args:
-        cfg: The config.
-        argv: The command line, with `--resume [PATH]` and maybe `--work-dir DIR`.
+def check_device(device: str | None) -> None:
+    """Check that torch can use a device, if one is given.
 
     Raises:
-        ValueError: If it is missing or broken, with the newest whole one.
+        ValueError: If it cannot.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("config")
-    parser.add_argument("--resume", nargs="?")
-    parser.add_argument("--work-dir")
-    options, _ = parser.parse_known_args(argv)
-    work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
-    pointer = work_dir / "last_checkpoint"
-    if options.resume is None and not pointer.is_file():
-        return None  # nothing was saved yet: mmengine says so and starts at the first iteration
-    path = Path(options.resume or pointer.read_text().strip())
     try:
-        return load_from_file(str(path))["meta"].get("seed")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {device} cannot be used ({why}): leave it out, or take cpu") from None
+
+
+def check_precision(cfg: Config, amp: bool = False) -> None:
+    """Check that there is a GPU if mixed precision is asked for, by the config or by `--amp`.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if get_device() not in ("cpu", "mps"):
+        return
+    if amp:
+        raise ValueError("--amp is mixed precision, which needs a GPU, and there is none: leave --amp out")
+    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper":
+        raise ValueError(
+            "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
+            "--cfg-options optim_wrapper.type=OptimWrapper"
+        )
+
+
+def last_checkpoint(work_dir: Path) -> str | None:
+    """The checkpoint that a run saved last, or None."""
+    pointer = work_dir / "last_checkpoint"
+    return pointer.read_text().strip() if pointer.is_file() else None
+
+
+def check_resume(checkpoint: str, work_dir: Path) -> int | None:
+    """Check that a run can go on from a checkpoint; returns the seed it was trained with.
+
+    Args:
+        checkpoint: A path, a URL or `xcit://NAME`.
+        work_dir: The run's folder.
+
+    Raises:
+        ValueError: If it is missing, broken or holds weights alone, with the newest whole one of the folder.
+    """
+    try:
+        return _training_state(checkpoint)["meta"].get("seed")
     except (OSError, ValueError) as error:
-        whole = next((other for other in _newest_first(work_dir) if other != path and _is_whole(other)), None)
-        fix = f"go on from {whole}: echo {whole} > {pointer}" if whole else "no whole checkpoint is beside it"
-        raise ValueError(f"cannot resume from {path}: {error}; {fix}") from None
+        others = (str(path) for path in _newest_first(work_dir) if path != Path(checkpoint))
+        whole = next(filter(_is_whole, others), None)
+        fix = f"go on from {whole}: --resume {whole}" if whole else f"no whole checkpoint is in {work_dir}"
+        raise ValueError(f"cannot resume from {checkpoint}: {error}; {fix}") from None
+
+
+def _training_state(checkpoint: str) -> dict:
+    """Content of a checkpoint that mmengine can go on from."""
+    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
+    meta = content.get("meta") if isinstance(content, dict) else None
+    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
+        raise ValueError("it holds weights, not the state of a training run of mmengine: start from it with load_from")
+    return content
 
 
 def _newest_first(work_dir: Path) -> list[Path]:
@@ -84,9 +128,9 @@ def _newest_first(work_dir: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(checkpoint: str) -> bool:
     try:
-        return "meta" in load_from_file(str(path))
+        return bool(_training_state(checkpoint))
     except (OSError, ValueError):
         return False
 

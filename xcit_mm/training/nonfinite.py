@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import all_reduce, get_rank, get_world_size
+from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS, MODELS, init_default_scope
@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from .random_state import get_random_state, set_random_state
+from .snapshots import read_snapshot, write_snapshot
 
 __all__ = ["NonFiniteHook", "find_non_finite", "replay"]
 
@@ -22,12 +23,12 @@ __all__ = ["NonFiniteHook", "find_non_finite", "replay"]
 class NonFiniteHook(Hook):
     """Stops training, or skips the batch, when the loss or a gradient is NaN or infinite.
 
-    The iteration is run once more to name the module that the first such value came from, and a
-    snapshot that reproduces it (`replay`) is written to the work directory. No step is taken: the
-    weights, the optimizer and BatchNorm's statistics are those of before. In mixed precision an
-    overflow of scaled gradients is the loss scaler's to skip; it is reported when the scale has
-    come down to less than 1 without curing it. With gradient accumulation, the snapshot is of the
-    last batch.
+    The iteration is run once more, in all processes together, to name the module that the first
+    such value came from, and every process writes a snapshot that reproduces it (`replay`) to the
+    work directory. No step is taken: the weights, the optimizer and BatchNorm's statistics are
+    those of before. In mixed precision an overflow of scaled gradients is the loss scaler's to
+    skip; it is reported when the scale has come down to less than 1 without curing it. With
+    gradient accumulation, the snapshot is of the last batch.
 
     Args:
         action: 'stop' raises; 'skip' logs and goes on.
@@ -66,16 +67,22 @@ class NonFiniteHook(Hook):
         """All that the forward pass starts from: references, but for the buffers, which it changes."""
         if model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            self._start = dict(args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state())
+            self._start: dict[str, Any] = dict(
+                args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state()
+            )
 
-    def _look_at_losses(self, model: nn.Module, args: tuple, output: Any) -> None:
+    @torch.no_grad()
+    def _look_at_losses(self, model: Any, args: tuple, output: Any) -> None:
         if model.training:
-            self._finite_loss = _total_loss(output).detach().isfinite()
+            self._finite_loss = model.parse_losses(output)[0].isfinite()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if getattr(optimizer, "found_inf", 0):
+            return  # a fused optimizer under a loss scaler, which has told it to leave the step out
         self._checked = True
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+        # The largest value: a sum of squares may overflow where no gradient does.
+        norms = torch.stack([torch.linalg.vector_norm(g, ord=torch.inf) for g in gradients if g.numel()])
         if not _everywhere(self._finite_loss & norms.isfinite().all()):
             self._act()
             optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
@@ -89,103 +96,164 @@ class NonFiniteHook(Hook):
         # No step was taken: gradients accumulate, or the loss scaler skipped it.
         scaler = getattr(runner.optim_wrapper, "loss_scaler", None)
         exhausted = scaler is not None and scaler.is_enabled() and scaler.get_scale() < 1
-        if exhausted or not _everywhere(self._finite_loss):
+        if not _everywhere(self._finite_loss & (not exhausted)):
             self._act()
             self._optimizer.zero_grad(set_to_none=True)
 
     def _act(self) -> None:
         """Report the iteration; raise, or put the buffers back."""
-        runner, start = self._runner, self._start
+        runner = self._runner
         dtype = getattr(runner.optim_wrapper, "cast_dtype", None)
         device = next(self._model.parameters()).device.type
         snapshot = dict(
             iteration=runner.iter,
-            config=runner.cfg.pretty_text,
-            state_dict={**self._model.state_dict(), **start["buffers"]},
+            parameters=dict(self._model.named_parameters()),
             autocast=dict(device_type=device, dtype=dtype, enabled=hasattr(runner.optim_wrapper, "loss_scaler")),
-            **start,
+            **self._start,
         )
         after = get_random_state()
         found = _run_again(self._model, snapshot)
         set_random_state(after)
-        self._model.load_state_dict(start["buffers"], strict=False)
-        path = Path(runner.work_dir) / f"non_finite_iter_{runner.iter}{_rank_suffix()}.pth"
-        try:
-            torch.save(snapshot, path)
-            where = f"python tools/replay.py {path} reproduces it"
-        except OSError as error:
-            where = f"its snapshot could not be written to {path}: {error.strerror or error}"
-        message = f"iteration {runner.iter}: {found}; {where}"
+        _fill(self._model, snapshot["buffers"])
+        message = f"iteration {runner.iter}: {found}; {_write(runner, snapshot)}"
         self.skips += 1
         if self.action == "stop" or self.skips > self.max_skips:
             raise FloatingPointError(message + (f"; {self.max_skips} skipped before" if self.action == "skip" else ""))
         runner.logger.error(f"{message}; skipped ({self.skips} of at most {self.max_skips})")
 
 
-def replay(path: str | Path) -> str:
-    """Build the model of a snapshot, run its iteration once more and say where the first value that is not finite is.
+def _write(runner: Runner, snapshot: dict) -> str:
+    """Write a snapshot to the work directory; returns what to do with it, or why it could not be written."""
+    path = Path(runner.work_dir) / f"non_finite_iter_{runner.iter}{_rank_suffix()}.pth"
+    # mmengine has written the config there, with the options of the command line.
+    config = Path(runner.work_dir) / Path(runner.cfg.filename or f"{runner.timestamp}.py").name
+    try:
+        write_snapshot(snapshot, path)
+    except (OSError, TypeError) as error:
+        return f"no snapshot: {error}"
+    return f"python tools/replay.py {config} {path} reproduces it"
 
-    A snapshot is a pickle with the data structures of mmdet or mmseg: open only your own.
+
+def replay(config: str | Path, snapshot: str | Path) -> str:
+    """Run the iteration of a snapshot once more and say where the first value that is not finite is.
+
+    The config is Python and builds the model; the snapshot brings values only and cannot run
+    anything. It holds no config, since one can name any function to be called. What one of
+    several processes wrote is run with statistics of its own images, SyncBN's too.
+
+    Args:
+        config: Path of the config of the run; mmengine has written it to the work directory.
+        snapshot: Path of the file that `NonFiniteHook` wrote there.
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ValueError: If `snapshot` is none, or of another model than the config's.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no snapshot at {path}: check the path")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    snapshot = torch.load(path, map_location=device, weights_only=False)
-    cfg = Config.fromstring(snapshot["config"], file_format=".py")
+    content = read_snapshot(snapshot, device)
+    cfg = Config.fromfile(config)
     init_default_scope(cfg.get("default_scope") or "mmengine")
-    model = MODELS.build(cfg.model).to(device)
-    model.load_state_dict(snapshot["state_dict"])
-    snapshot["autocast"]["device_type"] = device
-    return f"iteration {snapshot['iteration']}: {_run_again(model.train(), snapshot)}"
+    model = MODELS.build(cfg.model).to(device).train()
+    given, own = content["parameters"] | content["buffers"], _parameters_and_buffers(model)
+    misfits = [
+        name for name in own | given if name not in own or name not in given or own[name].shape != given[name].shape
+    ]
+    if misfits:
+        raise ValueError(
+            f"{snapshot} is of another model than {config}: they differ in {misfits[0]}; give its own config"
+        )
+    _fill(model, given)
+    content["autocast"]["device_type"] = device
+    return f"iteration {content['iteration']}: {_run_again(model, content)}"
 
 
 def _run_again(model: nn.Module, snapshot: dict) -> str:
-    model.load_state_dict(snapshot["buffers"], strict=False)
+    _fill(model, snapshot["buffers"])
     set_random_state(snapshot["random_state"])
     with torch.autocast(**snapshot["autocast"]):
         return find_non_finite(model, snapshot["args"], snapshot["kwargs"])
 
 
+def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """All of them: a state dict lacks the buffers that are not saved."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    own = _parameters_and_buffers(model)
+    for name, value in tensors.items():
+        own[name].copy_(value)
+
+
 def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
     """Where the first NaN or infinite value of a training iteration is: input, parameter, output or gradient.
+
+    The processes of a distributed run call it together. Each goes on only where all do, since
+    forward and backward passes may communicate (SyncBN does), and all are told the same.
 
     Args:
         model: In training mode. It keeps its gradients; its BatchNorm sees the batch.
         args, kwargs: Of `model(...)`, which returns losses as mmengine's models do.
     """
+    found = _of_all_processes(_in_given_values(model, args, kwargs))
+    if found:
+        return found
+    with torch.enable_grad():
+        loss, order, origin = _forward(model, args, kwargs)
+        wrong_loss = "" if loss.isfinite() else f"the loss is {loss.item()}, first in the output of {origin}"
+        found = _of_all_processes(wrong_loss)
+        if found:
+            return found
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(loss, tuple(named.values()), allow_unused=True)
+    wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not _is_finite(g)]
+    found = _of_all_processes(_first_gradient(loss, wrong, order))
+    return found or "every loss and gradient is finite when the iteration is run again without loss scaling"
+
+
+def _of_all_processes(found: str) -> str:
+    """What each process has found, in one line; '' if none has."""
+    every = all_gather_object(found)
+    if len(every) == 1:
+        return found
+    return ", ".join(f"in process {rank} {found}" for rank, found in enumerate(every) if found)
+
+
+def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
     if not _is_finite((args, kwargs)):
         return "the input holds values that are not finite"
-    for name, parameter in model.named_parameters():
-        if not _is_finite(parameter):
-            return f"the parameter {name} holds values that are not finite"
+    name = next((name for name, parameter in model.named_parameters() if not _is_finite(parameter)), None)
+    return f"the parameter {name} holds values that are not finite" if name else ""
+
+
+def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
+    """The loss, the modules in the order of their outputs, and the first whose output is not finite."""
     order: list[str] = []
     bad: list[str] = []
 
     def look(name: str, module: nn.Module, output: Any) -> None:
         order.append(name)
         if not bad and not _is_finite(output):
-            bad.append(f"first in the output of {name or 'the model'} ({type(module).__name__})")
+            bad.append(f"{name} ({type(module).__name__})")
 
     handles = [
         module.register_forward_hook(lambda module, _, output, name=name: look(name, module, output))
         for name, module in model.named_modules()
+        if name
     ]
     try:
-        with torch.enable_grad():
-            loss = _total_loss(model(*args, **kwargs))
-            for handle in handles:
-                handle.remove()  # the backward pass may call modules again, to recompute
-            if bad or not loss.isfinite():
-                return f"the loss is {loss.item()}, {bad[0] if bad else 'and all outputs are finite'}"
-            named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-            gradients = torch.autograd.grad(loss, tuple(named.values()), allow_unused=True)
+        loss, _ = model.parse_losses(model(*args, **kwargs))
     finally:
         for handle in handles:
-            handle.remove()
-    # The backward pass meets the modules in reverse: the last one is the first.
+            handle.remove()  # the backward pass may call modules again, to recompute
+    # Of the model itself only the loss counts: accuracies beside it may be anything.
+    return loss, [*order, ""], bad[0] if bad else f"the model ({type(model).__name__})"
+
+
+def _first_gradient(loss: Tensor, wrong: list[str], order: list[str]) -> str:
+    """Of the parameters whose gradients are not finite, the one that the backward pass meets first."""
+    # It meets the modules in reverse: the last one is the first.
     last_use = {name: place for place, name in enumerate(order)}
 
     def place(parameter: str) -> int:
@@ -194,16 +262,9 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
             module = module.rpartition(".")[0]
         return last_use[module]
 
-    wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not _is_finite(g)]
     if not wrong:
-        return "every loss and gradient is finite when the iteration is run again without loss scaling"
+        return ""
     return f"the loss is {loss.item():g}, but gradients are not finite, first that of {max(wrong, key=place)}"
-
-
-def _total_loss(losses: Any) -> Tensor:
-    """Sum of everything that mmengine's parse_losses would sum."""
-    given = [value for key, value in losses.items() if "loss" in key]
-    return sum(tensor.float().mean() for tensor in _tensors(given))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,18 +1,20 @@
 """The state of every generator that training draws from, as plain values that a checkpoint can hold."""
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
 
 __all__ = ["get_random_state", "set_random_state"]
 
-RandomState = dict[str, tuple | torch.Tensor | None]
+RandomState = dict[str, Any]
 
 
 def get_random_state() -> RandomState:
     """States of Python's, numpy's and torch's generators, of this process and its GPU."""
-    name, keys, *rest = np.random.get_state()
+    legacy: Any = np.random.get_state()
+    name, keys, *rest = legacy
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest), torch=torch.get_rng_state(), cuda=cuda)
 

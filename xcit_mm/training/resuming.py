@@ -1,6 +1,7 @@
 """Checkpoints that survive a kill, and training that goes on from them as if it had never stopped."""
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ register_backend("atomic", AtomicBackend)
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook for runs that may be killed at any moment. Arguments are its own.
 
-    - Files are written whole or not at all, and a checkpoint is removed only after its successor is
-      complete: `last_checkpoint` always names a whole file.
+    - Local files are written whole or not at all, and a checkpoint is removed only after its successor
+      is complete: `last_checkpoint` always names a whole file.
     - A checkpoint holds the state of the random generators of every process, and validation leaves
       them as it found them. Resumed training draws the same numbers as training that never stopped.
 
@@ -65,20 +66,24 @@ class ResumableCheckpointHook(CheckpointHook):
     there on. With gradient accumulation, let `interval` be a multiple of `accumulative_counts`.
     """
 
+    keep_ckpt_ids: deque[int]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("backend_args") is None and "://" not in str(kwargs.get("out_dir")):
-            kwargs["backend_args"] = dict(backend="atomic")
+        given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
+        if all(map(_is_local, given)) and "://" not in str(kwargs.get("out_dir")):
+            kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
         self._saved: list[RandomState] | None = None
         self._resumed: RandomState | None = None
         self._before_validation: RandomState | None = None
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
-        outdated = None
-        if self.max_keep_ckpts > 0 and step not in list(self.keep_ckpt_ids)[-1:]:
-            if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
-                outdated = self._path(self.keep_ckpt_ids.popleft())
-            self.keep_ckpt_ids.append(step)
+        outdated = []
+        if self.max_keep_ckpts > 0:
+            # A file counts once: with a constant name every checkpoint replaces the one before.
+            ids = [id_ for id_ in self.keep_ckpt_ids if self._path(id_) != self._path(step)] + [step]
+            outdated = [self._path(id_) for id_ in ids[: -self.max_keep_ckpts]]
+            self.keep_ckpt_ids = deque(ids, self.max_keep_ckpts)
             runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
         self.last_ckpt = self._path(step)
         runner.message_hub.update_info("last_ckpt", self.last_ckpt)
@@ -96,8 +101,8 @@ class ResumableCheckpointHook(CheckpointHook):
         )
         if is_main_process():
             AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
-            if outdated and self.file_backend.isfile(outdated):
-                self.file_backend.remove(outdated)
+            for path in filter(self.file_backend.isfile, outdated):
+                self.file_backend.remove(path)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
@@ -110,7 +115,8 @@ class ResumableCheckpointHook(CheckpointHook):
             super()._save_best_checkpoint(runner, metrics)
         finally:
             del self.file_backend.remove
-        for path in former:
+        best = getattr(self, "best_ckpt_path_dict", {}).values() or [getattr(self, "best_ckpt_path", None)]
+        for path in set(former).difference(best):  # the new one may bear the name of the former
             self.file_backend.remove(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -144,8 +150,14 @@ class ResumableCheckpointHook(CheckpointHook):
         self._before_validation = get_random_state()
 
     def after_val(self, runner: Runner) -> None:
-        state, self._before_validation = self._before_validation, None
+        state: Any = self._before_validation
+        self._before_validation = None
         set_random_state(state)
+
+
+def _is_local(backend: dict) -> bool:
+    """Whether arguments of a file backend, or of mmengine's former file client, mean plain local files."""
+    return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk")
 
 
 def _restore_after(batches: Iterator, count: int, state: RandomState) -> Iterator:

@@ -103,7 +103,7 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     """Arguments of the backbone that a trunk is of, but for what shapes don't tell; raises as `describe`."""
     shape, patch_size, linear = _shape(trunk)
-    arch = arch_name(*shape)
+    arch: str | dict[str, float] = arch_name(*shape)
     if arch not in ARCHS:
         arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
     return dict(
@@ -231,8 +231,8 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if match is None:
             joined[key] = value
             continue
-        parts = [state.get(f"{match[1]}.{part}.{match[3]}") for part in "qkv"]
-        if any(part is None for part in parts):
+        parts = [state[name] for name in (f"{match[1]}.{part}.{match[3]}" for part in "qkv") if name in state]
+        if len(parts) < 3:
             raise ValueError(f"{match[1]} lacks one of q, k and v")
         joined[f"{match[1]}.qkv.{match[3]}"] = torch.cat(parts)
     return joined

@@ -1,6 +1,7 @@
 """Matching of a file to a model: it fills the model, or an error says why not."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -10,11 +11,19 @@ from torch import Tensor, nn
 from . import reader  # noqa: F401  registers the readers with mmengine
 from .layouts import CLASSIFIER, Weights, describe, recognise
 
-__all__ = ["load_pretrained", "match_model", "match_trunk"]
+__all__ = ["CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
 
 # What a file for classification may lack.
 _PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE = ("detector", "segmentor")
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint that does not fit the model."""
+
+
+class HeadMismatch(CheckpointMismatch):
+    """One whose heads do not, such as those for other classes."""
 
 
 def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False, strict_heads: bool = True) -> None:
@@ -40,6 +49,11 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False,
     try:
         weights = recognise(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads)
+    except HeadMismatch as error:
+        raise ValueError(
+            f"{checkpoint} does not fit the model: {error}: strict_heads=False keeps the model's own head, "
+            "for fine-tuning"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
@@ -60,19 +74,21 @@ def match_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -
         strict_heads: As of `StrictLoadHook`.
 
     Raises:
-        ValueError: If the checkpoint does not fit.
+        CheckpointMismatch: If the checkpoint does not fit; a HeadMismatch if `strict_heads=False` might help.
     """
     try:
         weights = recognise(checkpoint)
         alone = not any(key in weights.trunk for key in model.state_dict())
-        if weights.task not in _DENSE and not _is_classifier(model.backbone) and alone:
+        backbone: Any = model.backbone
+        if weights.task not in _DENSE and not _is_classifier(backbone) and alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        matched = match_trunk(model.backbone, weights, strict_heads)
+        matched = match_trunk(backbone, weights, strict_heads)
         # A head left as it is has the model's own values, since mmengine loads what is there.
-        state = {f"backbone.{key}": value for key, value in (model.backbone.state_dict() | matched).items()}
+        state = {f"backbone.{key}": value for key, value in (backbone.state_dict() | matched).items()}
         return state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
-        raise ValueError(f"the checkpoint does not fit the model: {error}") from None
+        kind = HeadMismatch if isinstance(error, HeadMismatch) else CheckpointMismatch
+        raise kind(f"the checkpoint does not fit the model: {error}") from None
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
@@ -89,11 +105,11 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     try:
         _check_coverage(wanted, given, missing=wanted, surplus=given)
     except ValueError as error:
-        raise ValueError(f"{error} (other classes? StrictLoadHook(strict_heads=False) fine-tunes)") from None
+        raise HeadMismatch(f"{error} (other classes? take the config that it was trained with)") from None
     return given
 
 
-def match_trunk(backbone: nn.Module, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
+def match_trunk(backbone: Any, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
     """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
 
     Args: see `load_pretrained`.
@@ -140,7 +156,7 @@ def _same_classes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], str
     """Whether the file's head has as many classes as the model's.
 
     Raises:
-        ValueError: If it has not and `strict`.
+        HeadMismatch: If it has not and `strict`.
     """
     head, classes = given.get("head.weight"), len(wanted["head.weight"])
     if head is None:
@@ -150,10 +166,7 @@ def _same_classes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], str
     else:
         return True
     if strict:
-        raise ValueError(
-            f"the file {found}, the model has num_classes={classes}: strict_heads=False keeps the model's own head, "
-            "for fine-tuning"
-        )
+        raise HeadMismatch(f"the file {found}, the model has num_classes={classes}")
     return False
 
 

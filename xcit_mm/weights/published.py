@@ -60,12 +60,19 @@ def fetch(name: str) -> Path:
 
 def _download_whole(url: str, path: Path) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # Some servers refuse Python's own name.
+    request = Request(url, headers={"User-Agent": "xcit_mm"})
     try:
-        torch.hub.download_url_to_file(url, str(partial))
-        with urlopen(Request(url, method="HEAD")) as answer:
-            size = answer.headers.get("Content-Length")
-        if size is not None and int(size) != partial.stat().st_size:
-            raise OSError(f"only {partial.stat().st_size} of {size} bytes came")
+        with urlopen(request, timeout=60) as answer, partial.open("wb") as file:
+            announced = answer.headers.get("Content-Length")
+            size = None if announced is None else int(announced)
+            with torch.hub.tqdm(total=size, unit="B", unit_scale=True, unit_divisor=1024) as bar:
+                while chunk := answer.read(2**17):
+                    file.write(chunk)
+                    bar.update(len(chunk))
+            came = file.tell()
+        if size is not None and came != size:
+            raise OSError(f"only {came} of {size} bytes came")
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)

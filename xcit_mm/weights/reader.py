@@ -1,6 +1,5 @@
 """Reading of checkpoint files that runs nothing in them: one reader for every way into the program."""
 
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,17 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 from .published import download, fetch, folder
-from .safe_pickle import pickle_module
+from .torch_files import read_legacy, read_zip
 
 __all__ = ["load_from_file"]
+
+# Where mmengine's runner, inferencers and older checkpoints of its libraries have the text of a config.
+_CONFIGS = (
+    ("meta", "cfg"),
+    ("meta", "config"),
+    ("message_hub", "runtime_info", "cfg"),
+    ("message_hub", "runtime_info", "config"),
+)
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -22,7 +29,7 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
 
     It takes mmengine's place as the reader of local files, for `init_cfg`, `load_from`, resuming
     and testing alike, so that checkpoints that training wrote can be read where `torch.load`
-    refuses them (torch >= 2.6).
+    refuses them (torch >= 2.6). The text of a config in them is left out: mmengine would run it.
 
     Args:
         filename: Path of the file; what it is shows in its first bytes, not in its name.
@@ -43,10 +50,10 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
         if start[8:9] == b"{":  # after the header's length, whose bytes may be any
             return _read_safetensors(path, map_location)
         if start[:2] == b"PK":
-            return _plain(torch.load(path, map_location, pickle_module=_zip_pickle(path), weights_only=False))
+            return _without_configs(read_zip(path, map_location))
         if start[:1] == b"\x80":
-            return _plain(_read_legacy(path, map_location))
-    except Exception as error:  # a damaged file makes torch raise nearly anything
+            return _without_configs(read_legacy(path, map_location))
+    except Exception as error:  # a damaged file makes a reader raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
     raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
 
@@ -66,36 +73,14 @@ def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
     return load_from_file(str(path), map_location)
 
 
-def _zip_pickle(path: Path) -> Any:
-    """Pickle module for torch's zip format, whose records must be whole and no larger than the file."""
-    with zipfile.ZipFile(path) as archive:
-        records = archive.infolist()
-        if not any(record.filename.endswith("/data.pkl") for record in records):
-            raise ValueError("it is a zip archive, but torch did not write it (no data.pkl)")
-        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-            raise ValueError("its records are compressed, which torch never does")
-        broken = archive.testzip()
-    if broken is not None:
-        raise ValueError(f"its record {broken} is damaged (checksum): download or copy it again")
-    sizes = {record.filename.rpartition("/data/")[2]: record.file_size for record in records}
-    return pickle_module(lambda key: sizes.get(key, -1))
-
-
-def _read_legacy(path: Path, map_location: Any) -> Any:
-    """torch's older format, one stream: no storage is larger than the file, and all must be in it."""
-    size = path.stat().st_size
-    module = pickle_module(lambda key: size)
-    content = torch.load(path, map_location, pickle_module=module, weights_only=False)
-    if set(module.loaded[-1]) != module.storages:
-        raise ValueError("it lacks the data of some tensors")
-    return content
-
-
-def _plain(content: Any) -> Any:
+def _without_configs(content: Any) -> Any:
     """The content without the text of a config, which mmengine runs as Python on resuming and inferring."""
-    if isinstance(content, dict) and isinstance(content.get("meta"), dict):
-        content["meta"].pop("config", None)
-        content["meta"].pop("cfg", None)
+    for *parents, name in _CONFIGS:
+        part = content
+        for parent in parents:
+            part = part.get(parent) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            part.pop(name, None)
     return content
 
 

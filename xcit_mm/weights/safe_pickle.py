@@ -1,33 +1,58 @@
-"""A pickle reader that runs no code, to be handed to `torch.load` as its `pickle_module`.
+"""A pickle reader that runs no code.
 
 torch's own `weights_only` reader refuses the checkpoints that mmengine writes, since they hold
-`HistoryBuffer` objects whose methods are pickled through `builtins.getattr`. This one admits those
-four methods, and otherwise tensors, numpy arrays and plain containers: a file cannot name anything
-else, and cannot change the attributes of a class or function it names.
+`HistoryBuffer` objects whose methods are pickled through `builtins.getattr`. This one makes those
+objects, tensors, numpy arrays and plain containers: a file cannot name anything else, can call
+nothing but the functions of `_CALLED`, and cannot change the attributes of a class or function.
 """
 
 import collections
+import math
 import pickle
-import types
 from collections.abc import Callable, Iterable
-from typing import IO, Any, ClassVar
+from types import FunctionType
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
-__all__ = ["Namespace", "Unpickler", "pickle_module"]
+__all__ = ["GetStorage", "Namespace", "Storage", "Unpickler"]
+
+GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
+
+# Of all tensors together to the file: copies that share their data, such as `model` and `model_ema`,
+# make it 2. An expanded tensor of a few bytes may claim any size, which a copy of it would take.
+_GROWTH = 8
 
 
 class Namespace:
     """Inert stand-in for `argparse.Namespace`, which the authors' training files hold."""
 
 
-def _history_method(owner: type, name: str) -> Callable:
-    """What a file gets for `builtins.getattr`: the statistics of `HistoryBuffer`, nothing else."""
-    if owner is not HistoryBuffer or name not in ("min", "max", "mean", "current"):
-        raise pickle.UnpicklingError(f"the file asks for attribute {name!r} of {owner!r}: it is not a plain checkpoint")
-    return getattr(owner, name)
+class Storage(NamedTuple):
+    """The data that tensors are views of."""
+
+    data: torch.UntypedStorage
+    dtype: torch.dtype
+    size: int
+
+
+def _name(value: Any) -> str:
+    """What to call a value of a file in an error. Its `repr` could take forever, and may load more of torch."""
+    if isinstance(value, str):
+        return repr(value)
+    return value.__name__ if isinstance(value, type | FunctionType) else f"a {type(value).__name__}"
+
+
+def _history_method(owner: type, name: str) -> str:
+    """What a file gets for `builtins.getattr`: the name of a statistic of `HistoryBuffer`."""
+    if owner is not HistoryBuffer or not isinstance(name, str) or name not in ("min", "max", "mean", "current"):
+        raise pickle.UnpicklingError(
+            f"the file asks for attribute {_name(name)} of {_name(owner)}: it is not a plain checkpoint"
+        )
+    return name
 
 
 def _empty_array(kind: object, shape: tuple, typecode: bytes) -> np.ndarray:
@@ -57,64 +82,124 @@ def _ordered_dict(items: Iterable = ()) -> collections.OrderedDict:
     return collections.OrderedDict(pairs)
 
 
+def _config_dict(items: dict) -> ConfigDict:
+    """mmengine's dict of a config, which data sets' metainfo may hold."""
+    config = ConfigDict()
+    # Its own __init__ copies all dicts within, one that is held twice each time: that may take forever.
+    dict.update(config, dict.copy(items))
+    return config
+
+
+def _plain_set(kind: type, items: Iterable = ()) -> set | frozenset:
+    _check_keys(items)
+    return kind(items)
+
+
+def _no_bytes() -> bytes:
+    """How protocol 2 spells b'', such as the content of an empty array; a size would be an amount of memory."""
+    return b""
+
+
 def _check_keys(keys: Iterable) -> None:
-    """Only plain keys: hashing a deeply nested one would overflow the interpreter's stack."""
+    """Only plain keys, and tuples of such: hashing a deeply nested one would overflow the interpreter's stack."""
+    plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:
-        if not isinstance(key, str | int | float | None):
+        parts = key if type(key) is tuple else (key,)
+        if not all(isinstance(part, plain) for part in parts):
             raise pickle.UnpicklingError(f"it has a key of type {type(key).__name__}: no checkpoint has")
 
 
-def _rebuild_tensor(storage: Any, offset: int, size: tuple, stride: tuple, *rest: Any) -> torch.Tensor:
-    """torch's `_rebuild_tensor_v2` (and its older form) for a view that lies within its storage."""
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage._size()):
-        raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} does not lie within its storage")
-    # The rest are requires_grad and hooks, which weights have no use for.
-    return torch._utils._rebuild_tensor(storage, offset, size, stride)
+def _is_spread(size: Iterable[int], stride: Iterable[int]) -> bool:
+    """Whether every element of a view has a place of its own in the storage."""
+    extent = 1
+    for step, length in sorted(zip(stride, size, strict=True)):
+        if length > 1 and step < extent:
+            return False
+        extent += step * (length - 1)
+    return True
 
 
-def _rebuild_parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
     return data
 
 
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("argparse", "Namespace"): Namespace,
+_CALLED: dict[tuple[str, str], Callable] = {
+    ("builtins", "bytes"): _no_bytes,
+    ("builtins", "complex"): complex,
+    ("builtins", "frozenset"): lambda *items: _plain_set(frozenset, *items),
     ("builtins", "getattr"): _history_method,
+    ("builtins", "set"): lambda *items: _plain_set(set, *items),
     ("collections", "Counter"): _counter,
     ("collections", "OrderedDict"): _ordered_dict,
-    ("mmengine.logging.history_buffer", "HistoryBuffer"): HistoryBuffer,
+    ("mmengine.config.config", "ConfigDict"): _config_dict,
     ("numpy", "dtype"): _dtype,
-    ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
     ("torch", "Size"): torch.Size,
     ("torch", "device"): torch.device,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
     # How Python 2-compatible pickles spell bytes.
-    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
+    ("_codecs", "encode"): lambda text, encoding: str.encode(text, "latin1"),
 }
 for _package in ("numpy.core.multiarray", "numpy._core.multiarray"):
-    _ADMITTED[_package, "_reconstruct"] = _empty_array
-    _ADMITTED[_package, "scalar"] = _scalar
+    _CALLED[_package, "_reconstruct"] = _empty_array
+    _CALLED[_package, "scalar"] = _scalar
+_TENSORS = (("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_tensor_v2"))
 
-_STATEFUL = (HistoryBuffer, Namespace, collections.OrderedDict, np.ndarray)
+# Made without arguments, filled by a state.
+_MADE: dict[tuple[str, str], type] = {
+    ("argparse", "Namespace"): Namespace,
+    ("mmengine.logging.history_buffer", "HistoryBuffer"): HistoryBuffer,
+}
+_STORAGES = dict(
+    BFloat16=torch.bfloat16,
+    Bool=torch.bool,
+    Byte=torch.uint8,
+    Char=torch.int8,
+    ComplexDouble=torch.complex128,
+    ComplexFloat=torch.complex64,
+    Double=torch.float64,
+    Float=torch.float32,
+    Half=torch.float16,
+    Int=torch.int32,
+    Long=torch.int64,
+    Short=torch.int16,
+    Untyped=torch.uint8,
+)
+_NAMED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
+    **{(module, f"{name}Storage"): dtype for name, dtype in _STORAGES.items() for module in ("torch", "torch.storage")},
+}
 
 
-class Unpickler(pickle._Unpickler):
-    """Reads what `_ADMITTED` names and plain Python values.
+_PurePython: Any = pickle._Unpickler  # whose stack its type stubs leave out
 
-    It builds on Python's own `pickle._Unpickler`, since the C one cannot be told which objects may
-    be given a state. A checkpoint's pickle is small: tensor data lies outside it.
 
-    Attributes:
-        storage_bytes: Bytes that the file holds for the storage of a key. torch trusts the size
-            that the pickle claims, and would read or allocate beyond.
-        storages: Keys of the storages that the pickle refers to.
+class Unpickler(_PurePython):
+    """Reads the pickle of a checkpoint.
+
+    It builds on Python's own `pickle._Unpickler`, since the C one cannot be told what may be called
+    and given a state. A checkpoint's pickle is small: tensor data lies outside it.
+
+    Args:
+        file: Stream of the pickle.
+        storage: Gives the data of a storage by its key in the file, number of elements, their size in
+            bytes, and the device it was saved from; raises if the file does not hold as much.
+        file_size: Of the whole file in bytes, which bounds what its tensors may claim.
+        checked: Whether checksums say that the pickle is as it was written. If not, views whose
+            elements share places are taken as damage.
     """
 
-    storage_bytes: ClassVar[Callable[[str], int]]
-    storages: ClassVar[set[str]]
     dispatch: ClassVar[dict] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        storage: GetStorage,
+        file_size: int,
+        checked: bool = True,
+    ) -> None:
+        super().__init__(file, encoding="utf-8")
+        self._storage, self._checked, self._budget = storage, checked, _GROWTH * file_size
+        self._called = {**_CALLED, **dict.fromkeys(_TENSORS, self._tensor)}
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a global.
@@ -124,28 +209,84 @@ class Unpickler(pickle._Unpickler):
         """
         # Python 2's name for builtins, which protocol 2 pickles keep.
         module = "builtins" if module == "__builtin__" else module
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs: do not trust it")
-        return _ADMITTED[module, name]
+        # Not by getattr, which imports modules that torch loads when asked for.
+        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
+            return vars(torch)[name]
+        for admitted in (self._called, _MADE, _NAMED):
+            if (module, name) in admitted:
+                return admitted[module, name]
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs: do not trust it")
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """The storage that a tensor is a view of."""
+        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+            raise pickle.UnpicklingError("it refers to something that is not a tensor's storage")
+        _, dtype, key, location, count, *view = pid
+        kinds = zip((dtype, key, location, count), (torch.dtype, str, str, int), strict=True)
+        if not all(isinstance(value, kind) for value, kind in kinds) or count < 0 or view not in ([], [None]):
+            raise pickle.UnpicklingError(f"its storage {_name(key)} is not described as torch does")
+        return Storage(self._storage(key, count, dtype.itemsize, location), dtype, count)
+
+    def _tensor(self, storage: Storage, offset: int, size: tuple, stride: tuple, *rest: Any) -> torch.Tensor:
+        """torch's `_rebuild_tensor_v2` (and its older form) for a view that lies within its storage."""
+        last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.size):
+            raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} does not lie within its storage")
+        if not self._checked and not _is_spread(size, stride):
+            raise pickle.UnpicklingError(f"elements of a tensor of shape {tuple(size)} share places: it is damaged")
+        self._budget -= math.prod(size) * storage.dtype.itemsize
+        if self._budget < 0:
+            raise pickle.UnpicklingError(f"its tensors claim more than {_GROWTH} times the size of the file")
+        # The rest are requires_grad and hooks, which weights have no use for.
+        empty = torch.empty(0, dtype=storage.dtype, device=storage.data.device)
+        return empty.set_(storage.data, offset, tuple(size), tuple(stride))
+
+    def load_reduce(self) -> None:
+        arguments, function = self.stack.pop(), self.stack[-1]
+        if not any(function is admitted for admitted in self._called.values()):
+            raise pickle.UnpicklingError(f"it calls {_name(function)}: do not trust it")
+        self.stack[-1] = function(*arguments)
+
+    def load_newobj(self) -> None:
+        arguments, kind = self.stack.pop(), self.stack[-1]
+        if not any(kind is admitted for admitted in _MADE.values()) or arguments != ():
+            raise pickle.UnpicklingError(f"it makes an object of {_name(kind)}: do not trust it")
+        self.stack[-1] = kind()
 
     def load_build(self) -> None:
-        target, state = self.stack[-2:]
-        if isinstance(target, np.dtype):
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, np.ndarray):
+            target.__setstate__(state)
+        elif isinstance(target, np.dtype):  # whose state says what its name has said
             if state[1] not in ("<", "|", "=") or state[2:5] != (None, None, None):
-                raise pickle.UnpicklingError(f"it holds an array of an unusual dtype {state!r}")
-            self.stack.pop()  # the state says what the name has said
-            return
-        if not isinstance(target, _STATEFUL):
-            raise pickle.UnpicklingError(f"it changes the state of {target!r}: do not trust it")
-        super().load_build()
+                raise pickle.UnpicklingError(f"it holds an array of an unusual {target}")
+        elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
+            raise pickle.UnpicklingError(f"it changes the state of {_name(target)}: do not trust it")
+        else:
+            # One of the file's own would replace the statistics of all: mmengine keeps them in the class.
+            state.pop("statistics_methods", None)
+            foreign = state.keys() - _attributes(target, state)
+            if foreign:
+                raise pickle.UnpicklingError(
+                    f"it gives a {type(target).__name__} the attribute {_name(min(foreign))}: do not trust it"
+                )
+            vars(target).update(state)
+
+    def load_append(self) -> None:
+        self._expect(self.stack[-2], list)
+        super().load_append()
+
+    def load_appends(self) -> None:
+        self._expect(self.metastack[-1][-1], list)
+        super().load_appends()
 
     def load_setitem(self) -> None:
+        self._expect(self.stack[-3], dict, collections.OrderedDict)
         _check_keys(self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
+        self._expect(self.metastack[-1][-1], dict, collections.OrderedDict)
         _check_keys(self.stack[::2])
         super().load_setitems()
 
@@ -153,41 +294,51 @@ class Unpickler(pickle._Unpickler):
         _check_keys(self.stack[::2])
         super().load_dict()
 
-    def load_set(self) -> None:
-        raise pickle.UnpicklingError("it holds a set: no checkpoint does")
+    def load_additems(self) -> None:
+        self._expect(self.metastack[-1][-1], set)
+        _check_keys(self.stack)
+        super().load_additems()
 
-    def load_binpersid(self) -> None:
-        kind, storage_type, key, _, count, *_ = self.stack[-1]
-        if kind != "storage" or not isinstance(count, int) or not isinstance(key, str):
-            raise pickle.UnpicklingError("it refers to something that is not a tensor's storage")
-        claimed, there = count * torch.empty(0, dtype=storage_type.dtype).element_size(), self.storage_bytes(key)
-        if not 0 <= claimed <= there:
-            raise pickle.UnpicklingError(f"it claims {claimed} bytes for storage {key} and holds {there}")
-        self.storages.add(key)
-        super().load_binpersid()
+    def load_frozenset(self) -> None:
+        _check_keys(self.stack)
+        super().load_frozenset()
 
-    dispatch[pickle.BUILD[0]] = load_build
-    dispatch[pickle.SETITEM[0]] = load_setitem
-    dispatch[pickle.SETITEMS[0]] = load_setitems
-    dispatch[pickle.DICT[0]] = load_dict
-    dispatch[pickle.EMPTY_SET[0]] = dispatch[pickle.FROZENSET[0]] = load_set
-    dispatch[pickle.BINPERSID[0]] = load_binpersid
+    def refuse(self) -> None:
+        raise pickle.UnpicklingError("it uses pickle instructions that torch never writes: do not trust it")
+
+    @staticmethod
+    def _expect(target: Any, *kinds: type) -> None:
+        """Of anything else the method of that name would be called."""
+        if type(target) not in kinds:
+            raise pickle.UnpicklingError(f"it adds items to a {type(target).__name__}: do not trust it")
+
+    dispatch |= {
+        pickle.REDUCE[0]: load_reduce,
+        pickle.NEWOBJ[0]: load_newobj,
+        pickle.BUILD[0]: load_build,
+        pickle.APPEND[0]: load_append,
+        pickle.APPENDS[0]: load_appends,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.DICT[0]: load_dict,
+        pickle.ADDITEMS[0]: load_additems,
+        pickle.FROZENSET[0]: load_frozenset,
+        pickle.INST[0]: refuse,
+        pickle.OBJ[0]: refuse,
+        pickle.NEWOBJ_EX[0]: refuse,
+        pickle.EXT1[0]: refuse,
+        pickle.EXT2[0]: refuse,
+        pickle.EXT4[0]: refuse,
+        pickle.BYTEARRAY8[0]: refuse,
+        pickle.NEXT_BUFFER[0]: refuse,
+        pickle.READONLY_BUFFER[0]: refuse,
+    }
 
 
-def pickle_module(storage_bytes: Callable[[str], int]) -> types.ModuleType:
-    """What `torch.load` takes as `pickle_module`, for a file of these storage sizes.
-
-    Its `storages` are then the keys that the file refers to, its `loaded` what came beside the content.
-    """
-    module = types.ModuleType("safe_pickle")
-    module.storages, module.loaded = set(), []
-    attributes = {"storage_bytes": staticmethod(storage_bytes), "storages": module.storages}
-    module.Unpickler = type("Unpickler", (Unpickler,), attributes)
-
-    def load(file: IO[bytes], **kwargs: Any) -> Any:
-        module.loaded.append(module.Unpickler(file, **kwargs).load())
-        return module.loaded[-1]
-
-    module.load = load
-    module.UnpicklingError = pickle.UnpicklingError
-    return module
+def _attributes(target: Any, state: dict) -> set[str]:
+    """Names of the attributes that a file may set."""
+    if isinstance(target, Namespace):
+        return {name for name in state if isinstance(name, str)}
+    if isinstance(target, HistoryBuffer):
+        return {"max_length", "_log_history", "_count_history"}
+    return {"_metadata"}  # of a module's state dict

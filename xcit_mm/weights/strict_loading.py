@@ -3,9 +3,9 @@
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 
-from .matching import match_model
+from .matching import HeadMismatch, match_model
 
 __all__ = ["StrictLoadHook"]
 
@@ -20,7 +20,8 @@ class StrictLoadHook(Hook):
 
     Args:
         strict_heads: False lets heads of other shapes, such as for other classes, keep their
-            initial values, and lists them.
+            initial values where training begins from `load_from`, and lists them. Testing and
+            resuming are strict all the same.
     """
 
     def __init__(self, strict_heads: bool = True) -> None:
@@ -30,9 +31,16 @@ class StrictLoadHook(Hook):
         """Check the checkpoint against the model, and give its tensors their published names.
 
         Raises:
-            ValueError: If the checkpoint does not fit, with the model as it was.
+            CheckpointMismatch: A ValueError, if the checkpoint does not fit, with the model as it was.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        checkpoint["state_dict"] = match_model(model, checkpoint, self.strict_heads)
+        # A runner builds its training loop only to train.
+        begins_training = isinstance(runner._train_loop, BaseLoop) and not runner._resume
+        try:
+            checkpoint["state_dict"] = match_model(model, checkpoint, self.strict_heads or not begins_training)
+        except HeadMismatch as error:
+            if not (begins_training and self.strict_heads):
+                raise
+            raise HeadMismatch(f"{error}; to fine-tune on other classes, StrictLoadHook(strict_heads=False)") from None

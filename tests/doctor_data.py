@@ -1,0 +1,81 @@
+"""Data sets for the doctor, correct ones where the shipped configs look for them, and what it says of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from mmdet.datasets import CocoDataset
+from paths import CONFIGS
+
+from xcit_mm.runs.doctor import diagnose
+
+MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
+SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
+UPERNET = CONFIGS / "upernet" / "upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
+SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
+
+COCO = Path("data/coco")
+TRAIN_JSON, VAL_JSON = (COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val"))
+ADE = Path("data/ade/ADEChallengeData2016")
+MAPS = ADE / "annotations" / "training"
+
+WIDTH, HEIGHT, SIDE = 64, 48, 20  # pixels of images and of boxes
+
+
+def write_image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.full((HEIGHT, WIDTH, 3), 99, np.uint8))
+
+
+def write_map(path: Path, labels: list[int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.resize(np.array(labels, np.uint8), (HEIGHT, WIDTH)))
+
+
+def write_coco(root: Path) -> None:
+    """Two splits of three images, with one annotation of each of COCO's classes."""
+    categories = [dict(id=2 * i + 1, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"])]
+    annotations = []
+    for number, category in enumerate(categories):
+        x, y = 4 + 7 * number % 37, 4 + 5 * number % 21
+        polygon = [x, y, x + SIDE, y, x + SIDE, y + SIDE, x, y + SIDE]
+        box = dict(bbox=[x, y, SIDE, SIDE], area=SIDE**2, iscrowd=0, segmentation=[polygon])
+        annotations.append(dict(box, id=number, image_id=number % 3, category_id=category["id"]))
+    images = [dict(id=i, file_name=f"{i}.jpg", height=HEIGHT, width=WIDTH) for i in range(3)]
+    content = json.dumps(dict(images=images, annotations=annotations, categories=categories))
+    for path, split in ((TRAIN_JSON, "train"), (VAL_JSON, "val")):
+        for image in images:
+            write_image(root / COCO / f"{split}2017" / image["file_name"])
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_text(content)
+
+
+def write_label_maps(root: Path, labels: list[int]) -> None:
+    for split in ("training", "validation"):
+        for number in range(3):
+            write_image(root / "images" / split / f"{number}.jpg")
+            write_map(root / "annotations" / split / f"{number}.png", labels)
+
+
+def edit_json(path: Path, change: Callable[[dict], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
+    edit_json(path, lambda content: [change(one) for one in content["annotations"]])
+
+
+def lines(config: Path, *options: str) -> list[str]:
+    argv = ["--cfg-options", *options] if options else []
+    return [str(finding) for finding in diagnose(str(config), argv)]
+
+
+def failures(config: Path, *options: str) -> list[str]:
+    """The FAIL lines without their fixes, which they must have."""
+    found = [line.removeprefix("FAIL  ") for line in lines(config, *options) if line.startswith("FAIL")]
+    assert all(line.partition(" -- fix: ")[2] for line in found)
+    return [line.partition(" -- fix: ")[0] for line in found]

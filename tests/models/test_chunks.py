@@ -1,0 +1,133 @@
+"""Inference in chunks gives what the whole map gives, and only where it does."""
+
+import copy
+from collections import defaultdict
+
+import pytest
+import torch
+from golden import GOLDEN, PICO, deviation, fill, image
+from torch import Tensor, nn
+
+from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm.models import chunks, layers, pyramid
+from xcit_mm.models.chunks import in_chunks
+
+TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
+BN = dict(type="BN")
+
+
+@pytest.fixture
+def pieces(monkeypatch) -> dict[str, set[int]]:
+    """Into how many pieces each kind of module cut its maps."""
+    found = defaultdict(set)
+
+    def spy(module: nn.Module, function, x: Tensor, **kwargs) -> Tensor:
+        calls = []
+        out = in_chunks(module, lambda piece: calls.append(piece) or function(piece), x, **kwargs)
+        found[type(module).__name__].add(len(calls))
+        return out
+
+    for place in (layers, pyramid):
+        monkeypatch.setattr(place, "in_chunks", spy)
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1, 5000, 8), (2, 40, 60, 8)])
+def test_pieces_are_the_whole(shape):
+    layer = nn.Linear(8, 8).eval()
+    x = torch.randn(shape)
+    lengths = []
+    with torch.inference_mode():
+        out = in_chunks(layer, lambda piece: lengths.append(piece.shape[1]) or layer(piece), x)
+        torch.testing.assert_close(out, layer(x))
+    assert len(lengths) == 5
+    assert sum(lengths) == shape[1]
+
+
+# Wide maps are cut at 16 rows, which is 8 times what the border takes.
+@pytest.mark.parametrize("height, width, count", [(100, 70, 7), (17, 2000, 2), (200, 9, 4)])
+def test_local_patch_interaction_sees_over_the_borders(height, width, count, pieces):
+    layer = layers.LPI(32, BN).eval()
+    nn.init.normal_(layer.bn.running_mean)
+    x = torch.randn(2, height * width, 32)
+    with torch.inference_mode():
+        in_pieces = layer(x, height, width)
+    assert pieces["LPI"] == {count}
+    torch.testing.assert_close(in_pieces, layer(x, height, width).detach())
+
+
+class TestGolden:
+    @pytest.mark.parametrize("patch_size, cut", [(16, {"Upsample2x"}), (8, {"LPI", "Block", "Upsample2x"})])
+    def test_chunks_of_the_usual_size_give_the_authors_pyramid(self, patch_size, cut, pieces):
+        model = fill(XCiT(PICO, patch_size))
+        with torch.inference_mode():
+            maps = model(image(224, 160, batch=2).float())
+        assert {name for name, counts in pieces.items() if max(counts) > 1} == cut
+        assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", "224x160") < 1e-4
+
+    @pytest.mark.parametrize("patch_size", [16, 8])
+    @pytest.mark.parametrize("height, width", [(128, 128), (75, 101)])
+    def test_small_chunks_give_the_authors_pyramid(self, patch_size, height, width, pieces, monkeypatch):
+        monkeypatch.setitem(chunks._POSITIONS, "cpu", 16)
+        model = fill(XCiT("n12", patch_size))
+        with torch.inference_mode():
+            maps = model(image(height, width, batch=2).float())
+        assert min(pieces["Block"]) > 3
+        assert min(pieces["Upsample2x"]) > 3
+        assert deviation(maps, GOLDEN / f"pyramid_n12_p{patch_size}.npz", f"{height}x{width}") < 1e-4
+
+
+def without_and_with_gradients(model: nn.Module, size: tuple[int, int] = (320, 480)) -> None:
+    """A pass of both kinds, from the same state of the random generator, gives the same maps and the same buffers."""
+    models = [model, copy.deepcopy(model)]
+    outputs = []
+    for one, grad in zip(models, (False, True), strict=True):
+        torch.manual_seed(1)
+        with torch.set_grad_enabled(grad):
+            outputs.append(one(image(*size, batch=2).float()))
+    for a, b in zip(*outputs, strict=True):
+        torch.testing.assert_close(a, b.detach())
+    for (name, a), b in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def build(**kwargs) -> XCiT:
+    torch.manual_seed(0)
+    return XCiT(TINY, 8, out_indices=(0, 1), **{"norm_cfg": BN, **kwargs})
+
+
+class TestStatisticsAndRandomNumbersAreOfTheWholeMap:
+    """Training mode without gradients: `update_bn`, PreciseBN, Monte Carlo dropout."""
+
+    @pytest.mark.parametrize(
+        "kwargs", [{}, dict(norm_eval=True), dict(drop_rate=0.2), dict(drop_path_rate=0.5), dict(attn_drop_rate=0.2)]
+    )
+    def test_training(self, kwargs, pieces):
+        without_and_with_gradients(build(**kwargs).train())
+        assert pieces == {"LPI": {1}, "Block": {1}, "Upsample2x": {1}}
+
+    def test_frozen_stages_of_a_model_in_training(self, pieces):
+        without_and_with_gradients(build(frozen_stages=1).train())
+        # The frozen block is cut without gradients; the other is not.
+        assert {name: len(counts) for name, counts in pieces.items()} == {"LPI": 2, "Block": 2, "Upsample2x": 1}
+
+    @pytest.mark.parametrize("part", ["Dropout", "DropPath", "BatchNorm2d"])
+    def test_parts_in_training_of_a_model_in_evaluation(self, part):
+        model = build(drop_rate=0.2, drop_path_rate=0.5).eval()
+        for module in model.modules():
+            if type(module).__name__ == part:
+                module.train()
+        without_and_with_gradients(model)
+
+    @pytest.mark.parametrize("norm_cfg", [dict(BN, track_running_stats=False), dict(type="GN", num_groups=4)])
+    def test_norms_without_running_statistics(self, norm_cfg, pieces):
+        without_and_with_gradients(build(norm_cfg=norm_cfg).eval())
+        assert pieces["LPI"] == {1}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_empty_batch(grad):
+    empty = torch.empty(0, 3, 64, 96)
+    with torch.set_grad_enabled(grad):
+        assert [m.shape for m in build().eval()(empty)] == [(0, 32, 16, 24), (0, 32, 8, 12)]
+        assert XCiTClassifier(TINY, num_classes=5).eval()(empty).shape == (0, 5)

@@ -1,0 +1,92 @@
+"""tools/train.py and tools/test.py in processes that can be killed and begin with everything imported."""
+
+import multiprocessing
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+# A server imports the libraries once; every process is forked from it, with no thread running.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["xcit_mm.runs.launch", *(f"{lib}.{part}" for lib in ("mmdet", "mmseg") for part in ("datasets", "models", "apis"))]
+)
+
+
+class Ended(NamedTuple):
+    """How a process ended: `returncode` is minus the signal for one that was killed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] | None = None, **limits: int) -> Ended:
+    """Run tools/NAME.py to its end.
+
+    Args:
+        kill_at: The process is killed when a method of hooks, or os.fsync, is called the n-th time.
+        limits: `file_size` in bytes.
+    """
+    files = [cwd / "stdout.txt", cwd / "stderr.txt"]
+    process = CONTEXT.Process(target=_run, args=(name, list(map(str, arguments)), cwd, files, kill_at, limits))
+    process.start()
+    process.join(300)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"tools/{name}.py hangs: {files[1].read_text()[-2000:]}")
+    return Ended(process.exitcode, *(file.read_text() for file in files))
+
+
+def _run(
+    name: str,
+    arguments: list[str],
+    cwd: Path,
+    files: list[Path],
+    kill_at: tuple[str, int] | None,
+    limits: dict[str, int],
+) -> None:
+    import torch
+
+    from xcit_mm.runs import launch
+
+    os.chdir(cwd)
+    for number, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if kill_at:
+        _arrange_death(*kill_at)
+    if "file_size" in limits:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
+    launch.run_tool(name, arguments)
+
+
+def _arrange_death(call: str, count: int) -> None:
+    from mmengine.runner import Runner
+
+    left = count
+
+    def count_down() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fsync, call_hook = os.fsync, Runner.call_hook
+
+    def fatal_fsync(descriptor: int) -> None:
+        if call == "fsync":
+            count_down()
+        fsync(descriptor)
+
+    def fatal_hook(runner: Runner, fn_name: str, **kwargs: object) -> None:
+        if fn_name == call:
+            count_down()
+        call_hook(runner, fn_name, **kwargs)
+
+    os.fsync, Runner.call_hook = fatal_fsync, fatal_hook

@@ -1,0 +1,46 @@
+"""What the authors published about training: learning rates at every iteration and which parameters do not decay."""
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
+from torch import Tensor, nn
+
+DECAY = dict(mask_rcnn=0.05, semantic_fpn=0.01, upernet=0.01)
+LEARNING_RATE = dict(mask_rcnn=1e-4, semantic_fpn=6e-5, upernet=6e-5)
+PER_EPOCH = 40  # iterations: enough to tell warm-up, by iteration, from the steps, by epoch
+LENGTH = dict(mask_rcnn=36 * PER_EPOCH, semantic_fpn=80000, upernet=160000)  # iterations
+
+
+def published_rates(task: str) -> np.ndarray:
+    """The learning rate before each iteration."""
+    iteration = np.arange(LENGTH[task])
+    if task == "mask_rcnn":
+        epoch = iteration // PER_EPOCH
+        curve = (0.001 + 0.999 * np.minimum(iteration / 500, 1)) * 0.1 ** ((epoch >= 27).astype(int) + (epoch >= 33))
+    else:
+        curve = (1e-6 + (1 - 1e-6) * np.minimum(iteration / 1500, 1)) * (1 - iteration / LENGTH[task])
+    return LEARNING_RATE[task] * curve
+
+
+def stepped_rates(cfg: Config, wrapper: OptimWrapper, iterations: int) -> np.ndarray:
+    """The learning rate of each group before each iteration under a config's schedulers, (iterations, groups)."""
+    init_default_scope(cfg.default_scope)
+    schedulers = [PARAM_SCHEDULERS.build(s, default_args=dict(optimizer=wrapper)) for s in cfg.param_scheduler]
+    groups = wrapper.optimizer.param_groups
+    rates = np.empty((iterations, len(groups)))
+    for iteration in range(iterations):
+        rates[iteration] = [group["lr"] for group in groups]
+        for scheduler in schedulers:
+            if not scheduler.by_epoch or (iteration + 1) % PER_EPOCH == 0:
+                scheduler.step()
+    return rates
+
+
+def decays(task: str, model: nn.Module) -> dict[str, tuple[Tensor, float]]:
+    """Each parameter and its weight decay: none of LayerNorm; all else does, BatchNorm too."""
+    return {
+        f"{prefix}.{name}": (parameter, 0.0 if isinstance(module, nn.LayerNorm) else DECAY[task])
+        for prefix, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }

@@ -1,0 +1,41 @@
+"""What the doctor's tests share."""
+
+import copy
+import functools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from doctor_data import ADE, write_coco, write_label_maps
+from mmengine.config import Config
+
+parse = functools.cache(Config.fromfile)
+
+
+def not_in_a_metafile(package: str, config: str) -> str:
+    raise ValueError(f"{config} is a base config")
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory) -> Path:
+    """Correct data sets of the shipped configs."""
+    root = tmp_path_factory.mktemp("doctor")
+    write_coco(root)
+    write_label_maps(root / ADE, list(range(151)))
+    write_label_maps(root / "data" / "shapes", [1, 2, 3, 4, 5])
+    return root
+
+
+@pytest.fixture
+def doctors_place(written, tmp_path, monkeypatch) -> None:
+    """A folder with correct data sets, a machine without a GPU, and configs that are parsed once."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    # mmengine looks for `mmdet::_base_/...` in hundreds of metafiles, in vain, for seconds.
+    monkeypatch.setattr("mmengine.config.config._get_external_cfg_path", not_in_a_metafile)
+    monkeypatch.setattr(Config, "fromfile", lambda path: copy.deepcopy(parse(path)))

@@ -1,0 +1,69 @@
+"""`tools/weights.py` looks into files, writes them in other layouts, and says in one line what is wrong."""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+from collections import OrderedDict
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from weight_files import KEYS, official
+
+from xcit_mm.weights.layouts import recognise
+from xcit_mm.weights.reader import load_from_file
+
+
+@pytest.fixture
+def weights(monkeypatch, capsys, tmp_path):
+    """Runs the tool in this process, in an empty folder, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["weights.py", *args])
+        importlib.import_module("weights").main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_inspect_and_convert(weights, refusal, tmp_path):
+    torch.save(dict(model=official(16), epoch=3), tmp_path / "file.pth")
+    text = weights("inspect", "file.pth")
+    for expected in ("official, under 'model'", "classifier", "32x12x4/p16", "0.197 M", "float32", "epoch       3"):
+        assert expected in text
+    for layout, out in [("timm", "t.safetensors"), ("mmpretrain", "m.pth"), ("safetensors", "s.safetensors")]:
+        assert weights("convert", "file.pth", out, "--to", layout) == f"{out} ({layout} layout)\n"
+    assert load_file(tmp_path / "t.safetensors").keys() == KEYS["timm_p16"].keys()
+    assert load_file(tmp_path / "s.safetensors").keys() == KEYS["official_p16"].keys()
+    back = recognise(load_from_file(str(tmp_path / "m.pth"))).trunk
+    assert all(torch.equal(back[key], value) for key, value in official(16).items())
+    assert "m.pth exists" in refusal("weights", "convert", "file.pth", "m.pth", "--to", "timm")
+
+
+def test_inspect_shows_metadata_of_any_kind(weights, tmp_path):
+    args, meta = argparse.Namespace(lr=0.5), OrderedDict(mmdet_version="2.11.0")
+    torch.save(dict(meta=meta, state_dict=official(16), args=args), tmp_path / "file.pth")
+    text = weights("inspect", "file.pth")
+    assert "{'lr': 0.5}" in text
+    assert "2.11.0" in text
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["fetch", "xcit_huge"]])
+def test_errors_are_one_line(arguments, refusal, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.pth").write_text("<html>")
+    assert arguments[1] in refusal("weights", *arguments)
+
+
+def test_a_reader_that_leaves_early_is_no_error(tool):
+    there, here = os.pipe()
+    os.close(there)  # as `| head -1` does, sooner or later
+    process = subprocess.Popen(
+        tool.command("weights", "list"), cwd=tool.cwd, stdout=here, stderr=subprocess.PIPE, text=True
+    )
+    os.close(here)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (141, "")

@@ -1,0 +1,112 @@
+"""Weights files of every project, written here: its names and wrapping around golden values.
+
+The names, and which published parameter each stands for, were read off files that the projects' own code wrote
+(`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models off mmseg 0.11's code). With the
+golden checkpoints beside the clone, those files themselves are tested too.
+"""
+
+import argparse
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from golden import parameter
+from paths import GOLDEN, SHARED
+from safetensors.torch import save_file
+from torch import Tensor
+
+MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)
+KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
+DENSE_KEYS = json.loads((GOLDEN / "dense_keys.json").read_text())
+_NAMES = json.loads((GOLDEN / "layout_names.json").read_text())
+_CHECKPOINTS = SHARED / "golden" / "checkpoints"
+
+
+def official(patch_size: int) -> dict[str, Tensor]:
+    """An ImageNet file's tensors, of 10 classes, with golden values in float32."""
+    state = {key: parameter(key, tuple(shape)) for key, shape in KEYS[f"official_p{patch_size}"].items()}
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
+    """The same tensors under another project's names; a third of a published one is NAME/0, /1 or /2."""
+    published, state = official(patch_size), OrderedDict()
+    for key, shape in KEYS[f"{project}_p{patch_size}"].items():
+        name, _, third = _NAMES[project][key].partition("/")
+        state[key] = (published[name].chunk(3)[int(third)] if third else published[name]).clone()
+        assert list(state[key].shape) == shape
+    return state
+
+
+def _dense(name: str) -> dict[str, Tensor]:
+    """A detector's or segmentor's."""
+    shapes = DENSE_KEYS[name].items()
+    state = {key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes}
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def _training_file() -> dict:
+    state, args = official(16), argparse.Namespace(model="xcit_pico", lr=5e-4)
+    schedule = dict(optimizer=dict(state={}, param_groups=[]), lr_scheduler=dict(epoch=3), epoch=3)
+    return dict(model=state, **schedule, model_ema=dict(state), args=args)
+
+
+def _maskrcnn(patch_size: int) -> dict:
+    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person", "car"), epoch=36, iter=263880)
+    return dict(meta=meta, state_dict=_dense(f"maskrcnn_p{patch_size}"), optimizer=dict(state={}, param_groups=[]))
+
+
+def _semfpn() -> dict:
+    meta = dict(mmseg_version="0.11.0", config="model = dict()", CLASSES=("wall",), PALETTE=[[120, 120, 120]])
+    return dict(meta=meta, state_dict=_dense("semfpn_p16"))
+
+
+def _dino() -> dict[str, Tensor]:
+    return {key: value for key, value in official(16).items() if not key.startswith("head.")}
+
+
+def _dino_training_file() -> dict:
+    head = {"head.mlp.0.weight": torch.ones(8, 32), "head.last_layer.weight_g": torch.ones(4, 1)}
+    teacher = {f"backbone.{key}": value for key, value in _dino().items()} | head
+    student = {f"module.{key}": torch.zeros_like(value) for key, value in teacher.items()}
+    return dict(student=student, teacher=teacher, optimizer={}, epoch=100, args=argparse.Namespace(arch="xcit"))
+
+
+# Content by the name of the file; a .safetensors file holds tensors only.
+_CONTENTS: dict[str, Callable[[], dict]] = {
+    "official-imagenet_p16.pth": lambda: dict(model=official(16)),
+    "official-imagenet_p8.pth": lambda: dict(model=official(8)),
+    "official-imagenet-training_p16.pth": _training_file,
+    "timm_p16.pth": lambda: _named_as("timm", 16),
+    "timm_p16.safetensors": lambda: _named_as("timm", 16),
+    "timm_p8.safetensors": lambda: _named_as("timm", 8),
+    "mmpretrain_p16.pth": lambda: dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 16)),
+    "mmpretrain_p8.pth": lambda: dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 8)),
+    "official-maskrcnn_p16.pth": lambda: _maskrcnn(16),
+    "official-maskrcnn_p8.pth": lambda: _maskrcnn(8),
+    "official-semfpn_p16.pth": _semfpn,
+    "dino-backbone_p16.pth": _dino,
+    "dino-full_p16.pth": _dino_training_file,
+}
+CLASSIFIERS = [name for name in _CONTENTS if name.startswith(("official-imagenet", "timm", "mmpretrain"))]
+
+
+def sources(*names: str) -> list[str]:
+    """Files of these names, all by default: written here and, where they lie beside the clone, the projects' own."""
+    own = [f"own/{name}" for name in names or _CONTENTS if (_CHECKPOINTS / name).exists()]
+    return [*(names or _CONTENTS), *own]
+
+
+def path_of(source: str, folder: Path) -> Path:
+    """Path of one of `sources`, written to the folder if it is not one of the projects' own."""
+    name = source.removeprefix("own/")
+    if name != source:
+        return _CHECKPOINTS / name
+    path, content = folder / name, _CONTENTS[name]()
+    if path.suffix == ".safetensors":
+        save_file(content, path)
+    else:
+        torch.save(content, path)
+    return path

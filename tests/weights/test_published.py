@@ -1,0 +1,131 @@
+"""Published names, and downloads that are whole, once, and for all processes."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from weight_files import official
+
+from xcit_mm.weights.published import PUBLISHED, download, fetch
+from xcit_mm.weights.reader import load_from_url, load_from_xcit
+
+NAME = "xcit_nano_12_p16_224"
+
+
+def test_names():
+    assert len(PUBLISHED) == 70
+    assert PUBLISHED["maskrcnn_xcit_small_12_p16"].endswith("/coco/maskrcnn_xcit_small_12_p16.pth")
+    assert PUBLISHED["xcit_small_12_cp16_dino"].endswith("/xcit/xcit_small_12_cp16_dino.pth")
+
+
+def test_kept_file_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
+    torch.save(dict(model=official(16)), tmp_path / "xcit_nano_12_p16_224.pth")
+    content = load_from_xcit("xcit://xcit_nano_12_p16_224")
+    key = "blocks.11.mlp.fc2.weight"
+    assert torch.equal(content["model"][key], official(16)[key])
+
+
+def test_unknown_name_and_no_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
+    with pytest.raises(ValueError, match=r"'xcit_huge' is not a published name"):
+        fetch("xcit_huge")
+    url = (tmp_path / "none.pth").as_uri()
+    monkeypatch.setitem(PUBLISHED, NAME, url)
+    with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {tmp_path}"):
+        fetch(NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_download_is_kept_under_its_name(tmp_path, monkeypatch):
+    (tmp_path / "source.pth").write_bytes(b"weights")
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
+    monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
+    assert fetch(NAME).read_bytes() == b"weights"
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["xcit_nano_12_p16_224.pth"]
+
+
+def test_files_of_one_name_from_two_places_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr("xcit_mm.weights.reader.download", lambda url, path: torch.save(url, path))
+    assert load_from_url("https://a.org/model.bin") == "https://a.org/model.bin"
+    assert load_from_url("https://b.org/model.bin") == "https://b.org/model.bin"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` slowly, and counts what it is asked for; it refuses HEAD, as presigned addresses do."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.content, self.sent, self.asked = b"weights" * 1000, 7000, Counter()
+        self.url = f"http://127.0.0.1:{self.server_port}/file.pth?signature=1"
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.server.asked["HEAD"] += 1
+        self.send_error(403)
+
+    def do_GET(self) -> None:
+        self.server.asked["GET"] += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.server.content)))
+        self.end_headers()
+        time.sleep(0.5)
+        self.wfile.write(self.server.content[: self.server.sent])
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_may_refuse_head(server, tmp_path):
+    download(server.url, tmp_path / "kept" / "file.pth")
+    assert (tmp_path / "kept" / "file.pth").read_bytes() == server.content
+    assert server.asked == {"GET": 1}
+
+
+def test_half_a_download_is_thrown_away(server, tmp_path):
+    server.sent = 3000
+    with pytest.raises(ConnectionError, match=r"cannot download .*3000.*: download it elsewhere and put it at"):
+        download(server.url, tmp_path / "file.pth")
+    assert list(tmp_path.iterdir()) == []
+
+
+def fetch_in_one_of_two(rank: int, url: str, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    path = Path(folder, "kept", "file.pth")
+    download(url, path)
+    Path(folder, f"seen{rank}").write_bytes(path.read_bytes())
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path):
+    processes = mp.spawn(fetch_in_one_of_two, (server.url, str(tmp_path)), nprocs=2, join=False)
+    try:
+        deadline = time.time() + 240
+        while not processes.join(timeout=5):  # raises what a process raised
+            assert time.time() < deadline, "the processes hang"
+    finally:
+        for process in processes.processes:
+            process.kill()
+    assert server.asked == {"GET": 1}
+    assert [(tmp_path / f"seen{rank}").read_bytes() for rank in range(2)] == [server.content] * 2
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["file.pth"]

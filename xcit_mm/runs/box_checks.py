@@ -1,0 +1,119 @@
+"""Checks of the boxes, polygons and areas of a COCO json: what no right one holds."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .findings import Finding, fail, note
+
+__all__ = ["FEW", "check_boxes"]
+
+FEW = 0.05  # share of the annotations that may be wrong in a data set that is otherwise right
+MANY = 20  # boxes that are no chance if they all lie in one corner
+SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
+
+
+class Boxes(NamedTuple):
+    """Annotations as arrays.
+
+    Attributes:
+        starts: (N, 2), x and y.
+        extents: (N, 2), width and height.
+        ends: (N, 2), x + width and y + height.
+        sizes: (N, 2), width and height of their images.
+        areas: (N,).
+        points: Where the polygons begin, x and y; None where there is none.
+    """
+
+    starts: np.ndarray
+    extents: np.ndarray
+    ends: np.ndarray
+    sizes: np.ndarray
+    areas: np.ndarray
+    points: list[tuple[float, float] | None]
+
+
+def check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequence[dict]) -> Iterator[Finding]:
+    """Check boxes against their images, polygons and areas; of several failures, which may have one cause, the first.
+
+    Args:
+        annotations: At least one, of these images.
+    """
+    by_id = {image["id"]: (image["width"], image["height"]) for image in images}
+    given = _array((one["bbox"] for one in annotations), 4)
+    boxes = Boxes(
+        starts=given[:, :2],
+        extents=given[:, 2:],
+        ends=given[:, :2] + given[:, 2:],
+        sizes=_array((by_id[one["image_id"]] for one in annotations), 2),
+        areas=np.array([one["area"] for one in annotations], float),
+        points=[_first_point(one.get("segmentation")) for one in annotations],
+    )
+    for check in (_beyond_image, _in_a_corner, _polygons, _areas):
+        finding = check(boxes)
+        if finding:
+            yield finding._replace(text=f"{split}: {finding.text} in {path}")
+            if finding.level == "FAIL":
+                return
+
+
+def _array(rows: Iterable[Iterable[float]], columns: int) -> np.ndarray:
+    """An array of rows; several times faster than np.array for a million of them."""
+    return np.fromiter(itertools.chain.from_iterable(rows), float).reshape(-1, columns)
+
+
+def _first_point(segmentation: Any) -> tuple[float, float] | None:
+    match segmentation:
+        case [[x, y, *_], *_]:
+            return x, y
+    return None
+
+
+def _beyond_image(boxes: Boxes) -> Finding | None:
+    beyond = np.any((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK), axis=1)
+    text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
+    if beyond.mean() <= FEW:
+        return note(text, "cut them off at its border") if beyond.any() else None
+    corners = (boxes.extents > boxes.starts).all() and (boxes.extents <= boxes.sizes + SLACK).all()
+    return fail(
+        text,
+        "bbox=[x, y, width, height] in pixels of the image" + ("; these look like [x1, y1, x2, y2]" if corners else ""),
+    )
+
+
+def _in_a_corner(boxes: Boxes) -> Finding | None:
+    """Whether all boxes lie in the upper left, as those of a smaller copy of the images, or in percent, do."""
+    reach = (boxes.ends / boxes.sizes).max()
+    if len(boxes.ends) < MANY or reach > 0.5:
+        return None
+    return (fail if reach <= 0.25 else note)(
+        f"all {len(boxes.ends)} boxes lie in the upper left {reach:.0%} of width and height",
+        "bbox=[x, y, width, height] in pixels of the image, if these are of another size",
+    )
+
+
+def _polygons(boxes: Boxes) -> Finding | None:
+    drawn = [place for place, point in enumerate(boxes.points) if point]
+    points = _array((boxes.points[place] or () for place in drawn), 2)
+    outside = ((points < boxes.starts[drawn] - SLACK) | (points > boxes.ends[drawn] + SLACK)).any(1)
+    if outside.sum() <= FEW * len(drawn):
+        return None
+    return fail(
+        f"{outside.sum()} of {len(drawn)} polygons do not begin in their box",
+        "bbox=[x, y, width, height] around the polygon, both in pixels of the image",
+    )
+
+
+def _areas(boxes: Boxes) -> Finding | None:
+    full = boxes.extents.prod(1)
+    relative = (boxes.areas <= 1) & (full > 4)
+    wrong = (boxes.areas > 1.1 * full + 1) | relative
+    if wrong.mean() <= FEW:
+        return None
+    (width, height), area = boxes.extents[wrong][0], boxes.areas[wrong][0]
+    return fail(
+        f"{wrong.sum()} of {len(full)} areas, such as {area:g} for {width:g}x{height:g}, do not fit their box",
+        "area=width * height, or that of the mask, in pixels: by it scores tell small from large objects",
+    )
