@@ -52,7 +52,7 @@ def write_coco(root: Path) -> None:
         (root / path).write_text(content)
 
 
-def write_label_maps(root: Path, labels: list[int]) -> None:
+def write_segmentation_maps(root: Path, labels: list[int]) -> None:
     for split in ("training", "validation"):
         for number in range(3):
             write_image(root / "images" / split / f"{number}.jpg")

@@ -75,7 +75,7 @@ def test_a_folder(kind, images, image, models, call, tmp_path):
         [*((name, None) for name in READABLE), ("film.mp4", 0), ("film.mp4", 1)], key=str
     )
     if kind == "seg":
-        assert [one["id"] for one in content["categories"]] == list(range(5))  # the values of the label maps
+        assert [one["id"] for one in content["categories"]] == list(range(5))  # the values of the segmentation maps
         labels = {str(path.relative_to(out / "labels")): path for path in (out / "labels").rglob("*.png")}
         assert sorted(labels) == sorted([*(f"{key}.png" for key in KEYS), "film.mp4/000000.png", "film.mp4/000001.png"])
         labels = {name: cv2.imread(str(path), -1) for name, path in labels.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from doctor_data import ADE, write_coco, write_label_maps
+from doctor_data import ADE, write_coco, write_segmentation_maps
 from mmengine.config import Config
 
 parse = functools.cache(Config.fromfile)
@@ -22,8 +22,8 @@ def written(tmp_path_factory) -> Path:
     """Correct data sets of the shipped configs."""
     root = tmp_path_factory.mktemp("doctor")
     write_coco(root)
-    write_label_maps(root / ADE, list(range(151)))
-    write_label_maps(root / "data" / "shapes", [1, 2, 3, 4, 5])
+    write_segmentation_maps(root / ADE, list(range(151)))
+    write_segmentation_maps(root / "data" / "shapes", [1, 2, 3, 4, 5])
     return root
 
 

@@ -17,8 +17,8 @@ from doctor_data import (
     failures,
     lines,
     write_image,
-    write_label_maps,
     write_map,
+    write_segmentation_maps,
 )
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -285,7 +285,7 @@ MAP_BREAKS = {
 
 
 @pytest.mark.parametrize("name", MAP_BREAKS)
-def test_wrong_label_maps_are_named(name):
+def test_wrong_segmentation_maps_are_named(name):
     spoil, expected = MAP_BREAKS[name]
     spoil()
     (found,) = failures(SEMANTIC_FPN)
@@ -293,7 +293,7 @@ def test_wrong_label_maps_are_named(name):
 
 
 def test_labels_from_0_under_reduce_zero_label_are_named():
-    write_label_maps(Path("data/shapes"), [0, 1, 2, 3, 4])
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 2, 3, 4])
     text = (
         "decode_head: the segmentation maps hold 0 to 4, of which reduce_zero_label=True ignores 0 and leaves the "
         "last class without pixels"

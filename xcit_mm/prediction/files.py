@@ -50,7 +50,7 @@ def check_folder(out: Path, overwrite: bool) -> list[Path]:
 
 
 class Writer:
-    """Writes predictions to a folder: a picture or film a file, label maps of a segmentor, and json files.
+    """Writes predictions to a folder: a picture or film a file, segmentation maps of a segmentor, and json files.
 
     Args:
         out: The folder.
@@ -59,7 +59,7 @@ class Writer:
         score_thr: Least score that is drawn.
         overwrite: Whether to remove what an earlier run left there.
         image_ids: By the inputs' keys, where the images have ids already; default: from 1 on, as they come.
-        category_ids: Of the classes; default: from 1 on, a segmentor's from 0, as the label maps have them.
+        category_ids: Of the classes; default: from 1 on, a segmentor's from 0, as the segmentation maps have them.
 
     Raises:
         FileExistsError: As `check_folder`.
