@@ -18,6 +18,8 @@ from xcit_mm.prediction.predictor import Predictor
 @pytest.fixture
 def interrupt_at(monkeypatch):
     """Makes the n-th call of a function the moment at which a user presses Ctrl-C."""
+    # What a shell starts in the background is deaf to it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def replace(owner: object, name: str, number: int) -> None:
         original, calls = getattr(owner, name), []
@@ -30,7 +32,8 @@ def interrupt_at(monkeypatch):
 
         monkeypatch.setattr(owner, name, counted)
 
-    return replace
+    yield replace
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
