@@ -267,6 +267,7 @@ def test_several_views_where_the_library_merges_them(leaf, trained):
     assert_answers(sample, (96, 96))
 
 
+@pytest.mark.mmpretrain
 class TestMmpretrain:
     """mmpretrain has an XCiT of its own; ours is its 'mmengine.XCiT'."""
 

@@ -340,6 +340,7 @@ def write_folders(root: Path) -> None:
                 mmcv.imwrite(picture, str(root / split / name / f"{number}.png"))
 
 
+@pytest.mark.mmpretrain
 @pytest.mark.usefixtures("mmpretrain")
 def test_config_trains_in_mmpretrain(tmp_path):
     from mmengine.runner import Runner
