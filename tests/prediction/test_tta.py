@@ -1,6 +1,8 @@
 """Test-time augmentation: one view is plain testing, several agree with each other, --tta works on every config."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -326,3 +328,9 @@ def test_the_tool_averages_segmentation_maps_of_both_views(models, shapes, tool,
         assert (found == (one + other).argmax(dim=0)).float().mean() > 0.999
         assert (found == one.argmax(dim=0)).float().mean() < 0.999
     assert len(paths) == 4
+
+
+def test_importing_the_package_is_enough_and_brings_no_mmdet():
+    code = "import sys, xcit_mm.tta; from mmengine.registry import MODELS; "  # as configs of version 0.1.0 import it
+    code += "assert MODELS.get('MaskTTAModel') and not {'mmdet', 'mmseg', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=CONFIGS.parent)
