@@ -1,9 +1,11 @@
-"""tools/train.py and tools/test.py in processes that can be killed and begin with everything imported."""
+"""Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed, and two that meet."""
 
 import multiprocessing
 import os
 import signal
+import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +39,20 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
         process.kill()
         raise TimeoutError(f"tools/{name}.py hangs: {files[1].read_text()[-2000:]}")
     return Ended(process.exitcode, *(file.read_text() for file in files))
+
+
+def in_two_processes(function: Callable, *arguments: object) -> None:
+    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of them raised."""
+    from torch.multiprocessing import start_processes
+
+    processes = start_processes(function, arguments, 2, join=False, start_method=CONTEXT.get_start_method())
+    try:
+        deadline = time.time() + 240
+        while not processes.join(timeout=5):
+            assert time.time() < deadline, "the processes hang"
+    finally:
+        for process in processes.processes:
+            process.kill()
 
 
 def _run(

@@ -13,17 +13,16 @@ import sys
 from pathlib import Path
 
 import torch
-from mmengine.runner import CheckpointLoader
 from quiet_pipe import quiet_pipe
 
-import xcit_mm  # noqa: F401  registers the readers
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
 from xcit_mm.weights.published import PUBLISHED, fetch, local_path
+from xcit_mm.weights.reader import load_checkpoint
 from xcit_mm.weights.safe_pickle import Namespace
 
 
 def read(args: argparse.Namespace) -> Weights:
-    return recognise(CheckpointLoader.load_checkpoint(args.file, map_location="cpu", logger="silent"), args.ema)
+    return recognise(load_checkpoint(args.file), args.ema)
 
 
 def inspect(args: argparse.Namespace) -> None:
@@ -74,7 +73,7 @@ def list_names(args: argparse.Namespace) -> None:
 
 
 def fetch_name(args: argparse.Namespace) -> None:
-    print(fetch(args.name.removeprefix("xcit://")))
+    print(fetch(args.name))
 
 
 def main() -> None:

@@ -5,20 +5,18 @@ import logging
 import os
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from mmengine.config import Config
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from paths import CONFIGS, ROOT
-from processes import CONTEXT
+from processes import in_two_processes
 from torch import Tensor, nn
 
 from xcit_mm import NonFiniteHook
@@ -209,29 +207,17 @@ def run_process(rank: int, check: str, task: str, store: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def in_two_processes(check: str, task: str, tmp_path: Path) -> None:
-    arguments = (check, task, str(tmp_path / "store"))
-    processes = mp.start_processes(run_process, arguments, 2, join=False, start_method=CONTEXT.get_start_method())
-    try:
-        deadline = time.time() + 240
-        while not processes.join(timeout=5):  # raises what a process raised
-            assert time.time() < deadline, "the processes hang"
-    finally:
-        for process in processes.processes:
-            process.kill()
-
-
 @pytest.mark.parametrize("check", ["train_two_steps", "compare_gradients"])
 @pytest.mark.parametrize(
     "task", [pytest.param(task, marks=pytest.mark.slow) if task == "upernet" else task for task in TASKS]
 )
 def test_two_processes(task, check, tmp_path):
-    in_two_processes(check, task, tmp_path)
+    in_two_processes(run_process, check, task, str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("check", ["name_together", "skip_together"])
 def test_two_processes_agree_on_what_is_not_finite(check, tmp_path):
-    in_two_processes(check, "semantic_fpn", tmp_path)
+    in_two_processes(run_process, check, "semantic_fpn", str(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from processes import in_two_processes
 from weight_files import official
 
 from xcit_mm.weights.published import PUBLISHED, download, fetch
@@ -54,7 +54,7 @@ def test_download_is_kept_under_its_name(tmp_path, monkeypatch):
 def test_files_of_one_name_from_two_places_are_kept_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()
-    monkeypatch.setattr("xcit_mm.weights.reader.download", lambda url, path: torch.save(url, path))
+    monkeypatch.setattr("xcit_mm.weights.published.download", lambda url, path: torch.save(url, path))
     assert load_from_url("https://a.org/model.bin") == "https://a.org/model.bin"
     assert load_from_url("https://b.org/model.bin") == "https://b.org/model.bin"
 
@@ -118,14 +118,7 @@ def fetch_in_one_of_two(rank: int, url: str, folder: str) -> None:
 
 
 def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path):
-    processes = mp.spawn(fetch_in_one_of_two, (server.url, str(tmp_path)), nprocs=2, join=False)
-    try:
-        deadline = time.time() + 240
-        while not processes.join(timeout=5):  # raises what a process raised
-            assert time.time() < deadline, "the processes hang"
-    finally:
-        for process in processes.processes:
-            process.kill()
+    in_two_processes(fetch_in_one_of_two, server.url, str(tmp_path))
     assert server.asked == {"GET": 1}
     assert [(tmp_path / f"seen{rank}").read_bytes() for rank in range(2)] == [server.content] * 2
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["file.pth"]

@@ -2,17 +2,16 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from ..weights.layouts import backbone_options, recognise
 from ..weights.matching import match_model, match_trunk
+from ..weights.reader import load_checkpoint
 from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
 from .pyramid import STRIDES
@@ -40,7 +39,7 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
         ValueError: If it holds no whole XCiT.
     """
     try:
-        weights = recognise(_read(checkpoint), use_ema)
+        weights = recognise(load_checkpoint(checkpoint), use_ema)
         options, trunk = backbone_options(weights.trunk), weights.trunk
         if "cls_token" in trunk:
             model = XCiTClassifier(num_classes=len(trunk.get("head.weight", ())), **options)
@@ -68,14 +67,14 @@ def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
         ValueError: If it does not fill the model.
     """
     model = _build(cfg, cfg.model)
-    model.load_state_dict(match_model(model, _read(checkpoint)))
+    model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
     return model.eval()
 
 
 def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     """The backbone of a config alone, pyramid included; see `model_from_config`."""
     model = _build(cfg, cfg.model.backbone)
-    weights = recognise(_read(checkpoint))
+    weights = recognise(load_checkpoint(checkpoint))
     state = match_trunk(model, weights)
     initial = [key for key in model.state_dict() if key not in state]
     if initial:
@@ -85,10 +84,6 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
         )
     model.load_state_dict(state)
     return model.eval()
-
-
-def _read(checkpoint: str) -> Any:
-    return CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
 
 
 def _build(cfg: Config, part: ConfigDict) -> nn.Module:

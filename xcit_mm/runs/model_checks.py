@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlparse
 
 import torch
 from mmengine.config import Config
@@ -13,7 +12,7 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from ..weights.layouts import recognise
 from ..weights.matching import HeadMismatch, match_model, match_trunk
-from ..weights.published import folder, local_path
+from ..weights.published import REMOTE, folder, local_path
 from ..weights.reader import load_from_file
 from .findings import Finding, fail, note, ok, reason
 
@@ -159,7 +158,7 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
 
 
 def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False) -> Iterator[Finding]:
-    path = _local_path(name)
+    path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
     if not path.is_file():
         if "://" in name:
             yield note(f"{option} {name} is not in {folder()} yet: training begins with downloading it")
@@ -178,16 +177,6 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
             fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
         yield fail(f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} is there and fits")
-
-
-def _local_path(name: str) -> Path:
-    """Where a checkpoint is, or will be once downloaded."""
-    if name.startswith("xcit://"):
-        return local_path(name.removeprefix("xcit://"))
-    if "://" in name:
-        file = Path(urlparse(name).path)
-        return next(folder().glob(f"{file.stem}-????????{file.suffix}"), folder() / file.name)
-    return Path(name).expanduser()
 
 
 def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:

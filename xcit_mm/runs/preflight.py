@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.runner import CheckpointLoader
 
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
+from ..weights.reader import load_checkpoint
 from .configs import evaluators, leaf_datasets
 
 __all__ = [
@@ -116,7 +116,7 @@ def check_resume(checkpoint: str, work_dir: Path) -> int | None:
 
 def _training_state(checkpoint: str) -> dict:
     """Content of a checkpoint that mmengine can go on from."""
-    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
+    content = load_checkpoint(checkpoint)
     meta = content.get("meta") if isinstance(content, dict) else None
     if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
         raise ValueError("it holds weights, not the state of a training run of mmengine: start from it with load_from")

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..models.backbone import XCiT
 from ..weights.matching import match_model
+from ..weights.published import REMOTE, fetch
+from ..weights.reader import load_checkpoint
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, guard, reason
 from .model_checks import build_model, check_channels, check_weights, class_heads
@@ -60,7 +61,7 @@ def check_test(cfg: Config, checkpoint: str) -> None:
     model = _model(cfg)
     if "://" in checkpoint and not is_first_process():
         return
-    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu", logger="silent")
+    content = load_checkpoint(checkpoint)
     hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
     if any(hook.get("strict_heads", True) for hook in hooks):
         try:
@@ -105,5 +106,5 @@ def _fetch(cfg: Config) -> None:
     init_cfg = cfg.model.backbone.get("init_cfg") or []
     names = [one.get("checkpoint") for one in ([init_cfg] if isinstance(init_cfg, dict) else init_cfg)]
     for name in filter(None, [*names, cfg.get("load_from")]):
-        if name.startswith(("xcit://", "http://", "https://")):
-            CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
+        if name.startswith(REMOTE):
+            fetch(name)

@@ -1,15 +1,19 @@
-"""The published weights: their names, where they come from and where they are kept."""
+"""Weights from the web: the published names, where files come from and where they are kept."""
 
 import os
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlparse
 from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
 
-__all__ = ["PUBLISHED", "download", "fetch", "folder", "local_path"]
+__all__ = ["PUBLISHED", "REMOTE", "download", "fetch", "folder", "local_path"]
 
+# How the names begin that are downloaded.
+REMOTE = ("xcit://", "http://", "https://")
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
 _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
 _DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
@@ -31,11 +35,18 @@ PUBLISHED: dict[str, str] = _published()
 
 
 def local_path(name: str) -> Path:
-    """Where the file of a published name is kept.
+    """Where a file from the web is kept; of a URL under its last part and a hash of the whole.
+
+    Args:
+        name: A URL or a published name, with or without `xcit://`.
 
     Raises:
         ValueError: If the name is not a published one.
     """
+    name = name.removeprefix("xcit://")
+    if name.startswith(REMOTE):
+        file = Path(urlparse(name).path)
+        return folder() / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
     if name not in PUBLISHED:
         raise ValueError(f"{name!r} is not a published name: run python tools/weights.py list")
     return folder() / f"{name}.pth"
@@ -47,14 +58,14 @@ def folder() -> Path:
 
 
 def fetch(name: str) -> Path:
-    """Path of a published file, downloaded first if it is not there yet.
+    """Path of a file from the web, downloaded first if it is not there yet; `name` is as of `local_path`.
 
     Raises:
         ValueError: If the name is not a published one.
         ConnectionError: If the file is not there and cannot be downloaded.
     """
-    path = local_path(name)
-    download(PUBLISHED[name], path)
+    path, name = local_path(name), name.removeprefix("xcit://")
+    download(PUBLISHED.get(name, name), path)
     return path
 
 

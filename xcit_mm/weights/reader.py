@@ -1,17 +1,15 @@
 """Reading of checkpoint files that runs nothing in them: one reader for every way into the program."""
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import torch
 from mmengine.runner import CheckpointLoader
 
-from .published import download, fetch, folder
+from .published import fetch
 from .torch_files import read_legacy, read_zip
 
-__all__ = ["load_from_file"]
+__all__ = ["load_checkpoint", "load_from_file"]
 
 # Where mmengine's runner, inferencers and older checkpoints of its libraries have the text of a config.
 _CONFIGS = (
@@ -61,16 +59,26 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
 @CheckpointLoader.register_scheme(prefixes="xcit://")
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
     """Read `xcit://NAME`, a published file, downloaded if need be."""
-    return load_from_file(str(fetch(filename.removeprefix("xcit://"))), map_location)
+    return load_from_file(str(fetch(filename)), map_location)
 
 
 @CheckpointLoader.register_scheme(prefixes=["http://", "https://"], force=True)
 def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a file from the web, kept under the last part of its URL and a hash of the whole."""
-    name = Path(urlparse(filename).path)
-    path = folder() / f"{name.stem}-{sha256(filename.encode()).hexdigest()[:8]}{name.suffix}"
-    download(filename, path)
-    return load_from_file(str(path), map_location)
+    """Read a file from the web, downloaded if need be."""
+    return load_from_file(str(fetch(filename)), map_location)
+
+
+def load_checkpoint(name: str) -> Any:
+    """Read a checkpoint to the CPU, without a word in the log.
+
+    Args:
+        name: A path, a URL, `xcit://NAME`, or what else mmengine knows to read.
+
+    Raises:
+        FileNotFoundError, ConnectionError: If it is not there.
+        ValueError: As `load_from_file`.
+    """
+    return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
 
 
 def _without_configs(content: Any) -> Any:
