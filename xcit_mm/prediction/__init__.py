@@ -1,7 +1,6 @@
-"""A trained model on images: predictor, tiles, test-time augmentation (`tta`), features, visualization."""
+"""A trained model on one image or a million: predictor, tiles, test-time augmentation, features, visualization."""
 
 from .drawing import Style, draw_instances, draw_segmentation_map
-from .files import Writer, predict_files
 from .inputs import Input, find_inputs
 from .predictor import Prediction, Predictor
 from .results import Instances
@@ -15,13 +14,11 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Style",
-    "Writer",
     "capture_activations",
     "detect_in_tiles",
     "draw",
     "draw_instances",
     "draw_segmentation_map",
     "find_inputs",
-    "predict_files",
     "segment_in_tiles",
 ]

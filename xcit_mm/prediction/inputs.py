@@ -1,61 +1,105 @@
-"""What to predict: images and the frames of videos, and under which name each is kept."""
+"""What to predict: images and the frames of videos, where each is, and under which name its results are kept."""
 
+import hashlib
+import json
+import os
+import posixpath
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import cv2
 import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
-__all__ = ["IMAGES", "VIDEOS", "Input", "Video", "files_below", "find_inputs", "first_frame", "read_image"]
+__all__ = [
+    "IMAGES",
+    "VIDEOS",
+    "Found",
+    "Input",
+    "Video",
+    "files_below",
+    "find_inputs",
+    "first_frame",
+    "read_categories",
+    "read_image",
+]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+_REMOTE = ("http://", "https://")
+_TIMEOUT = 60  # seconds without a byte
 
 
 class Input(NamedTuple):
     """A file to predict.
 
     Attributes:
-        path: Where it is.
-        name: Its path below what all inputs share.
+        path: Where it is, absolute, or its URL.
+        name: Its path below what all inputs share, or what a COCO json calls it.
         key: What its results are called, a path without a suffix; no other input's is the same.
+        image_id: That of a COCO json.
     """
 
-    path: Path
+    path: str
     name: str
     key: str
+    image_id: int | None = None
 
     @property
     def is_video(self) -> bool:
-        return self.path.suffix.lower() in VIDEOS
+        return _suffix(self.path) in VIDEOS
 
 
-def find_inputs(given: str, out: Path | None = None) -> tuple[list[Input], list[str]]:
-    """The images and videos that a path, a folder (searched to its depth) or a glob stands for, sorted by path.
+class Found(NamedTuple):
+    """Inputs, of a folder or glob by path, of a list in its order; and lines on what is left out."""
 
-    Names are relative to the folder, or to the part of the glob before its first wildcard.
+    inputs: list[Input]
+    notes: list[str]
+
+
+def find_inputs(given: str, out: Path | None = None, root: str | None = None) -> Found:
+    """The images and videos that a file, URL, folder (searched to its depth), glob or list stands for.
+
+    A list is a .txt of paths and URLs, one a line, or a COCO .json. What it lists is not looked for yet: it may be
+    long, and its files far away.
 
     Args:
-        given: The path, folder or glob.
+        given: The file, URL, folder, glob or list.
         out: Folder of the results, of which none is an input.
-
-    Returns:
-        The inputs, and a line for each kind of file that is left out.
+        root: Folder where the relative paths of a list begin; default: this folder for a .txt, that of a .json.
 
     Raises:
         FileNotFoundError: If there are none.
-        ValueError: If the path is of a file that is neither by its name.
+        ValueError: If a file is neither image, video nor list, or a list is broken.
     """
+    path = Path(given)
+    suffix = _suffix(given)
+    if root is not None and suffix not in (".txt", ".json"):
+        raise ValueError(f"--root {root}: only for a list, a .txt or a COCO .json, not for {given}")
+    if given.startswith(_REMOTE):
+        return Found(_named([given], [_url_name(given)]), [])
+    if path.is_file():
+        if suffix == ".txt":
+            return _of_text(path, root or ".")
+        if suffix == ".json":
+            return _of_coco(path, root or str(path.parent))
+        if suffix not in IMAGES + VIDEOS:
+            raise ValueError(
+                f"{given} is neither an image, a video nor a list: {', '.join(IMAGES + VIDEOS)}, .txt, .json"
+            )
+        return Found(_named([os.path.abspath(path)], [path.name]), [])
+    return _searched(given, out)
+
+
+def _searched(given: str, out: Path | None) -> Found:
+    """Files of a folder or glob, named relative to the folder, or to the glob's part before its first wildcard."""
     root = Path(given)
-    if root.is_file():
-        found, root = [root], root.parent
-        if found[0].suffix.lower() not in IMAGES + VIDEOS:
-            raise ValueError(f"{given} is neither an image nor a video: {', '.join(IMAGES + VIDEOS)}")
-    elif root.is_dir():
+    if root.is_dir():
         found = files_below(root, IMAGES + VIDEOS)
     else:
         root, pattern = _split_glob(given)
@@ -70,9 +114,91 @@ def find_inputs(given: str, out: Path | None = None) -> tuple[list[Input], list[
     ]
     if not kept:
         reasons = f" ({'; '.join(notes)})" if notes else ""
-        raise FileNotFoundError(f"no images or videos at {given}{reasons}: give a file, a folder or a quoted glob")
-    names = [path.relative_to(root).as_posix() for path in kept]
-    return [Input(*one) for one in zip(kept, names, _keys(names), strict=True)], notes
+        raise FileNotFoundError(
+            f"no images or videos at {given}{reasons}: give a file, a folder, a quoted glob, a URL or a list"
+        )
+    return Found(
+        _named([os.path.abspath(path) for path in kept], [p.relative_to(root).as_posix() for p in kept]), notes
+    )
+
+
+def _of_text(path: Path, root: str) -> Found:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no list of paths: {error}") from None
+    given = [line for line in lines if line]
+    paths = list(dict.fromkeys(_absolute(line, root) for line in given))
+    if not paths:
+        raise ValueError(f"{path} is empty: write a path or URL on each line")
+    notes = [f"left out {len(given) - len(paths)} that are listed twice"] * (len(paths) < len(given))
+    local = [os.path.dirname(one) for one in paths if not one.startswith(_REMOTE)]
+    common = os.path.commonpath(local) if local else ""
+    names = [_url_name(one) if one.startswith(_REMOTE) else os.path.relpath(one, common) for one in paths]
+    return Found(_named(paths, names), notes)
+
+
+def _of_coco(path: Path, root: str) -> Found:
+    images = _read_coco(path, "images")
+    try:
+        listed = [(_absolute(one["file_name"], root), one["file_name"], one["id"]) for one in images]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: every image of a COCO json needs a file_name and an id: {error!r}") from None
+    if not listed:
+        raise ValueError(f"{path} lists no images")
+    for kind, values in (("file_name", [one[1] for one in listed]), ("id", [one[2] for one in listed])):
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            raise ValueError(f"{path} has two images with the {kind} {twice[0]}: make them one")
+    paths, names, ids = zip(*listed, strict=True)
+    # "/../a" is "/a": no result leaves its folder.
+    places = [posixpath.normpath(f"/{name}").lstrip("/") if "://" not in name else _url_name(name) for name in names]
+    inputs = [
+        one._replace(name=name, image_id=id_) for one, name, id_ in zip(_named(paths, places), names, ids, strict=True)
+    ]
+    return Found(inputs, [])
+
+
+def read_categories(path: Path, classes: Sequence[str]) -> list[int]:
+    """Ids of a COCO json's categories, for classes by name.
+
+    Raises:
+        ValueError: If it is not a COCO json, or lacks a class.
+    """
+    try:
+        categories = {one["name"]: one["id"] for one in _read_coco(path, "categories")}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: every category of a COCO json needs a name and an id: {error!r}") from None
+    missing = [name for name in classes if name not in categories]
+    if missing:
+        known = ", ".join(map(str, categories))
+        raise ValueError(f"{path} has no category {', '.join(missing)} of the config's classes, but {known[:200]}")
+    return [categories[name] for name in classes]
+
+
+def _read_coco(path: Path, part: str) -> list[Any]:
+    try:
+        return list(json.loads(path.read_text())[part])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a COCO json with {part}: {error}") from None
+
+
+def _absolute(path: str, root: str) -> str:
+    return path if path.startswith(_REMOTE) else os.path.abspath(os.path.join(root, path))
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(urlsplit(path).path if path.startswith(_REMOTE) else path)[1].lower()
+
+
+def _url_name(url: str) -> str:
+    """host/path of a URL; what does not fit into a file's name, or would be lost, stands as a hash."""
+    parts = urlsplit(url)
+    name = parts.netloc + posixpath.normpath(f"/{parts.path}")
+    if not parts.query and len(name) < 200:
+        return name
+    stem, suffix = os.path.splitext(name)
+    return f"{stem[:150]}-{hashlib.sha256(url.encode()).hexdigest()[:12]}{suffix[:10]}"
 
 
 def _split_glob(given: str) -> tuple[Path, str]:
@@ -82,9 +208,14 @@ def _split_glob(given: str) -> tuple[Path, str]:
     return Path(*parts[:first]), "/".join(parts[first:])
 
 
-def _keys(names: list[str]) -> list[str]:
+def _named(paths: Sequence[str], names: Sequence[str]) -> list[Input]:
+    return [Input(*one) for one in zip(paths, names, _keys(names), strict=True)]
+
+
+def _keys(names: Iterable[str]) -> list[str]:
     """The names without their suffixes, but with them where two would be the same."""
-    keys = [str(Path(name).with_suffix("")) for name in names]
+    names = list(names)
+    keys = [os.path.splitext(name)[0] for name in names]
     while len(set(keys)) < len(keys):
         count = Counter(keys)
         keys = [name if count[key] > 1 else key for name, key in zip(names, keys, strict=True)]
@@ -96,14 +227,19 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return sorted(folder / name for name in scandir(folder, suffixes, recursive=True, case_sensitive=False))
 
 
-def read_image(path: Path) -> np.ndarray:
-    """An image (H, W, 3), BGR, 8 bit; of an animation the first frame.
+def read_image(path: str | Path) -> np.ndarray:
+    """An image (H, W, 3), BGR, 8 bit, from a file or URL; of an animation the first frame.
 
     Raises:
         ValueError: If it cannot be decoded.
         OSError: If it cannot be read.
     """
-    image = mmcv.imfrombytes(path.read_bytes()) if path.stat().st_size else None
+    if str(path).startswith(_REMOTE):
+        with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as answer:
+            content = answer.read()
+    else:
+        content = Path(path).read_bytes()
+    image = mmcv.imfrombytes(content) if content else None
     if image is None:
         raise ValueError("it is empty, broken or not an image")
     return image
@@ -119,8 +255,8 @@ class Video:
         OSError: If it cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
-        with path.open("rb"):  # a missing permission is its own error
+    def __init__(self, path: str | Path) -> None:
+        with open(path, "rb"):  # a missing permission is its own error
             self._capture = cv2.VideoCapture(str(path))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
 

@@ -1,13 +1,19 @@
 """Trained detectors and segmentors on images and videos."""
 
+import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import torch
 from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
 from mmengine.infer import BaseInferencer
+from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..models.factory import model_from_config
 from ..runs.configs import read_config, tested_metainfo
@@ -15,7 +21,9 @@ from ..runs.preflight import check_backbone, check_checkpoint, check_device
 from .results import Instances, instances_of
 from .tiling import check_tile, detect_in_tiles, segment_in_tiles
 
-__all__ = ["Prediction", "Predictor"]
+__all__ = ["DTYPES", "Prediction", "Predictor", "Preparation"]
+
+DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
 
 
 class Prediction(NamedTuple):
@@ -32,6 +40,26 @@ class Prediction(NamedTuple):
     labels: np.ndarray | None
 
 
+class Preparation:
+    """The config's test pipeline for an image in memory; light, to be sent to processes that prepare images."""
+
+    def __init__(self, pipeline: Compose) -> None:
+        self._pipeline = pipeline
+
+    def __call__(self, image: np.ndarray) -> dict[str, Any]:
+        """`inputs` (3, h, w) and `data_samples` of an image (H, W, 3), BGR, 8 bit.
+
+        Raises:
+            ValueError: If the image is too narrow for the config's resizing.
+        """
+        try:
+            return self._pipeline(image)
+        except cv2.error:
+            raise ValueError(
+                f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
+            ) from None
+
+
 class Predictor:
     """mmdet's or mmseg's inferencer for a config and a checkpoint, loaded whole or not at all.
 
@@ -42,11 +70,14 @@ class Predictor:
         tile: Side in pixels of the tiles in which to predict images, for those too large for one pass; see
             `xcit_mm.prediction.tiling`. Each goes through the config's test pipeline, its resizing included.
         overlap: Least overlap of tiles in pixels; default: a quarter of the tile.
+        batch_size: Images, or tiles of one, that pass through the model together; halved when memory runs out.
+        dtype: One of `DTYPES`; in half precision the convolutions and products are computed by autocast, and what
+            neck and heads return is float32 again, so that boxes are decoded and suppressed in it.
 
     Raises:
         FileNotFoundError: If config or checkpoint are not there.
         ValueError: If the config is of neither library, the checkpoint does not fit it, tile and overlap do not
-            fit each other, or there is no such device.
+            fit each other, or there is no such device or dtype.
     """
 
     def __init__(
@@ -56,13 +87,19 @@ class Predictor:
         device: str | None = None,
         tile: int | None = None,
         overlap: int | None = None,
+        batch_size: int = 1,
+        dtype: str = "float32",
     ) -> None:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
         if tile is not None:
             overlap = tile // 4 if overlap is None else overlap
             check_tile(tile, overlap)
-        self.tile, self.overlap = tile, overlap or 0
+        if dtype not in DTYPES:
+            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}")
+        if batch_size < 1:
+            raise ValueError(f"{batch_size=}: must be positive")
+        self.tile, self.overlap, self.batch_size, self.dtype = tile, overlap or 0, batch_size, DTYPES[dtype]
         check_device(device)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)
@@ -73,7 +110,9 @@ class Predictor:
         # The checkpoint's classes are the config's data's, by construction.
         model.dataset_meta = self.metainfo = tested_metainfo(cfg)
         self.inferencer = inferencer(cfg, model, device=device)
-        self.inferencer.show_progress = False
+        self.prepare = Preparation(self.inferencer.pipeline)
+        if self.dtype != torch.float32:
+            _return_float32(self.inferencer.model)
 
     def __call__(self, image: np.ndarray) -> BaseDataElement:
         """Predictions for an image (H, W, 3), BGR, 8 bit, in its pixels: a DetDataSample or SegDataSample.
@@ -82,32 +121,86 @@ class Predictor:
 
         Raises:
             ValueError: If the image is too small, or too narrow for the config's resizing.
+            MemoryError: If one image is too much for the memory.
         """
         if self.tile is None:
-            return self._predict(image)
+            return self.predict_prepared([self.prepare(image)])[0]
+        options = dict(tile=self.tile, overlap=self.overlap, batch_size=self.batch_size)
         if self.is_detector:
-            return detect_in_tiles(self._predict, image, self.tile, self.overlap)
+            return detect_in_tiles(self._predict_images, image, **options)
         head = self.inferencer.model.decode_head
         # Mask2Former's head has none.
         threshold = getattr(head[-1] if isinstance(head, nn.ModuleList) else head, "threshold", None)
-        return segment_in_tiles(self._predict, image, self.tile, self.overlap, threshold)
+        return segment_in_tiles(self._predict_images, image, threshold=threshold, **options)
 
-    def _predict(self, image: np.ndarray) -> BaseDataElement:
+    def _predict_images(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+        return self.predict_prepared([self.prepare(image) for image in images])
+
+    def predict_prepared(self, prepared: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
+        """Predictions for images as `prepare` gives them, `batch_size` at a time; raises MemoryError as a call does.
+
+        Images of several sizes are padded to one batch, which changes what is found in them.
+        """
+        found: list[BaseDataElement] = []
+        while len(found) < len(prepared):
+            batch = list(prepared[len(found) : len(found) + self.batch_size])
+            samples = self._forward(batch)
+            if samples is not None:
+                found += samples
+            elif len(batch) == 1:
+                height, width = batch[0]["inputs"].shape[-2:]
+                raise MemoryError(f"out of memory at {height}x{width} pixels: predict in tiles, or in half precision")
+            else:
+                self.batch_size = len(batch) // 2
+                print_log(f"out of memory: from here on {self.batch_size} at a time", "current", logging.WARNING)
+        return found
+
+    def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement] | None:
+        """Predictions of a batch; None if memory ran out, with all that was held given back."""
+        device = next(self.inferencer.model.parameters()).device.type
         try:
-            result = self.inferencer(image, return_datasamples=True)
-        except cv2.error:
-            raise ValueError(
-                f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
-            ) from None
-        return result["predictions"][0] if self.is_detector else result
+            with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+                return self.inferencer.forward(pseudo_collate(batch))
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+        if device == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
     def predict(self, image: np.ndarray) -> Prediction:
         """What a call finds, in plain numbers; raises as it does."""
-        sample = self(image)
+        return self.plain(image, self(image))
+
+    def plain(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
+        """What a call found in an image, in plain numbers.
+
+        Raises:
+            ValueError: If the model predicts no instances.
+        """
         if self.is_detector:
             return Prediction(image, instances_of(sample), None)
         label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16
         return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _return_float32(model: nn.Module) -> None:
+    """Let neck and heads return float32 under autocast.
+
+    RoIs take the type of the maps, where half precision would round them to whole pixels, and mmcv's operators on
+    the CPU know no other.
+    """
+
+    def convert(module: nn.Module, args: tuple, output: Any) -> Any:
+        return tree_map(lambda x: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x, output)
+
+    for module in model.modules():
+        if module is getattr(model, "neck", None) or hasattr(module, "predict_by_feat"):
+            module.register_forward_hook(convert)
 
 
 def _inferencer_class(cfg: Config) -> type[BaseInferencer]:

@@ -1,7 +1,7 @@
 """Prediction of images too large for one pass: in overlapping tiles, with memory bounded by the tile."""
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,8 @@ from torch import Tensor
 
 __all__ = ["Window", "check_tile", "detect_in_tiles", "encode_mask", "segment_in_tiles", "windows"]
 
-Predict = Callable[[np.ndarray], BaseDataElement]
+Predict = Callable[[list[np.ndarray]], list[BaseDataElement]]
+"""From images of one size, as many as a batch holds at most, to a sample each."""
 
 # Of the overlap: how far beyond its share a tile looks, since neighbours may disagree on where an object's middle is.
 _MARGIN = 1 / 8
@@ -83,19 +84,25 @@ def _ramp(tile: int, shared: int) -> Tensor:
 
 
 def segment_in_tiles(
-    predict: Predict, image: np.ndarray, tile: int, overlap: int, threshold: float | None = None
+    predict: Predict,
+    image: np.ndarray,
+    tile: int,
+    overlap: int,
+    threshold: float | None = None,
+    batch_size: int = 1,
 ) -> BaseDataElement:
     """A segmentor's segmentation map, from logits blended where tiles overlap.
 
-    Of the logits only a tile's are held, and those of one strip as wide as the overlap along the
+    Of the logits only those of the tiles of a batch are held, and of one strip as wide as the overlap along the
     shorter side of the image.
 
     Args:
-        predict: From an image to a SegDataSample with `seg_logits`.
+        predict: From images to SegDataSamples with `seg_logits`.
         image: (H, W, 3).
         tile: Side of a tile, in pixels.
         overlap: Least overlap of neighbours, in pixels.
         threshold: Of a segmentor of one channel, the probability from which a pixel is of class 1.
+        batch_size: Tiles to predict at a time.
 
     Returns:
         A SegDataSample with `pred_sem_seg` (1, H, W), without `seg_logits`.
@@ -107,12 +114,13 @@ def segment_in_tiles(
     # `ahead` what the tile before leaves to the next one; (C, long, short) both.
     across: dict[int, Tensor] = {}
     longs, shorts = windows(max(height, width), tile, overlap), windows(min(height, width), tile, overlap)
+    order = [(long, short) if upright else (short, long) for long, short in product(longs, shorts)]
+    samples = _predicted(predict, image, order, batch_size)
     for long, next_long in zip(longs, _next_starts(longs), strict=True):
         ahead = None
         below: dict[int, Tensor] = {}
         for short, next_short in zip(shorts, _next_starts(shorts), strict=True):
-            rows, columns = (long, short) if upright else (short, long)
-            sample = predict(image[rows.start : rows.stop, columns.start : columns.stop])
+            rows, columns, sample = next(samples)
             logits = sample.seg_logits.data
             logits *= rows.weight.to(logits)[:, None] * columns.weight.to(logits)
             logits = logits if upright else logits.transpose(1, 2)
@@ -133,11 +141,24 @@ def segment_in_tiles(
     return sample
 
 
+def _predicted(
+    predict: Predict, image: np.ndarray, tiles: list[tuple[Window, Window]], batch_size: int
+) -> Iterator[tuple[Window, Window, BaseDataElement]]:
+    """Tiles (rows, columns) of an image with their predictions, in their order."""
+    for first in range(0, len(tiles), batch_size):
+        batch = tiles[first : first + batch_size]
+        crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch]
+        for (rows, columns), sample in zip(batch, predict(crops), strict=True):
+            yield rows, columns, sample
+
+
 def _next_starts(tiles: list[Window]) -> list[int]:
     return [one.start for one in tiles[1:]] + [tiles[-1].stop]
 
 
-def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int) -> BaseDataElement:
+def detect_in_tiles(
+    predict: Predict, image: np.ndarray, tile: int, overlap: int, batch_size: int = 1
+) -> BaseDataElement:
     """A detector's boxes, and masks if it has them, with those that several tiles report merged by NMS.
 
     A tile reports what has its centre in the tile's share of the image, or close by if the tile's edge does not
@@ -146,10 +167,11 @@ def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int
     of what ends near a tile's edge, those go that lie mostly within a better one of another tile.
 
     Args:
-        predict: From an image to a DetDataSample with `pred_instances`.
+        predict: From images to DetDataSamples with `pred_instances`.
         image: (H, W, 3).
         tile: Side of a tile, in pixels.
         overlap: Least overlap of neighbours, in pixels; at least the size of the objects.
+        batch_size: Tiles to predict at a time.
 
     Returns:
         A DetDataSample with `pred_instances`, best first, on the CPU: bboxes (n, 4), scores (n,), labels (n,), and
@@ -160,12 +182,11 @@ def detect_in_tiles(predict: Predict, image: np.ndarray, tile: int, overlap: int
     """
     height, width = image.shape[:2]
     found = []
-    for rows in windows(height, tile, overlap):
-        for columns in windows(width, tile, overlap):
-            sample = predict(image[rows.start : rows.stop, columns.start : columns.stop])
-            if "pred_instances" not in sample:
-                raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
-            found.append(_owned(sample.pred_instances.cpu(), rows, columns, (height, width)))
+    tiles = list(product(windows(height, tile, overlap), windows(width, tile, overlap)))
+    for rows, columns, sample in _predicted(predict, image, tiles, batch_size):
+        if "pred_instances" not in sample:
+            raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
+        found.append(_owned(sample.pred_instances.cpu(), rows, columns, (height, width)))
     sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
     sample.pred_instances = _merge(found)
     return sample

@@ -78,7 +78,8 @@ def metainfo(dataset: dict) -> dict[str, Any]:
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """`metainfo` of what a config tests on."""
-    return metainfo(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
+    return metainfo(dict(_scope_=cfg.get("default_scope")) | dataset)
 
 
 def takes_rgb(cfg: Config) -> bool:

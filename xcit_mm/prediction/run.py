@@ -1,0 +1,241 @@
+"""A run over many inputs as a folder: what it is, which of its parts are done, and who may work in it."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+import mmcv
+import mmengine
+import numpy as np
+import torch
+from mmengine.config import Config
+
+from ..runs.configs import tested_metainfo
+from ..version import __version__
+from ..weights.published import REMOTE, fetch
+from .inputs import Input
+from .parts import FORMATS, Row, Writer, interrupted, part_file, read_rows, whole_file
+
+__all__ = ["LABELS", "PICTURES", "Run", "describe", "open_run", "start_run"]
+
+RUN, INPUTS, PARTS, PICTURES, LABELS = "run.json", "inputs.jsonl", "parts", "pictures", "labels"
+IMAGES, PREDICTIONS = "images.json", "predictions.json"
+_ALL = (PARTS, PICTURES, LABELS, IMAGES, PREDICTIONS, INPUTS, RUN)  # the mark of a run goes last
+
+
+class Run:
+    """A run that was started.
+
+    Args:
+        out: Its folder.
+        identity: As of `describe`.
+        inputs: All of them.
+
+    Attributes:
+        options: Of `identity`.
+        parts: Ranges of inputs; a video is a part of its own.
+        lock: An open file that keeps others from starting a run in the folder; None where the run was joined.
+    """
+
+    def __init__(self, out: Path, identity: dict[str, Any], inputs: list[Input]) -> None:
+        self.out, self.identity, self.inputs = out, identity, inputs
+        self.options: dict[str, Any] = identity["options"]
+        self.format = FORMATS[self.options["format"]]
+        self.parts = _cut(inputs, self.options["part_size"])
+        self.lock: IO[bytes] | None = None
+
+    def path(self, part: int) -> Path:
+        return self.out / PARTS / f"part-{part:06}{self.format.suffix}"
+
+    def missing(self) -> list[int]:
+        """Parts that have no file."""
+        there = {entry.name for entry in os.scandir(self.out / PARTS)}
+        return [part for part in range(len(self.parts)) if self.path(part).name not in there]
+
+    def failed(self) -> list[int]:
+        """Parts that are done but for inputs that could not be predicted."""
+        done = sorted(set(range(len(self.parts))) - set(self.missing()))
+        return [part for part in done if any(row.error for row in self.rows(part, brief=True))]
+
+    def rows(self, part: int, brief: bool = False) -> Iterator[Row]:
+        """What was found in a part, in the inputs' order, as far as it is done; see `read_rows`."""
+        path = self.path(part)
+        for there in (path, interrupted(path)):
+            if there.exists():
+                yield from read_rows(there, self.format, brief)
+                return
+
+    def writing(self, part: int) -> AbstractContextManager[Writer]:
+        """Takes the rows of a part; see `part_file`."""
+        return part_file(self.path(part), self.format)
+
+
+def _cut(inputs: list[Input], size: int) -> list[range]:
+    parts: list[range] = []
+    for number, one in enumerate(inputs):
+        last = parts[-1] if parts else range(0)
+        if not parts or len(last) == size or one.is_video or inputs[last.start].is_video:
+            parts.append(range(number, number + 1))
+        else:
+            parts[-1] = range(last.start, number + 1)
+    return parts
+
+
+def describe(
+    cfg: Config,
+    checkpoint: str,
+    given: str,
+    inputs: list[Input],
+    options: dict[str, Any],
+    category_ids: list[int] | None = None,
+) -> dict[str, Any]:
+    """What makes a run this run and no other, for run.json.
+
+    Args:
+        cfg: Of the model.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        given: What the inputs were found at.
+        inputs: All of them.
+        options: Whatever changes the results: not the device, nor how many images are predicted at a time.
+        category_ids: Of the classes; default: from 1 on, a segmentor's from 0, as the segmentation maps have them.
+    """
+    classes, is_detector = list(tested_metainfo(cfg)["classes"]), cfg.get("default_scope") == "mmdet"
+    file = fetch(checkpoint) if checkpoint.startswith(REMOTE) else checkpoint
+    return dict(
+        config=dict(path=os.path.abspath(cfg.filename), text=cfg.pretty_text),
+        checkpoint=dict(path=checkpoint, sha256=_digest_of_file(file)),
+        options=options,
+        model=dict(
+            is_detector=is_detector,
+            classes=classes,
+            category_ids=category_ids or list(range(int(is_detector), int(is_detector) + len(classes))),
+        ),
+        versions=_versions(cfg.get("default_scope")),
+        inputs=dict(given=given, count=len(inputs), sha256=_digest(_lines(inputs))),
+    )
+
+
+def _versions(library: str) -> dict[str, str]:
+    versions = dict(xcit_mm=__version__, torch=torch.__version__, numpy=np.__version__, mmengine=mmengine.__version__)
+    versions["mmcv"] = mmcv.__version__
+    if library in ("mmdet", "mmseg"):
+        versions[library] = __import__(library).__version__
+    return versions
+
+
+def _digest_of_file(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return _digest(iter(lambda: file.read(2**20), b""))
+
+
+def _digest(pieces: Iterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _lines(inputs: list[Input]) -> Iterator[bytes]:
+    return (json.dumps(one).encode() + b"\n" for one in inputs)
+
+
+def start_run(out: Path, identity: dict[str, Any], inputs: list[Input], overwrite: bool = False) -> Run:
+    """A run in a folder, new or gone on with; no other process can start one there while it is held.
+
+    Args:
+        out: The folder.
+        identity: As of `describe`.
+        inputs: All of them.
+        overwrite: Whether to remove what another run, or this one, has left there.
+
+    Raises:
+        FileExistsError: If another run has left parts there, or something that is of no run is in the way.
+        BlockingIOError: If a run is at work there.
+        OSError: If the folder cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = _lock(out)
+    there = [out / name for name in _ALL if (out / name).exists()]
+    if there and not (out / RUN).exists():
+        raise FileExistsError(f"{there[0]} is not of an earlier run, which leaves {RUN}: give another --out")
+    if there and not overwrite:
+        difference = _difference(json.loads((out / RUN).read_text()), identity)
+        if difference and any((out / PARTS).glob("part-*")):
+            raise FileExistsError(
+                f"{out} holds the parts of another run: {difference}; give another --out, or --overwrite to start anew"
+            )
+        overwrite = difference is not None
+    if overwrite:
+        for path in there:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (out / PARTS).mkdir(exist_ok=True)
+    for leftover in (out / PARTS).glob(".[0-9a-f]*-part-*"):
+        leftover.unlink()
+    if overwrite or not there:
+        with whole_file(out / INPUTS) as target:
+            target.file.writelines(_lines(inputs))
+        with whole_file(out / RUN) as target:
+            target.file.write(json.dumps(identity, indent=2).encode())
+    run = Run(out, identity, inputs)
+    run.lock = lock
+    return run
+
+
+def open_run(out: Path) -> Run:
+    """The run in a folder that another process has started."""
+    with (out / INPUTS).open() as lines:
+        inputs = [Input(*json.loads(line)) for line in lines]
+    return Run(out, json.loads((out / RUN).read_text()), inputs)
+
+
+def _lock(out: Path) -> IO[bytes]:
+    """Keep other runs away as long as the file is open and this process lives; children do not inherit it."""
+    file = (out / ".lock").open("wb")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise BlockingIOError(f"a run is at work in {out}: wait for it, or give another --out") from None
+        print(f"{out} cannot be locked ({error.strerror}): start no second run there", file=sys.stderr)
+    return file
+
+
+def _difference(there: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """The first thing by which two runs differ, in words."""
+    tellers: dict[str, Callable[[Any, Any], str]] = dict(
+        config=_other_config,
+        checkpoint=lambda a, b: (
+            f"its checkpoint was {a['path']} ({a['sha256'][:8]}), is {b['path']} ({b['sha256'][:8]})"
+        ),
+        options=_other_value,
+        model=_other_value,
+        versions=_other_value,
+        inputs=lambda a, b: f"its inputs were {a['count']} at {a['given']}, are {b['count']} at {b['given']}",
+    )
+    decisive = dict(config="text", checkpoint="sha256", inputs="sha256")
+    for part, tell in tellers.items():
+        one, other = there.get(part, {}), json.loads(json.dumps(new[part]))
+        key = decisive.get(part)
+        if (one.get(key) != other[key]) if key else (one != other):
+            return tell(one, other)
+    return None
+
+
+def _other_value(there: dict[str, Any], new: dict[str, Any]) -> str:
+    name = next(name for name in {**there, **new} if there.get(name) != new.get(name))
+    return f"its {name} was {there.get(name)}, is {new.get(name)}"
+
+
+def _other_config(there: dict[str, Any], new: dict[str, Any]) -> str:
+    pairs = zip_longest(there["text"].splitlines(), new["text"].splitlines(), fillvalue="")
+    line, other = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"its config had '{line.strip()}', {new['path']} has '{other.strip()}'"
