@@ -6,12 +6,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from coco_results import results_of
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm.prediction import results
 from xcit_mm.prediction.predictor import Predictor
 
 KINDS = ("seg", "det")
@@ -68,7 +68,8 @@ def test_a_folder(kind, images, image, models, call, tmp_path):
     assert np.abs(drawn.astype(int) - image).mean() > 3
 
     content = json.loads((out / "images.json").read_text())
-    assert [one["id"] for one in content["images"]] == list(range(1, 9))
+    # empty.mp4 and empty.png have 2 and 3 for when they can be read: a second try moves no other's id.
+    assert [one["id"] for one in content["images"]] == [1, *range(4, 11)]
     assert all((one["height"], one["width"]) == image.shape[:2] for one in content["images"])
     names = [(one["file_name"], one.get("frame")) for one in content["images"]]
     assert sorted(names, key=str) == sorted(
@@ -93,28 +94,34 @@ def test_a_folder(kind, images, image, models, call, tmp_path):
 def test_what_cannot_begin_is_one_line(images, models, refusal, tmp_path):
     (config, seg), (_, det) = (models[kind] for kind in KINDS)
     plain, out = images / "plain.png", ("--out", tmp_path / "out")
-    (images / "note.txt").write_text("no image")
+    for name in ("note.txt", "note.md"):
+        (images / name).touch()
     (tmp_path / "taken" / "pictures").mkdir(parents=True)
     for arguments, message in [
         ((images / "none.jpg", config, seg), "no images or videos at"),
         ((f"{images}/*.txt", config, seg), "left out 1 neither image nor video"),
-        ((images / "note.txt", config, seg), "is neither an image nor a video"),
+        ((images / "note.md", config, seg), "is neither an image, a video nor a list"),
         ((plain, tmp_path / "none.py", seg), "no config at"),
-        ((plain, config, det), "the checkpoint does not fit the model"),
         ((plain, config, seg, "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
         ((plain, config, seg, "--tile", 0), "tiles of 0 pixels"),
         ((plain, config, seg, "--overlap", 64), "give the tile's side too"),
         ((plain, config, seg, "--device", "cuda:99"), "--device cuda:99 cannot be used"),
         ((plain, config, seg, "--device", "gpu"), "--device gpu cannot be used"),
         ((plain, config, seg, "--alpha", 2), "--alpha 2.0: must be from 0 to 1"),
-        ((plain, config, seg, "--ann-file", tmp_path / "none.json"), "only a detector's predictions have ids"),
+        ((plain, config, seg, "--root", images), "only for a list"),
+        ((images / "note.txt", config, seg), "note.txt is empty: write a path or URL on each line"),
+        ((plain, config, seg, "--batch-size", 0), "--batch-size 0: must be at least 1"),
+        ((plain, config, seg, "--overwrite", "--retry-failed"), "give one of them"),
+        ((plain, config, seg, "--ray", "auto", "--launcher", "pytorch"), "give one of them"),
+        ((plain, config, seg, "--launcher", "pytorch"), "start it by torchrun"),
     ]:
         assert message in refusal("infer", *arguments, *out)
         assert not (tmp_path / "out").exists()
-    message = refusal("infer", plain, config, seg, "--out", tmp_path / "taken")
-    assert "pictures is there already: give another --out, or --overwrite" in message
-    message = refusal("infer", plain, config, seg, "--out", tmp_path / "taken", "--overwrite")
-    assert "pictures is not of an earlier run" in message
+    for option in ((), ("--overwrite",)):
+        message = refusal("infer", plain, config, seg, "--out", tmp_path / "taken", *option)
+        assert "pictures is not of an earlier run" in message
+    assert "does not fit the model" in refusal("infer", plain, config, det, *out)
+    assert not list((tmp_path / "out" / "parts").iterdir())  # so that the right one is not refused as another run
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,7 +134,7 @@ def test_one_tile_that_holds_the_image_changes_nothing(kind, image, models):
         assert len(np.unique(whole.labels)) > 2
         assert np.array_equal(tiled.labels, whole.labels)
     else:
-        found = [results.coco_results(one.instances, 1, range(4)) for one in (whole, tiled)]
+        found = [results_of(one.instances, 1, range(4)) for one in (whole, tiled)]
         assert found[0] == found[1] != []
 
 
@@ -175,8 +182,9 @@ def test_a_second_run(images, image, models, call, tmp_path):
     assert [path.name for path in (out / "pictures").iterdir()] == ["cmyk.jpg"]
     code, _, errors = call("infer", f"{images}/o*/**/*.*", *model, "--out", out, "--overwrite", "--no-labels")
     assert code == 0
-    assert f"left out 3 below --out {out}" in errors
-    assert [str(path.relative_to(out)) for path in sorted(out.rglob("*.*"))] == [
-        "images.json", "labels/other/a.png", "pictures/other/a.jpg"
+    assert f"left out 7 below --out {out}" in errors
+    assert [str(path.relative_to(out)) for path in sorted(out.rglob("[!.]*.*"))] == [
+        "images.json", "inputs.jsonl", "labels/other/a.png", "parts/part-000000.jsonl.gz", "pictures/other/a.jpg",
+        "run.json",
     ]  # fmt: skip
     assert cv2.imread(str(out / "pictures" / "other" / "a.jpg")).shape == image.shape  # without a legend

@@ -1,13 +1,17 @@
 """What a path, folder or glob stands for, under which names, and frames of videos that say little of themselves."""
 
+import json
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import cv2
 import numpy as np
 import pytest
 
 from xcit_mm.prediction import inputs
-from xcit_mm.prediction.inputs import Video, find_inputs
+from xcit_mm.prediction.inputs import Video, find_inputs, read_categories, read_image
 
 
 def write(folder: Path, *names: str) -> None:
@@ -67,7 +71,7 @@ def test_what_is_left_out_is_said(tmp_path):
     found, notes = find_inputs(str(tmp_path), out=tmp_path / "out")
     assert [one.name for one in found] == ["a.png", "b.PNG"]
     assert len(notes) == 1
-    with pytest.raises(FileNotFoundError, match=r"left out 1 below --out .*give a file, a folder or a quoted glob"):
+    with pytest.raises(FileNotFoundError, match=r"left out 1 below --out .*give a file, a folder, a quoted glob"):
         find_inputs(str(tmp_path / "out" / "pictures"), out=tmp_path / "out")
 
 
@@ -76,6 +80,82 @@ def test_links_are_followed(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to(tmp_path / "there")
     assert [one.name for one in find_inputs(str(tmp_path / "in"))[0]] == ["link/a.png"]
+
+
+def test_a_list_of_paths_and_urls(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    far = "https://host.org/a/../photo.jpg", "http://host.org/photo?id=1", "http://host.org/photo?id=2"
+    lines = ["sub/x.png", "  sub/deep/x.png ", "", f"{tmp_path}/sub/x.png", *far, "sub/film.mp4"]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    found, notes = find_inputs("list.txt")
+    assert [one.path for one in found] == [
+        f"{tmp_path}/sub/x.png", f"{tmp_path}/sub/deep/x.png", *far, f"{tmp_path}/sub/film.mp4"
+    ]  # fmt: skip
+    assert [one.name for one in found[:3]] == ["x.png", "deep/x.png", "host.org/photo.jpg"]
+    assert found[3].key != found[4].key and all(one.key.startswith("host.org/photo-") for one in found[3:5])
+    assert [one.is_video for one in found] == [False] * 5 + [True]
+    assert notes == ["left out 1 that are listed twice"]
+    assert find_inputs("list.txt", root="/data")[0][0].path == "/data/sub/x.png"
+    (tmp_path / "list.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"list\.txt is no list of paths"):
+        find_inputs("list.txt")
+
+
+def coco(path: Path, images: object, categories: object = ()) -> Path:
+    path.write_text(json.dumps(dict(images=images, categories=categories)))
+    return path
+
+
+def test_a_coco_json(tmp_path):
+    names = ["b.png", "val/a.png", "/abs/c.png", "../../d.png", "https://host.org/e.png"]
+    images = [dict(id=100 - number, file_name=name) for number, name in enumerate(names)]
+    (tmp_path / "ann").mkdir()
+    given = coco(tmp_path / "ann" / "truth.json", images)
+    found, notes = find_inputs(str(given))
+    assert [one.image_id for one in found] == [100, 99, 98, 97, 96]
+    assert [one.name for one in found] == names
+    assert found[0].path == f"{tmp_path}/ann/b.png" and found[2].path == "/abs/c.png"
+    assert [one.key for one in found] == ["b", "val/a", "abs/c", "d", "host.org/e"]  # none leaves the results' folder
+    assert not notes
+    assert find_inputs(str(given), root=str(tmp_path))[0][1].path == f"{tmp_path}/val/a.png"
+
+
+def test_categories_are_by_name(tmp_path):
+    path = coco(tmp_path / "a.json", [], [dict(id=50, name="a"), dict(id=49, name="b")])
+    assert read_categories(path, ("b", "a")) == [49, 50]
+    with pytest.raises(ValueError, match=r"a\.json has no category cat of the config's classes, but a, b"):
+        read_categories(path, ("a", "cat"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "is not a COCO json with images"),
+        ("{", "is not a COCO json with images"),
+        ('{"images": []}', "lists no images"),
+        ('{"images": [{"id": 1}]}', "needs a file_name and an id: KeyError"),
+        ('{"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]}', "two images with the id 1"),
+        ('{"images": [{"id": 1, "file_name": "a"}, {"id": 2, "file_name": "a"}]}', "two images with the file_name a"),
+    ],
+)
+def test_a_json_that_lists_no_images(content, message, tmp_path):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        find_inputs(str(tmp_path / "a.json"))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_image_from_a_server(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((4, 6, 3), 7, np.uint8))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        ((one,), _) = find_inputs(f"{url}/a.png")
+        assert (read_image(one.path) == 7).all() and one.key == f"127.0.0.1:{server.server_port}/a"
+        with pytest.raises(OSError, match="404"):
+            read_image(f"{url}/none.png")
+        server.shutdown()
 
 
 @pytest.fixture(params=["mkv", "webm"])

@@ -1,5 +1,6 @@
 """Tiles against the whole image: weights, seams, masks, and models that see a tile at a time."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,11 @@ from mmseg.structures import SegDataSample
 from pycocotools.mask import decode, encode
 
 from xcit_mm.prediction.tiling import detect_in_tiles, encode_mask, segment_in_tiles, windows
+
+
+def each(predict: Callable) -> Callable:
+    """From a function of one crop, that of a batch."""
+    return lambda crops: list(map(predict, crops))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +51,8 @@ def blurred(image: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(90, 150), (150, 90), (64, 200), (30, 40)])
-@pytest.mark.parametrize(("tile", "overlap"), [(64, 16), (64, 40), (50, 0)])
-def test_segmentation_equals_the_blended_whole(shape, tile, overlap):
+@pytest.mark.parametrize(("tile", "overlap", "batch_size"), [(64, 16, 1), (64, 40, 4), (50, 0, 3)])
+def test_segmentation_equals_the_blended_whole(shape, tile, overlap, batch_size):
     """The strips that are carried along give what accumulating all logits would."""
     image = np.random.default_rng(0).random((*shape, 3), dtype=np.float32)
     blended = torch.zeros(3, *shape)
@@ -60,7 +66,12 @@ def test_segmentation_equals_the_blended_whole(shape, tile, overlap):
         sizes.append(crop.shape[:2])
         return SegDataSample(seg_logits=PixelData(data=blurred(crop)))
 
-    sample = segment_in_tiles(predict, image, tile, overlap)
+    batches = []
+    together = each(predict)
+    sample = segment_in_tiles(
+        lambda crops: batches.append(len(crops)) or together(crops), image, tile, overlap, batch_size=batch_size
+    )
+    assert max(batches) == min(batch_size, len(sizes)) and sum(batches) == len(sizes)
     top = blended.topk(2, dim=0).values
     clear = top[0] - top[1] > 1e-5
     assert clear.float().mean() > 0.99
@@ -74,7 +85,7 @@ def test_binary_segmentation_has_a_threshold():
     def predict(crop: np.ndarray) -> SegDataSample:
         return SegDataSample(seg_logits=PixelData(data=torch.from_numpy(crop[..., 0].copy())[None]))
 
-    sample = segment_in_tiles(predict, image, 32, 8, threshold=0.3)
+    sample = segment_in_tiles(each(predict), image, 32, 8, threshold=0.3)
     clear = np.abs(image[..., 0] - 0.3) > 1e-5
     assert np.array_equal(sample.pred_sem_seg.data[0].numpy()[clear], (image[..., 0] > 0.3)[clear])
 
@@ -125,7 +136,7 @@ def perfect_detector(labels: torch.Tensor, jitter: float):
 @pytest.mark.parametrize("shape", [(200, 330), (330, 200)])
 def test_each_object_is_found_once_and_whole(shape, jitter):
     image, boxes, labels = scene(60, shape, largest=25)
-    sample = detect_in_tiles(perfect_detector(labels, jitter), image, 96, 25)
+    sample = detect_in_tiles(each(perfect_detector(labels, jitter)), image, 96, 25)
     found = sample.pred_instances
     assert len(found) == 60
     assert (found.scores.diff() <= 0).all()
@@ -153,7 +164,7 @@ def test_tiles_that_disagree_about_an_object_on_the_seam_report_it_once(shift):
             pred_instances=InstanceData(bboxes=box, scores=torch.ones(1), labels=torch.zeros(1).long())
         )
 
-    found = detect_in_tiles(predict, np.zeros((96, 160, 3)), 96, 32).pred_instances
+    found = detect_in_tiles(each(predict), np.zeros((96, 160, 3)), 96, 32).pred_instances
     assert len(found) == 1
     assert abs(found.bboxes[0, 0] - 70) == 1
 
@@ -180,14 +191,14 @@ def test_the_whole_wins_over_the_part_that_an_edge_cuts_however_sure(surer):
         whole = box[2] - box[0] == box[3] - box[1] == 32
         return of_boxes([float(v) for v in box], score=0.9 if whole == (surer == "whole") else 0.5)
 
-    found = detect_in_tiles(predict, np.zeros((160, 160, 3)), 96, 32).pred_instances
+    found = detect_in_tiles(each(predict), np.zeros((160, 160, 3)), 96, 32).pred_instances
     assert found.bboxes.tolist() == [[68, 68, 100, 100]]
 
 
 def test_only_what_two_tiles_report_of_a_class_is_merged():
     overlapping = [(10.0, 10.0, 30.0, 30.0), (10.0, 10.0, 30.0, 26.0)]
     # In one tile: the model's own NMS let both pass.
-    found = detect_in_tiles(lambda crop: of_boxes(*overlapping), np.zeros((40, 40, 3)), 96, 32).pred_instances
+    found = detect_in_tiles(lambda crops: [of_boxes(*overlapping)], np.zeros((40, 40, 3)), 96, 32).pred_instances
     assert found.bboxes.tolist() == [list(box) for box in overlapping]
     # In two tiles, at the seam: of one class they are one, of two classes two.
     for labels, count in (((0, 0), 1), ((0, 1), 2)):
@@ -197,14 +208,14 @@ def test_only_what_two_tiles_report_of_a_class_is_merged():
             tile, label = next(tiles)
             return of_boxes((70 - tile.start, 10, 90 - tile.start, 30), label=label)
 
-        assert len(detect_in_tiles(predict, np.zeros((96, 160, 3)), 96, 32).pred_instances) == count
+        assert len(detect_in_tiles(each(predict), np.zeros((96, 160, 3)), 96, 32).pred_instances) == count
 
 
 @pytest.mark.parametrize("score, count", [(0.5, 1), (0.95, 2)])
 def test_a_part_at_a_tiles_edge_goes_with_the_whole(score, count):
     """A detector draws less than it could have seen: to 94 of 96 pixels, and with its middle in the tile's share."""
     tiles = iter([of_boxes((40, 10, 94, 60), score=score), of_boxes((30 - 64, 10, 200 - 64, 60), score=0.9)])
-    found = detect_in_tiles(lambda crop: next(tiles), np.zeros((96, 160, 3)), 96, 32).pred_instances
+    found = detect_in_tiles(each(lambda crop: next(tiles)), np.zeros((96, 160, 3)), 96, 32).pred_instances
     assert len(found) == count
     assert [30, 10, 200, 60] in found.bboxes.tolist()
     assert "ends" not in found
@@ -220,19 +231,19 @@ def test_masks_without_boxes():
         sample.pred_instances.bboxes.zero_()
         return sample
 
-    found = detect_in_tiles(predict, image, 96, 25).pred_instances
+    found = detect_in_tiles(each(predict), image, 96, 25).pred_instances
     assert sorted(found.bboxes.tolist()) == sorted(boxes.tolist())
 
 
 def test_nothing_found():
     image, _, labels = scene(1, (100, 100), largest=10)
-    found = detect_in_tiles(perfect_detector(labels, 0), np.zeros_like(image), 64, 16).pred_instances
+    found = detect_in_tiles(each(perfect_detector(labels, 0)), np.zeros_like(image), 64, 16).pred_instances
     assert len(found) == 0 and found.masks == []
 
 
 def test_a_model_without_instances_is_refused():
     with pytest.raises(ValueError, match="predict the whole image"):
-        detect_in_tiles(lambda image: DetDataSample(), np.zeros((10, 10, 3)), 8, 2)
+        detect_in_tiles(each(lambda image: DetDataSample()), np.zeros((10, 10, 3)), 8, 2)
 
 
 def test_masks_encode_as_in_pycocotools():

@@ -1,5 +1,6 @@
 """Parts of a run predicted: beside the model, processes prepare images, and threads draw and encode what it finds."""
 
+import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -140,17 +141,16 @@ class Engine:
                 in_order.put(number, [future.result()])
                 self.progress(1, 0)
 
-            for one, found in self._predicted(images):
-                if one.task.given.is_video:
-                    self._predict_video(one.task, writer, pool)
-                    in_order.put(one.task.number, [])
-                    self.progress(1, 0)
-                    continue
-                finishing.append((one.task.number, pool.submit(self._finish, one.task, one.size, found)))
-                while len(finishing) > _AHEAD:
-                    put_first()
-            while finishing:
-                put_first()
+            with _emptied(finishing, put_first):
+                for one, found in self._predicted(images):
+                    if one.task.given.is_video:
+                        self._predict_video(one.task, writer, pool)
+                        in_order.put(one.task.number, [])
+                        self.progress(1, 0)
+                        continue
+                    finishing.append((one.task.number, pool.submit(self._finish, one.task, one.size, found)))
+                    while len(finishing) > _AHEAD:
+                        put_first()
 
     def _predicted(self, images: Iterable[_Loaded]) -> Iterator[tuple[_Loaded, Prediction | str]]:
         """Images with what was found in them, or the reason why nothing was; those of one size go together."""
@@ -248,16 +248,15 @@ class Engine:
                 film.write(picture)
 
         try:
-            for frame, found in enumerate(self._predicted_frames(given)):
-                if isinstance(found, str):
-                    error = found
-                    break
-                finishing.append(pool.submit(finish, frame, found))
-                self.progress(0, frame + 1)
-                while len(finishing) > _AHEAD:
-                    write_first()
-            while finishing:
-                write_first()
+            with _emptied(finishing, write_first):
+                for frame, found in enumerate(self._predicted_frames(given)):
+                    if isinstance(found, str):
+                        error = found
+                        break
+                    finishing.append(pool.submit(finish, frame, found))
+                    self.progress(0, frame + 1)
+                    while len(finishing) > _AHEAD:
+                        write_first()
         finally:
             if film is not None:
                 film.release()
@@ -285,6 +284,20 @@ class Engine:
         if not film.isOpened():
             raise OSError(f"{path} cannot be written with {rate:g} frames a second")
         return film
+
+
+@contextlib.contextmanager
+def _emptied(queue: deque, take_first: Callable[[], None]) -> Iterator[None]:
+    """What is left in a queue is taken at the end, after Ctrl-C too: it was predicted."""
+    stopped = None
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        stopped = error
+    while queue:
+        take_first()
+    if stopped:
+        raise stopped
 
 
 class _InOrder:

@@ -104,9 +104,10 @@ def _searched(given: str, out: Path | None) -> Found:
     else:
         root, pattern = _split_glob(given)
         found = sorted(path for path in root.glob(pattern) if path.is_file()) if pattern else []
-    others = [path for path in found if path.suffix.lower() not in IMAGES + VIDEOS]
     results = [path for path in found if out is not None and path.resolve().is_relative_to(out.resolve())]
-    kept = sorted(set(found) - set(others) - set(results))
+    inputs = sorted(set(found) - set(results))
+    others = [path for path in inputs if path.suffix.lower() not in IMAGES + VIDEOS]
+    kept = [path for path in inputs if path.suffix.lower() in IMAGES + VIDEOS]
     notes = [
         f"left out {len(paths)} {reason}: {paths[0]}{', ...' * (len(paths) > 1)}"
         for paths, reason in ((others, "neither image nor video"), (results, f"below --out {out}"))
@@ -151,8 +152,7 @@ def _of_coco(path: Path, root: str) -> Found:
         if twice:
             raise ValueError(f"{path} has two images with the {kind} {twice[0]}: make them one")
     paths, names, ids = zip(*listed, strict=True)
-    # "/../a" is "/a": no result leaves its folder.
-    places = [posixpath.normpath(f"/{name}").lstrip("/") if "://" not in name else _url_name(name) for name in names]
+    places = [_inside(name) if "://" not in name else _url_name(name) for name in names]
     inputs = [
         one._replace(name=name, image_id=id_) for one, name, id_ in zip(_named(paths, places), names, ids, strict=True)
     ]
@@ -191,10 +191,15 @@ def _suffix(path: str) -> str:
     return os.path.splitext(urlsplit(path).path if path.startswith(_REMOTE) else path)[1].lower()
 
 
+def _inside(path: str) -> str:
+    """A path that stays in the folder it is joined to: "/../a" is "a"."""
+    return posixpath.normpath("/" + path.lstrip("/")).lstrip("/")
+
+
 def _url_name(url: str) -> str:
     """host/path of a URL; what does not fit into a file's name, or would be lost, stands as a hash."""
     parts = urlsplit(url)
-    name = parts.netloc + posixpath.normpath(f"/{parts.path}")
+    name = f"{parts.netloc}/{_inside(parts.path)}"
     if not parts.query and len(name) < 200:
         return name
     stem, suffix = os.path.splitext(name)

@@ -68,8 +68,9 @@ class _Counted:
     def rows(self, brief: bool = False) -> Iterator[Row]:
         last = -1
         for part in range(len(self._run.parts)):
+            is_cut = self._run.inputs[self._run.parts[part].start].is_video and not self._run.path(part).exists()
             for row in self._run.rows(part, brief):
-                self._seen += row.number != last
+                self._seen += row.number != last and not is_cut  # of a video, Ctrl-C keeps the first frames
                 last = row.number
                 if row.error is not None:
                     self._failed += 1

@@ -90,6 +90,8 @@ class _JsonLines:
         return _JsonWriter(file)
 
     def read(self, path: Path, brief: bool) -> Iterator[Row]:
+        if not path.stat().st_size:
+            raise EOFError("it is empty")
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
                 yield Row(**json.loads(line))
@@ -224,6 +226,10 @@ def part_file(path: Path, part_format: PartFormat) -> Iterator[Writer]:
             yield writer
         except KeyboardInterrupt as error:
             stopped, target.path = error, interrupted(path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # of a full disk, told already
+                writer.close()
+            raise
         writer.close()
     if stopped:
         raise stopped
