@@ -32,6 +32,7 @@ BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_met
 EXTRAS = dict(
     runs=("mm",),
     prediction=("mm",),
+    detection=("mm",),
     tta=("mm",),
     deployment=("mm", "export"),
     tools=("mm", "classification", "bench", "dev"),

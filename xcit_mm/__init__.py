@@ -46,3 +46,11 @@ def _mask_tta_model(**kwargs: Any) -> Any:
     from .prediction.tta import MaskTTAModel
 
     return MaskTTAModel(**kwargs)
+
+
+@MODELS.register_module(name="UnpaddedRPNHead")
+def _unpadded_rpn_head(**kwargs: Any) -> Any:
+    """Build an `UnpaddedRPNHead`, whose class derives from one of mmdet too."""
+    from .detection import UnpaddedRPNHead
+
+    return UnpaddedRPNHead(**kwargs)

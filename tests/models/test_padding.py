@@ -174,6 +174,21 @@ def test_autocast(dtype):
         check(model(pad(items)), [model(item[None]) for item in items], 0.1)
 
 
+def test_compiled():
+    """The graph breaks where sizes are told, which are data; a batch of other sizes compiles again."""
+    torch._dynamo.reset()  # models of other tests do not count towards the limit of recompilations
+    model = build({**twin("n12"), "depth": 1}, out_indices=(0,)).double().train()
+    compiled = torch.compile(model, backend="aot_eager")
+    for sizes in ([(64, 96), (61, 75)], [(40, 50), (33, 96)]):
+        batch = pad(images(sizes))
+        results = []
+        for run in (compiled, model):
+            maps = run(batch)
+            gradients = torch.autograd.grad(sum(m.square().mean() for m in maps), tuple(model.parameters()))
+            results.append((*maps, *gradients))
+        torch.testing.assert_close(*results)
+
+
 @pytest.mark.slow
 def test_s12_at_full_size_in_float32():
     model = build("s12").eval()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.model import BaseModel, MMDistributedDataParallel
+from mmengine.model import BaseModel, MMDistributedDataParallel, stack_batch
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
@@ -19,7 +19,7 @@ from paths import CONFIGS, ROOT
 from processes import in_two_processes
 from torch import Tensor, nn
 
-from xcit_mm import NonFiniteHook
+from xcit_mm import NonFiniteHook, XCiT
 
 TASKS = {
     "mask_rcnn": "_base_/mask-rcnn_xcit_fpn_amp-ms-crop-3x_coco.py",
@@ -128,6 +128,41 @@ class SumOverProcesses(torch.autograd.Function):
         return SumOverProcesses.forward(ctx, gradient)
 
 
+class SumNorm(nn.BatchNorm2d):
+    """SyncBN for training on CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        sums = [x.sum(dim=(0, 2, 3)), x.square().sum(dim=(0, 2, 3)), x.new_tensor([x[:, 0].numel()])]
+        total, squares, count = SumOverProcesses.apply(torch.cat(sums)).split([self.num_features] * 2 + [1])
+        mean = total / count
+        scale = self.weight * (squares / count - mean.square() + self.eps).rsqrt()
+        return (x - mean[:, None, None]) * scale[:, None, None] + self.bias[:, None, None]
+
+
+UNPADDED = (
+    (((96, 128), (61, 75)), ((128, 33), (64, 96))),  # of the images of each process
+    (((96, 128), (61, 75)), ((64, 96), (64, 96))),  # a process without padding goes another way
+)
+
+
+def ignore_padding(rank: int, task: str) -> None:
+    """Batches of two images, padded in each process to a size of its own, act as one batch of the four."""
+    torch.manual_seed(0)
+    options = dict(arch=dict(embed_dim=32, depth=6, num_heads=4, eta=1.0), ignore_padding=True)
+    single = XCiT(norm_cfg=dict(type="BN"), **options).double().train()
+    model = XCiT(norm_cfg=dict(type=SumNorm), **options).double().train()
+    model.load_state_dict(single.state_dict())
+    model = MMDistributedDataParallel(model, find_unused_parameters=False, broadcast_buffers=False)
+    for sizes in UNPADDED:
+        images = [[torch.randn(3, *size, dtype=torch.float64) for size in pair] for pair in sizes]
+        for net, batch in ((single, images[0] + images[1]), (model, images[rank])):
+            net.zero_grad()
+            sum(m.square().sum() for m in net(stack_batch(batch))).backward()
+        largest = max(p.grad.abs().max() for p in single.parameters())
+        for (name, one), (_, two) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
+            assert (2 * two.grad - one.grad).abs().max() <= 1e-12 * largest, name
+
+
 class Talkative(BaseModel):
     """Modules before and after a communication, and a loss that a batch can spoil in one process alone."""
 
@@ -213,6 +248,10 @@ def run_process(rank: int, check: str, task: str, store: str) -> None:
 )
 def test_two_processes(task, check, tmp_path):
     in_two_processes(run_process, check, task, str(tmp_path / "store"))
+
+
+def test_two_processes_ignore_padding(tmp_path):
+    in_two_processes(run_process, "ignore_padding", "backbone", str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("check", ["name_together", "skip_together"])
