@@ -60,6 +60,8 @@ setup(
     packages=find_packages(include=["xcit_mm", "xcit_mm.*"]),
     python_requires=">=3.10",
     install_requires=requirements("runtime"),
-    extras_require={name: requirements(name) for name in ("mm", "classification", "export", "bench", "dev")},
+    extras_require={
+        name: requirements(name) for name in ("mm", "classification", "export", "parquet", "ray", "bench", "dev")
+    },
     cmdclass={"build_py": BuildWithMim},
 )

@@ -31,11 +31,11 @@ BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_met
 # What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py.
 EXTRAS = dict(
     runs=("mm",),
-    prediction=("mm",),
+    prediction=("mm", "parquet", "ray"),
     detection=("mm",),
     tta=("mm",),
     deployment=("mm", "export"),
-    tools=("mm", "classification", "bench", "dev"),
+    tools=("mm", "parquet", "classification", "bench", "dev"),
 )
 USE = """
 import xcit_mm

@@ -1,0 +1,87 @@
+"""Several processes share a run: torchrun's ranks, and actors of a Ray cluster of two machines."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from test_engine import photos, results  # noqa: F401
+
+INFER = str(ROOT / "tools" / "infer.py")
+
+
+def run(*command: object, timeout: float = 300) -> subprocess.CompletedProcess:
+    # One thread each: how many there are moves what is found by rounding.
+    env = dict(os.environ, OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout, env=env)
+
+
+def test_two_ranks(models, photos, tmp_path):  # noqa: F811
+    arguments = [photos, *models["seg"], "--part-size", 2]
+    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29571]
+    arguments += ["--out", tmp_path / "shared", "--launcher", "pytorch"]
+    ended = run(*torchrun, INFER, *arguments)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert f"12 of 12 files done: {tmp_path}/shared" in ended.stdout
+    assert results(tmp_path / "shared") == results(tmp_path / "alone")
+    assert all(f"rank {rank}: " in ended.stderr for rank in (0, 1))
+    again = run(*torchrun, INFER, *arguments)  # nothing is left to do
+    assert again.returncode == 0 and "going on: 6 of 6 parts are done" in again.stderr
+
+
+def test_ray_is_asked_for_by_name(models, photos, refusal, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "ray", None)
+    message = refusal("infer", photos, *models["seg"], "--out", tmp_path, "--ray", "local")
+    assert "--ray needs Ray: pip install xcit_mm[ray]" in message
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two nodes, which this machine holds both."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    os.environ |= dict(RAY_AUTH_MODE="disabled", RAY_worker_niceness="0", PYTHONPATH=str(ROOT))
+    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1))
+    nodes.add_node(num_cpus=1)
+    yield nodes.address
+    nodes.shutdown()
+
+
+def actors() -> list[int]:
+    """Processes of Ray that are predicting."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"ray::_Actor"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_of_which_a_worker_dies(cluster, models, photos, tmp_path):  # noqa: F811
+    arguments = [photos, *models["det"], "--part-size", 1, "--workers", 0]
+    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
+    out = tmp_path / "shared"
+    log = (tmp_path / "log").open("w")
+    command = [sys.executable, INFER, *arguments, "--out", out, "--ray", cluster]
+    with subprocess.Popen(list(map(str, command)), stdout=log, stderr=log) as process:
+        deadline = time.time() + 300
+        while len(list(out.glob("parts/part-*"))) < 2:
+            assert time.time() < deadline and process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        working = actors()
+        assert len(working) == 2  # one a node
+        os.kill(working[0], signal.SIGKILL)
+        assert process.wait(300) == 0
+    printed = (tmp_path / "log").read_text()
+    assert "an actor died" in printed and f"12 of 12 files done: {out}" in printed
+    assert results(out) == results(tmp_path / "alone")
