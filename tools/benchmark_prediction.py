@@ -1,0 +1,200 @@
+"""Measure tools/infer.py: images a second beside a plain loop and mmdet's own inferencer, or memory over many images.
+
+    python tools/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
+    python tools/benchmark_prediction.py memory DIR [--images 100000]
+
+speed writes no pictures, counts from when the model is loaded, and takes turns. memory makes small images and a small
+untrained detector in DIR, predicts them in two processes, has pycocotools evaluate the result against a made ground
+truth, and draws the memory of every process over time to DIR/memory.png.
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from demo import save_untrained
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = f"""
+_base_ = "{ROOT}/configs/retinanet/retinanet_xcit-s12-p16_fpn_1x_coco.py"
+model = dict(
+    backbone=dict(
+        _delete_=True, type="mmengine.XCiT", arch=dict(embed_dim=16, depth=6, num_heads=2, eta=1.0), patch_size=16,
+        strides=(8, 16, 32), out_indices=(1, 3, 5)),
+    neck=dict(in_channels=[16] * 3, out_channels=16),
+    bbox_head=dict(num_classes=2, in_channels=16, feat_channels=16, stacked_convs=1),
+    test_cfg=dict(score_thr=0.0, nms_pre=50, max_per_img=5))
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(32, 32), keep_ratio=True),
+    dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor"))]
+test_dataloader = dict(dataset=dict(metainfo=dict(classes=("a", "b")), pipeline=test_pipeline))
+"""
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    speed = kinds.add_parser("speed")
+    for name in ("config", "checkpoint", "images"):
+        speed.add_argument(name)
+    speed.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
+    speed.add_argument("--repeats", type=int, default=3)
+    memory = kinds.add_parser("memory")
+    memory.add_argument("out", type=Path)
+    memory.add_argument("--images", type=int, default=100_000)
+    return parser.parse_args()
+
+
+def plain_loop(predict: Callable, paths: list[str]) -> None:
+    """One image after the other in one process, all results in memory."""
+    from xcit_mm.prediction.inputs import read_image
+    from xcit_mm.prediction.results import run_length_codes
+
+    kept = []
+    for path in paths:
+        found = predict.predict(read_image(path))
+        kept.append(found.labels if found.instances is None else run_length_codes(found.instances))
+
+
+def measure_speed(args: argparse.Namespace) -> None:
+    """Print a table of images a second, the median of the repeats, and their ratio to the plain loop's."""
+    from mmengine.config import Config
+
+    from xcit_mm.prediction.engine import Engine
+    from xcit_mm.prediction.inputs import find_inputs
+    from xcit_mm.prediction.predictor import Predictor
+    from xcit_mm.prediction.run import describe, start_run
+
+    inputs, _ = find_inputs(args.images)
+    paths = [one.path for one in inputs]
+    options = dict(format="coco", part_size=256, tile=None, overlap=None, dtype="float32", pictures=False)
+    options |= dict(score_thr=0.3, alpha=0.5, labels=True, color_by="class")
+    identity = describe(Config.fromfile(args.config), args.checkpoint, args.images, inputs, options)
+    predict = Predictor(args.config, args.checkpoint)
+
+    def engine(batch_size: int) -> None:
+        predict.batch_size = batch_size
+        with tempfile.TemporaryDirectory() as out:
+            run = start_run(Path(out), identity, inputs)
+            Engine(run, predict, 2, False, lambda *_: None).work(run.missing())
+
+    ways: dict[str, Callable[[], None]] = {"plain loop": lambda: plain_loop(predict, paths)}
+    for size in args.batch_sizes:
+        ways[f"tools/infer.py, batches of {size}"] = lambda size=size: engine(size)
+        if predict.is_detector:  # mmseg's writes what it finds into pictures only
+            quiet = dict(no_save_vis=True, no_save_pred=True, batch_size=size)
+            ways[f"DetInferencer, batches of {size}"] = lambda quiet=quiet: predict.inferencer(paths, **quiet)
+    predict.inferencer.show_progress = False
+    seconds = defaultdict(list)
+    for _ in range(args.repeats):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+    plain = statistics.median(seconds["plain loop"])
+    print(f"\n| {Path(args.config).stem}, {len(paths)} images | images/s | ratio |\n|---|---|---|")
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        print(f"| {name} | {len(paths) / median:.2f} | {plain / median:.2f} |")
+
+
+def processes_below(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for child in map(int, children) for one in (child, *processes_below(child))]
+
+
+def private_megabytes(pid: int) -> float | None:
+    """Memory that a process has for itself; what workers share with their parent counts as the parent's."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def write_inputs(out: Path, count: int) -> None:
+    """Small images, in folders of a thousand, of a few kinds; a COCO json with a box in each; the model."""
+    rng = np.random.default_rng(0)
+    encoded = [cv2.imencode(".jpg", rng.integers(0, 256, (32, 32, 3)).astype(np.uint8))[1].tobytes() for _ in range(50)]
+    images, boxes = [], []
+    for number in range(count):
+        path = out / "images" / f"{number // 1000:03}" / f"{number:06}.jpg"
+        if number % 1000 == 0:
+            path.parent.mkdir(parents=True)
+        path.write_bytes(encoded[number % len(encoded)])
+        images.append(dict(id=number + 1, file_name=str(path.relative_to(out / "images")), height=32, width=32))
+        boxes.append(dict(id=number + 1, image_id=number + 1, category_id=1, bbox=[4, 4, 16, 16], area=256, iscrowd=0))
+    content = dict(images=images, annotations=boxes, categories=[dict(id=1, name="a"), dict(id=2, name="b")])
+    (out / "truth.json").write_text(json.dumps(content))
+    (out / "config.py").write_text(SMALL)
+    save_untrained(out / "config.py", out / "model.pth")
+
+
+def measure_memory(args: argparse.Namespace) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    logging.disable(logging.INFO)
+    shutil.rmtree(args.out, ignore_errors=True)
+    write_inputs(args.out, args.images)
+    results = args.out / "results"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", ROOT / "tools" / "infer.py"]
+    inputs = [args.out / "truth.json", args.out / "config.py", args.out / "model.pth", "--root", args.out / "images"]
+    options = ["--out", results, "--launcher", "pytorch", "--no-pictures", "--batch-size", "32", "--workers", "1"]
+    start, curves = time.time(), defaultdict(list)
+    with subprocess.Popen([*map(str, torchrun + inputs + options)], env=dict(os.environ, OMP_NUM_THREADS="1")) as run:
+        while run.poll() is None:
+            for pid in processes_below(run.pid):
+                used = private_megabytes(pid)
+                if used is not None:
+                    curves[pid].append((time.time() - start, used))
+            time.sleep(2)
+    minutes = (time.time() - start) / 60
+    figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for curve in sorted(curves.values(), key=lambda curve: -curve[-1][1]):
+        if len(curve) > 5:
+            axis.plot(*zip(*curve, strict=True), lw=1)
+    axis.set(xlabel="seconds", ylabel="private memory in MB", ylim=(0, None))
+    axis.set_title(f"{args.images:,} images: every process of tools/infer.py with two ranks", fontsize=9)
+    axis.grid(alpha=0.3)
+    figure.savefig(args.out / "memory.png", dpi=100)
+    for pid, curve in curves.items():
+        if len(curve) > 5:
+            quarter, last = curve[len(curve) // 4][1], curve[-2][1]
+            print(f"process {pid}: {quarter:.0f} MB after a quarter of its time, {last:.0f} MB at the end")
+    truth = COCO(str(args.out / "truth.json"))
+    found = truth.loadRes(str(results / "predictions.json"))
+    evaluation = COCOeval(truth, found, "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    print(f"{len(found.anns)} boxes in {len(found.imgToAnns)} images, {minutes:.1f} minutes")
+
+
+def main() -> None:
+    args = parse_args()
+    measure_speed(args) if args.kind == "speed" else measure_memory(args)
+
+
+if __name__ == "__main__":
+    main()
