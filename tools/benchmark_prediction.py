@@ -119,13 +119,13 @@ def processes_below(pid: int) -> list[int]:
     return [one for child in map(int, children) for one in (child, *processes_below(child))]
 
 
-def private_megabytes(pid: int) -> float | None:
-    """Memory that a process has for itself; what workers share with their parent counts as the parent's."""
+def resident_megabytes(pid: int) -> float | None:
+    """Memory of a process, with what it shares with its parent."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return None
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), None)
 
 
 def write_inputs(out: Path, count: int) -> None:
@@ -165,7 +165,7 @@ def measure_memory(args: argparse.Namespace) -> None:
     with subprocess.Popen([*map(str, torchrun + inputs + options)], env=dict(os.environ, OMP_NUM_THREADS="1")) as run:
         while run.poll() is None:
             for pid in processes_below(run.pid):
-                used = private_megabytes(pid)
+                used = resident_megabytes(pid)
                 if used is not None:
                     curves[pid].append((time.time() - start, used))
             time.sleep(2)
@@ -174,7 +174,7 @@ def measure_memory(args: argparse.Namespace) -> None:
     for curve in sorted(curves.values(), key=lambda curve: -curve[-1][1]):
         if len(curve) > 5:
             axis.plot(*zip(*curve, strict=True), lw=1)
-    axis.set(xlabel="seconds", ylabel="private memory in MB", ylim=(0, None))
+    axis.set(xlabel="seconds", ylabel="resident memory in MB", ylim=(0, None))
     axis.set_title(f"{args.images:,} images: every process of tools/infer.py with two ranks", fontsize=9)
     axis.grid(alpha=0.3)
     figure.savefig(args.out / "memory.png", dpi=100)

@@ -11,7 +11,7 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from pycocotools.mask import decode, encode
 
-from xcit_mm.prediction.tiling import detect_in_tiles, encode_mask, segment_in_tiles, windows
+from xcit_mm.prediction.tiling import detect_in_tiles, encode_mask, segment_in_tiles, segmented_strips, windows
 
 
 def each(predict: Callable) -> Callable:
@@ -71,12 +71,54 @@ def test_segmentation_equals_the_blended_whole(shape, tile, overlap, batch_size)
     sample = segment_in_tiles(
         lambda crops: batches.append(len(crops)) or together(crops), image, tile, overlap, batch_size=batch_size
     )
-    assert max(batches) == min(batch_size, len(sizes)) and sum(batches) == len(sizes)
+    assert 1 <= max(batches) <= batch_size and sum(batches) == len(sizes)
     top = blended.topk(2, dim=0).values
     clear = top[0] - top[1] > 1e-5
     assert clear.float().mean() > 0.99
     assert torch.equal(sample.pred_sem_seg.data[0][clear], blended.argmax(dim=0)[clear].int())
     assert set(sizes) == {(min(tile, shape[0]), min(tile, shape[1]))}
+
+
+@pytest.mark.parametrize("shape", [(200, 90), (90, 200)])
+@pytest.mark.parametrize(("tile", "overlap"), [(64, 16), (64, 48)])
+def test_strips_are_what_they_are_among_all(shape, tile, overlap):
+    """Also where so much overlaps that three tiles meet."""
+    image = np.random.default_rng(0).random((*shape, 3), dtype=np.float32)
+
+    def strips(first: int) -> list[tuple[int, torch.Tensor]]:
+        def read(rows: slice, columns: slice) -> np.ndarray:
+            return image[rows, columns]
+
+        predict = each(lambda crop: SegDataSample(seg_logits=PixelData(data=blurred(crop))))
+        return list(segmented_strips(predict, read, shape, tile, overlap, first=first))
+
+    whole = strips(0)
+    assert sum(len(labels) for _, labels in whole) == 200
+    for first in range(1, len(whole)):
+        for (start, labels), (expected_start, expected) in zip(strips(first), whole[first:], strict=True):
+            assert start == expected_start and torch.equal(labels, expected)
+
+
+def test_tiles_with_nothing_in_them_are_not_predicted():
+    """What they lack is not missed elsewhere: the rest is as if they had been predicted."""
+    image = np.random.default_rng(0).random((200, 160, 3), dtype=np.float32)
+    image[:110, 60:] = np.nan
+    seen = []
+
+    def read(rows: slice, columns: slice) -> np.ndarray | None:
+        crop = np.nan_to_num(image[rows, columns])
+        return crop if np.isfinite(image[rows, columns]).any() else None
+
+    def predict(crop: np.ndarray) -> SegDataSample:
+        seen.append(crop)
+        return SegDataSample(seg_logits=PixelData(data=blurred(crop)))
+
+    skipped = torch.cat([labels for _, labels in segmented_strips(each(predict), read, (200, 160), 64, 16)])
+    count = len(seen)
+    whole = segment_in_tiles(each(predict), np.nan_to_num(image), 64, 16).pred_sem_seg.data[0]
+    assert len(seen) - count > count
+    valid = torch.from_numpy(np.isfinite(image[..., 0]))
+    assert torch.equal(skipped[valid], whole[valid])
 
 
 def test_binary_segmentation_has_a_threshold():

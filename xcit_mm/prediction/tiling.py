@@ -9,10 +9,24 @@ import torch
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import Tensor
 
-__all__ = ["Window", "check_tile", "detect_in_tiles", "encode_mask", "segment_in_tiles", "windows"]
+__all__ = [
+    "Read",
+    "Window",
+    "check_tile",
+    "detect_in_tiles",
+    "detected_in",
+    "encode_mask",
+    "merge_tiles",
+    "segment_in_tiles",
+    "segmented_strips",
+    "windows",
+]
 
 Predict = Callable[[list[np.ndarray]], list[BaseDataElement]]
 """From images of one size, as many as a batch holds at most, to a sample each."""
+
+Read = Callable[[slice, slice], np.ndarray | None]
+"""From rows and columns to the image there (h, w, C), or None where there is nothing to predict."""
 
 # Of the overlap: how far beyond its share a tile looks, since neighbours may disagree on where an object's middle is.
 _MARGIN = 1 / 8
@@ -91,10 +105,7 @@ def segment_in_tiles(
     threshold: float | None = None,
     batch_size: int = 1,
 ) -> BaseDataElement:
-    """A segmentor's segmentation map, from logits blended where tiles overlap.
-
-    Of the logits only those of the tiles of a batch are held, and of one strip as wide as the overlap along the
-    shorter side of the image.
+    """A segmentor's segmentation map, from logits blended where tiles overlap; see `segmented_strips`.
 
     Args:
         predict: From images to SegDataSamples with `seg_logits`.
@@ -107,49 +118,96 @@ def segment_in_tiles(
     Returns:
         A SegDataSample with `pred_sem_seg` (1, H, W), without `seg_logits`.
     """
-    height, width = image.shape[:2]
-    upright = height >= width
-    labels = torch.zeros(1, height, width, dtype=torch.int32)
+    from mmseg.structures import SegDataSample
+
+    shape = image.shape[:2]
+    strips = segmented_strips(predict, _reader(image), shape, tile, overlap, threshold, batch_size)
+    labels = torch.cat([strip for _, strip in strips])
+    sample = SegDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
+    sample.pred_sem_seg = PixelData(data=(labels if shape[0] >= shape[1] else labels.T)[None])
+    return sample
+
+
+def segmented_strips(
+    predict: Predict,
+    read: Read,
+    shape: tuple[int, int],
+    tile: int,
+    overlap: int,
+    threshold: float | None = None,
+    batch_size: int = 1,
+    first: int = 0,
+) -> Iterator[tuple[int, Tensor]]:
+    """A segmentor's classes in strips across the longer side, from logits blended where tiles overlap.
+
+    Of the logits only those of the tiles of a batch are held, and of one strip as wide as the overlap along the
+    shorter side.
+
+    Args:
+        predict: From images to SegDataSamples with `seg_logits`.
+        read: Gives the tiles.
+        shape: Height and width of the whole.
+        tile: Side of a tile, in pixels.
+        overlap: Least overlap of neighbours, in pixels.
+        threshold: Of a segmentor of one channel, the probability from which a pixel is of class 1.
+        batch_size: Tiles to predict at a time.
+        first: The strip to begin with. What reaches into it from those before is predicted for that alone, so that
+            it is what it is among all.
+
+    Yields:
+        Where the strip begins along the longer side, and its classes (n, shorter side), int32; 0 where there is
+        nothing to predict.
+    """
+    upright = shape[0] >= shape[1]
+    longs, shorts = windows(max(shape), tile, overlap), windows(min(shape), tile, overlap)
+    next_longs, next_shorts = _next_starts(longs), _next_starts(shorts)
+    begin = next(number for number, one in enumerate(longs) if one.stop > longs[first].start)
     # Tiles go along the shorter axis first. `across` holds what the rows before leave to the next one,
     # `ahead` what the tile before leaves to the next one; (C, long, short) both.
     across: dict[int, Tensor] = {}
-    longs, shorts = windows(max(height, width), tile, overlap), windows(min(height, width), tile, overlap)
-    order = [(long, short) if upright else (short, long) for long, short in product(longs, shorts)]
-    samples = _predicted(predict, image, order, batch_size)
-    for long, next_long in zip(longs, _next_starts(longs), strict=True):
+    for number in range(begin, len(longs)):
+        long, next_long = longs[number], next_longs[number]
         ahead = None
         below: dict[int, Tensor] = {}
-        for short, next_short in zip(shorts, _next_starts(shorts), strict=True):
-            rows, columns, sample = next(samples)
+        labels = torch.zeros(next_long - long.start, min(shape), dtype=torch.int32)
+        order = [(long, short) if upright else (short, long) for short in shorts]
+        samples = _predicted(predict, read, order, batch_size)
+        for short, next_short, (rows, columns, sample) in zip(shorts, next_shorts, samples, strict=True):
+            before = ahead, across.pop(short.start, None)
+            if sample is None:  # what others leave lies within it, where there is nothing
+                ahead = None
+                continue
             logits = sample.seg_logits.data
             logits *= rows.weight.to(logits)[:, None] * columns.weight.to(logits)
             logits = logits if upright else logits.transpose(1, 2)
-            for strip in (ahead, across.pop(short.start, None)):
+            for strip in before:
                 if strip is not None:
                     logits[:, : strip.shape[1], : strip.shape[2]] += strip
             done_long, done_short = next_long - long.start, next_short - short.start
             ahead = logits[:, :, done_short:].clone() if next_short < short.stop else None
             below[short.start] = logits[:, done_long:, :done_short].clone()
             done = logits[:, :done_long, :done_short]
-            target = labels[0] if upright else labels[0].T
-            target[long.start : next_long, short.start : next_short] = (
-                done.argmax(dim=0) if len(done) > 1 else done[0] > threshold
-            )
+            labels[:, short.start : next_short] = done.argmax(dim=0) if len(done) > 1 else done[0] > threshold
         across = below
-    sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
-    sample.pred_sem_seg = PixelData(data=labels)
-    return sample
+        if number >= first:
+            yield long.start, labels
+
+
+def _reader(image: np.ndarray) -> Read:
+    return lambda rows, columns: image[rows, columns]
 
 
 def _predicted(
-    predict: Predict, image: np.ndarray, tiles: list[tuple[Window, Window]], batch_size: int
-) -> Iterator[tuple[Window, Window, BaseDataElement]]:
-    """Tiles (rows, columns) of an image with their predictions, in their order."""
+    predict: Predict, read: Read, tiles: list[tuple[Window, Window]], batch_size: int
+) -> Iterator[tuple[Window, Window, BaseDataElement | None]]:
+    """Tiles (rows, columns) with their predictions, in their order; None where there is nothing to predict."""
     for first in range(0, len(tiles), batch_size):
         batch = tiles[first : first + batch_size]
-        crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch]
-        for (rows, columns), sample in zip(batch, predict(crops), strict=True):
-            yield rows, columns, sample
+        crops = [read(slice(rows.start, rows.stop), slice(columns.start, columns.stop)) for rows, columns in batch]
+        there = [crop for crop in crops if crop is not None]
+        samples = iter(predict(there) if there else [])
+        for (rows, columns), crop in zip(batch, crops, strict=True):
+            yield rows, columns, None if crop is None else next(samples)
 
 
 def _next_starts(tiles: list[Window]) -> list[int]:
@@ -180,16 +238,30 @@ def detect_in_tiles(
     Raises:
         ValueError: If the model predicts no instances.
     """
-    height, width = image.shape[:2]
-    found = []
-    tiles = list(product(windows(height, tile, overlap), windows(width, tile, overlap)))
-    for rows, columns, sample in _predicted(predict, image, tiles, batch_size):
+    from mmdet.structures import DetDataSample
+
+    shape = image.shape[:2]
+    tiles = list(product(windows(shape[0], tile, overlap), windows(shape[1], tile, overlap)))
+    found = list(detected_in(tiles, predict, _reader(image), shape, batch_size))
+    sample = DetDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
+    sample.pred_instances = merge_tiles(found)
+    return sample
+
+
+def detected_in(
+    tiles: list[tuple[Window, Window]], predict: Predict, read: Read, shape: tuple[int, int], batch_size: int
+) -> Iterator[InstanceData]:
+    """What a detector reports in tiles (rows, columns) of an image of `shape`, in its pixels, to be merged.
+
+    Raises:
+        ValueError: If the model predicts no instances.
+    """
+    for rows, columns, sample in _predicted(predict, read, tiles, batch_size):
+        if sample is None:
+            continue
         if "pred_instances" not in sample:
             raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
-        found.append(_owned(sample.pred_instances.cpu(), rows, columns, (height, width)))
-    sample = type(sample)(metainfo=dict(ori_shape=(height, width), img_shape=(height, width)))
-    sample.pred_instances = _merge(found)
-    return sample
+        yield _owned(sample.pred_instances.cpu(), rows, columns, shape)
 
 
 def _owned(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
@@ -222,7 +294,7 @@ def _ends_at_edge(low: Tensor, high: Tensor, tile: Window) -> Tensor:
     return at_start | (high >= tile.stop - tile.margin) & (tile.own[1] < torch.inf)
 
 
-def _merge(found: list[InstanceData]) -> InstanceData:
+def merge_tiles(found: list[InstanceData]) -> InstanceData:
     """The instances of all tiles, best first, less those that overlap a better one of their class in another tile.
 
     What overlaps within a tile stays: the model's own test_cfg has decided on it.
