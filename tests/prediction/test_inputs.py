@@ -184,3 +184,47 @@ def test_frames_of_a_video_without_a_duration(film, monkeypatch):
     assert video.rate == 5
     assert np.allclose(means, 20 * np.arange(12), atol=4)
     assert len(opened) == 1
+
+
+def test_inputs_of_one_name_have_results_of_their_own(tmp_path):
+    (tmp_path / "list.txt").write_text("http://host.org/a.png\nhttps://host.org/a.png\nhttp://host.org/b.png\n")
+    first, second, third = (one.key for one in find_inputs(str(tmp_path / "list.txt"))[0])
+    assert first != second and all(key.startswith("host.org/a-") for key in (first, second))
+    assert third == "host.org/b"
+    given = coco(tmp_path / "a.json", [dict(id=1, file_name="a.png"), dict(id=2, file_name="../a.png")])
+    first, second = (one.key for one in find_inputs(str(given))[0])
+    assert first != second
+
+
+def test_no_result_has_the_name_of_a_folder(tmp_path):
+    write(tmp_path, "a.png", "a.jpg/b.png", "c.png", "d.png/deep/d.png", "d.jpg", "film.webm", "film.mp4/x.png")
+    keys = {one.name: one.key for one in find_inputs(str(tmp_path))[0]}
+    assert keys == {
+        "a.png": "a.png",
+        "a.jpg/b.png": "a.jpg/b",
+        "c.png": "c",
+        "d.png/deep/d.png": "d.png/deep/d",
+        "d.jpg": "d.jpg",
+        "film.webm": "film.webm",
+        "film.mp4/x.png": "film.mp4/x",
+    }
+
+
+def test_long_names_fit_with_the_suffix_of_a_result(tmp_path):
+    write(tmp_path, "y" * 251 + ".jpg", "y" * 251 + ".png", "\u540d" * 83 + ".png")
+    keys = [one.key for one in find_inputs(str(tmp_path))[0]]
+    assert len(set(keys)) == 3
+    assert all(len(f"{key}.png".encode()) <= 255 for key in keys)
+    assert keys[2] == "\u540d" * 83
+
+
+def test_lists_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "list.txt").write_text("a.png\n", encoding="utf-8-sig")
+    assert [one.name for one in find_inputs(str(tmp_path / "list.txt"))[0]] == ["a.png"]
+    (tmp_path / "list.json").write_text(json.dumps(dict(images=[dict(id=1, file_name="a.png")])), encoding="utf-8-sig")
+    assert [one.name for one in find_inputs(str(tmp_path / "list.json"))[0]] == ["a.png"]
+
+
+def test_a_video_is_not_read_from_a_server():
+    with pytest.raises(ValueError, match="download it first"):
+        Video("https://host.org/film.mp4")

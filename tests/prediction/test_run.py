@@ -10,6 +10,7 @@ import sys
 import pytest
 from mmengine.config import Config
 
+from xcit_mm.prediction import run as run_module
 from xcit_mm.prediction.inputs import Input
 from xcit_mm.prediction.parts import FORMATS, DamagedPart, Row, interrupted, part_file, read_rows, whole_file
 from xcit_mm.prediction.run import describe, open_run, start_run
@@ -206,3 +207,58 @@ def test_lines_of_a_part_can_be_read_by_anyone(tmp_path):
         writer.write(ROWS[2])
     with gzip.open(tmp_path / "a.jsonl.gz", "rt") as lines:
         assert json.loads(next(lines)) == dict(number=2, path="/in/c.png", file_name="c.png", error="it is empty")
+
+
+def test_names_that_are_no_text_go_into_parquet(tmp_path):
+    row = ROWS[2]._replace(path="/in/\udcff.png", file_name="\udcff.png")
+    with part_file(tmp_path / "part", FORMATS["parquet"]) as writer:
+        writer.write(row)
+    assert [one.file_name for one in read_rows(tmp_path / "part", FORMATS["parquet"])] == ["\\udcff.png"]
+
+
+@pytest.mark.parametrize("name", ["run.json", "inputs.jsonl"])
+def test_stopped_while_it_starts(name, identity, tmp_path, monkeypatch):
+    inputs = inputs_of("a.png")
+    mine = identity(inputs)
+
+    def full(path):
+        if path.name == name:
+            raise OSError("the disk is full")
+        return whole_file(path)
+
+    monkeypatch.setattr(run_module, "whole_file", full)
+    with pytest.raises(OSError, match="full"):
+        start_run(tmp_path, mine, inputs)
+    monkeypatch.undo()
+    assert start_run(tmp_path, mine, inputs).missing() == [0]
+    assert open_run(tmp_path).inputs == inputs
+
+
+def test_what_a_kill_leaves_is_removed(identity, tmp_path):
+    inputs = inputs_of("a.png")
+    start_run(tmp_path, identity(inputs), inputs)
+    for name in (".0123abcd-predictions.json", "parts/.0123abcd-part-000000.jsonl.gz", ".0123abcd-mine"):
+        (tmp_path / name).touch()
+    start_run(tmp_path, identity(inputs), inputs)
+    assert [path.name for path in tmp_path.rglob(".0123abcd-*")] == [".0123abcd-mine"]
+
+
+def test_what_ctrl_c_has_kept_is_somebodys_loss(identity, tmp_path):
+    inputs = inputs_of("a.png", "b.png")
+    run = start_run(tmp_path, identity(inputs), inputs)
+    with pytest.raises(KeyboardInterrupt), run.writing(0) as writer:
+        writer.write(ROWS[0])
+        raise KeyboardInterrupt
+    with pytest.raises(FileExistsError, match="its tile was None, is 64"):
+        start_run(tmp_path, identity(inputs, tile=64), inputs)
+    assert list(run.rows(0)) == ROWS[:1]
+
+
+@pytest.mark.parametrize("content", ['{"project": "mine"}', "[]", "no json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_json_of_something_else_is_left_alone(content, overwrite, identity, tmp_path):
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(FileExistsError, match=r"run\.json is not of an earlier run"):
+        start_run(tmp_path, identity(inputs_of("a.png")), inputs_of("a.png"), overwrite)
+    assert (tmp_path / "labels").exists()

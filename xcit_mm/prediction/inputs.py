@@ -32,6 +32,8 @@ __all__ = [
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
 _REMOTE = ("http://", "https://")
+_OF_RESULTS = (".jpg", ".png", ".mp4")
+_LONGEST = 255 - len(".jpg")  # bytes of a file's name without its suffix
 _TIMEOUT = 60  # seconds without a byte
 
 
@@ -104,7 +106,8 @@ def _searched(given: str, out: Path | None) -> Found:
     else:
         root, pattern = _split_glob(given)
         found = sorted(path for path in root.glob(pattern) if path.is_file()) if pattern else []
-    results = [path for path in found if out is not None and path.resolve().is_relative_to(out.resolve())]
+    below = out.resolve() if out is not None else None
+    results = [path for path in found if below is not None and path.resolve().is_relative_to(below)]
     inputs = sorted(set(found) - set(results))
     others = [path for path in inputs if path.suffix.lower() not in IMAGES + VIDEOS]
     kept = [path for path in inputs if path.suffix.lower() in IMAGES + VIDEOS]
@@ -125,7 +128,7 @@ def _searched(given: str, out: Path | None) -> Found:
 
 def _of_text(path: Path, root: str) -> Found:
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no list of paths: {error}") from None
     given = [line for line in lines if line]
@@ -178,7 +181,7 @@ def read_categories(path: Path, classes: Sequence[str]) -> list[int]:
 
 def _read_coco(path: Path, part: str) -> list[Any]:
     try:
-        return list(json.loads(path.read_text())[part])
+        return list(json.loads(path.read_bytes())[part])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a COCO json with {part}: {error}") from None
 
@@ -218,13 +221,38 @@ def _named(paths: Sequence[str], names: Sequence[str]) -> list[Input]:
 
 
 def _keys(names: Iterable[str]) -> list[str]:
-    """The names without their suffixes, but with them where two would be the same."""
+    """The names without their suffixes; where two would be the same, or a file's name is taken or too long, longer.
+
+    With its suffix first, and if that does not help, such as where two inputs have one name, with a hash.
+    """
     names = list(names)
-    keys = [os.path.splitext(name)[0] for name in names]
-    while len(set(keys)) < len(keys):
-        count = Counter(keys)
-        keys = [name if count[key] > 1 else key for name, key in zip(names, keys, strict=True)]
+    folders = set(map(os.path.dirname, names))
+    while above := set(map(os.path.dirname, folders)) - folders:
+        folders |= above
+    # No file can have a folder's name: beside a folder a.jpg the picture of a.png is another.
+    taken = {os.path.splitext(folder)[0] for folder in folders if folder.endswith(_OF_RESULTS)}
+    stems = [os.path.splitext(name)[0] for name in names]
+    keys = list(stems)
+    for longer in (lambda number: names[number], lambda number: _hashed(stems[number], f"{number} {names[number]}")):
+        while True:
+            count = Counter(keys)
+            clashing = [number for number, key in enumerate(keys) if count[key] > 1 or key in taken or not _fits(key)]
+            changed = {number: longer(number) for number in clashing if keys[number] != longer(number)}
+            if not changed:
+                break
+            for number, key in changed.items():
+                keys[number] = key
     return keys
+
+
+def _fits(key: str) -> bool:
+    return len(os.path.basename(key).encode(errors="replace")) <= _LONGEST
+
+
+def _hashed(stem: str, of: str) -> str:
+    folder, name = os.path.split(stem)
+    digest = hashlib.sha256(of.encode(errors="backslashreplace")).hexdigest()
+    return os.path.join(folder, f"{name[:50]}-{digest[:12]}")
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -261,6 +289,8 @@ class Video:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if str(path).startswith(_REMOTE):
+            raise ValueError("a video is not read from a server: download it first")
         with open(path, "rb"):  # a missing permission is its own error
             self._capture = cv2.VideoCapture(str(path))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25.0

@@ -22,6 +22,7 @@ __all__ = [
     "interrupted",
     "part_file",
     "read_rows",
+    "unfinished_files",
     "whole_file",
 ]
 
@@ -137,7 +138,9 @@ class _ParquetWriter:
         self._rows: list[dict[str, Any]] = []
 
     def write(self, row: Row) -> None:
-        self._rows.append(row._asdict())
+        # A file's name may be no text in UTF-8, which Parquet's strings are.
+        values = row._asdict().items()
+        self._rows.append({name: _as_utf8(value) if isinstance(value, str) else value for name, value in values})
         if len(self._rows) == self.ROWS:
             self._flush()
 
@@ -151,6 +154,10 @@ class _ParquetWriter:
         if self._rows:
             self._flush()
         self._writer.close()
+
+
+def _as_utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _parquet_schema() -> Any:
@@ -210,6 +217,11 @@ def whole_file(path: Path) -> Iterator[Target]:
         unfinished.replace(target.path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def unfinished_files(path: Path) -> Iterator[Path]:
+    """What processes that were killed while they wrote a file have left; its name may be a pattern."""
+    return path.parent.glob(f".{'[0-9a-f]' * 8}-{path.name}")
 
 
 @contextlib.contextmanager

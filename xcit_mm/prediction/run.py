@@ -23,7 +23,7 @@ from ..runs.configs import tested_metainfo
 from ..version import __version__
 from ..weights.published import REMOTE, fetch
 from .inputs import Input
-from .parts import FORMATS, Row, Writer, interrupted, part_file, read_rows, whole_file
+from .parts import FORMATS, Row, Writer, interrupted, part_file, read_rows, unfinished_files, whole_file
 
 __all__ = ["LABELS", "PICTURES", "Run", "describe", "open_run", "start_run"]
 
@@ -165,11 +165,10 @@ def start_run(out: Path, identity: dict[str, Any], inputs: list[Input], overwrit
     out.mkdir(parents=True, exist_ok=True)
     lock = _lock(out)
     there = [out / name for name in _ALL if (out / name).exists()]
-    if there and not (out / RUN).exists():
-        raise FileExistsError(f"{there[0]} is not of an earlier run, which leaves {RUN}: give another --out")
+    before = _identity_in(out) if there else identity
     if there and not overwrite:
-        difference = _difference(json.loads((out / RUN).read_text()), identity)
-        if difference and any((out / PARTS).glob("part-*")):
+        difference = _difference(before, identity)
+        if difference and _holds_rows(out):
             raise FileExistsError(
                 f"{out} holds the parts of another run: {difference}; give another --out, or --overwrite to start anew"
             )
@@ -177,17 +176,42 @@ def start_run(out: Path, identity: dict[str, Any], inputs: list[Input], overwrit
     if overwrite:
         for path in there:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (out / PARTS).mkdir(exist_ok=True)
-    for leftover in (out / PARTS).glob(".[0-9a-f]*-part-*"):
-        leftover.unlink()
-    if overwrite or not there:
-        with whole_file(out / INPUTS) as target:
-            target.file.writelines(_lines(inputs))
+    if overwrite or not there:  # the mark of a run comes first: what is stopped from here on can be gone on with
         with whole_file(out / RUN) as target:
             target.file.write(json.dumps(identity, indent=2).encode())
+    (out / PARTS).mkdir(exist_ok=True)
+    for path in (out / RUN, out / INPUTS, out / IMAGES, out / PREDICTIONS, out / PARTS / "part-*"):
+        for leftover in unfinished_files(path):
+            leftover.unlink()
+    if not (out / INPUTS).exists():
+        with whole_file(out / INPUTS) as target:
+            target.file.writelines(_lines(inputs))
     run = Run(out, identity, inputs)
     run.lock = lock
     return run
+
+
+def _identity_in(out: Path) -> dict[str, Any]:
+    """What the run in a folder is.
+
+    Raises:
+        FileExistsError: If the folder is of something else.
+    """
+    try:
+        there = json.loads((out / RUN).read_bytes())
+    except FileNotFoundError:
+        first = next(out / name for name in _ALL if (out / name).exists())
+        raise FileExistsError(f"{first} is not of an earlier run, which leaves {RUN}: give another --out") from None
+    except ValueError:
+        there = None
+    if not isinstance(there, dict) or not there.keys() >= {"config", "checkpoint", "options", "inputs"}:
+        raise FileExistsError(f"{out / RUN} is not of an earlier run: give another --out")
+    return there
+
+
+def _holds_rows(out: Path) -> bool:
+    """Whether something was predicted; pictures and maps of a part that was killed count for nothing."""
+    return any(any((out / PARTS).glob(pattern)) for pattern in ("part-*", interrupted(Path("part-*")).name))
 
 
 def open_run(out: Path) -> Run:
