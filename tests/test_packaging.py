@@ -31,7 +31,7 @@ BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_met
 # What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py.
 EXTRAS = dict(
     runs=("mm",),
-    prediction=("mm", "parquet", "ray"),
+    prediction=("mm", "parquet", "ray", "raster"),
     detection=("mm",),
     tta=("mm",),
     deployment=("mm", "export"),
