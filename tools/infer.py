@@ -40,6 +40,7 @@ from xcit_mm.prediction.merging import Summary, merge
 from xcit_mm.prediction.parts import FORMATS, DamagedPart, check_format
 from xcit_mm.prediction.predictor import DTYPES
 from xcit_mm.prediction.run import Run, describe, start_run
+from xcit_mm.prediction.scenes import with_scenes
 from xcit_mm.prediction.tiling import check_tile
 from xcit_mm.runs.configs import read_config, tested_metainfo
 from xcit_mm.runs.preflight import check_checkpoint, check_device
@@ -62,6 +63,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--tile", type=int, metavar="PIXELS", help="predict large images in tiles of this side")
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="least overlap of tiles (default: tile / 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="to compute in (default: %(default)s)")
+    scenes = parser.add_argument_group("scenes: GeoTIFF, JPEG2000 and others that GDAL reads by windows")
+    scenes.add_argument("--bands", type=int, nargs="+", metavar="N", help="red, green and blue (default: as named)")
+    scenes.add_argument("--bounds", type=float, nargs=2, metavar=("LOW", "HIGH"), help="what becomes 0 and 255")
+    scenes.add_argument(
+        "--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), default=[2.0, 98.0], help="or these, estimated"
+    )
     speed = parser.add_argument_group("speed, which changes no result but by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
     speed.add_argument("--batch-size", type=int, default=1, metavar="N", help="images of one size, or tiles, at a time")
@@ -112,12 +119,16 @@ def start(args: argparse.Namespace) -> Run:
         tile=args.tile,
         overlap=args.overlap,
         dtype=args.dtype,
+        bands=args.bands,
+        bounds=args.bounds,
+        percentiles=args.percentiles,
         pictures=not args.no_pictures,
         score_thr=args.score_thr,
         alpha=args.alpha,
         labels=not args.no_labels,
         color_by=args.color_by,
     )
+    inputs = with_scenes(inputs, options)
     identity = describe(cfg, args.checkpoint, args.input, inputs, options, category_ids)
     run = start_run(args.out, identity, inputs, args.overwrite)
     done = len(run.parts) - len(run.missing())

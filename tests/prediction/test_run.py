@@ -104,7 +104,8 @@ def test_a_file_stays_as_it_was_if_it_cannot_be_written(tmp_path):
 def test_parts(identity, tmp_path):
     inputs = inputs_of("a.png", "b.png", "c.png", "d.png", "film.mp4", "e.png", "f.png")
     run = start_run(tmp_path, identity(inputs), inputs)
-    assert [list(part) for part in run.parts] == [[0, 1, 2], [3], [4], [5, 6]]
+    assert [list(part.inputs) for part in run.parts] == [[0, 1, 2], [3], [4], [5, 6]]
+    assert [part.weight for part in run.parts] == [3, 1, 1, 2]
     assert run.missing() == [0, 1, 2, 3] and run.failed() == []
     for part, rows in ((0, ROWS), (3, ROWS[:1])):
         with run.writing(part) as writer:

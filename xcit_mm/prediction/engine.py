@@ -63,7 +63,7 @@ class _Loading(Dataset):
         self._prepare, self._keep_image = prepare, keep_image
 
     def __getitem__(self, task: _Task) -> _Loaded:
-        if task.given.is_video:
+        if task.given.is_video or task.given.size is not None:
             return _Loaded(task)
         try:
             image = read_image(task.given.path)
@@ -94,6 +94,7 @@ class Engine:
         self.style = Style(options["alpha"], options["labels"], options["color_by"])
         self.classes, self.palette = predict.metainfo["classes"], predict.metainfo.get("palette")
         self.batch_size = predict.batch_size  # the predictor's may become smaller
+        self._scenes: Any = None
 
     def work(self, parts: Iterable[int]) -> None:
         """Predict parts, which are asked for one by one, a little before they are due.
@@ -105,7 +106,7 @@ class Engine:
         tasks = (
             _Task(part, number, self.run.inputs[number])
             for part in parts
-            for number in self.run.parts[part]
+            for number in self.run.parts[part].inputs
             if number not in self._kept(part)
         )
         in_tiles = self.predict.tile is not None
@@ -131,7 +132,7 @@ class Engine:
     def _predict_part(self, part: int, images: Iterator[_Loaded], pool: ThreadPoolExecutor) -> None:
         kept = self._kept(part)
         with self.run.writing(part) as writer:
-            in_order = _InOrder(writer, self.run.parts[part])
+            in_order = _InOrder(writer, self.run.parts[part].inputs)
             for number, rows in kept.items():
                 in_order.put(number, rows)
             finishing: deque[tuple[int, Future[Row]]] = deque()
@@ -143,6 +144,10 @@ class Engine:
 
             with _emptied(finishing, put_first):
                 for one, found in self._predicted(images):
+                    if one.task.given.size is not None:
+                        self._predict_scene(part, writer)
+                        in_order.put(one.task.number, [])
+                        continue
                     if one.task.given.is_video:
                         self._predict_video(one.task, writer, pool)
                         in_order.put(one.task.number, [])
@@ -156,7 +161,7 @@ class Engine:
         """Images with what was found in them, or the reason why nothing was; those of one size go together."""
         held: dict[tuple[int, ...], list[_Loaded]] = {}
         for one in images:
-            if one.error is not None or one.task.given.is_video:
+            if one.error is not None or one.task.given.is_video or one.task.given.size is not None:
                 yield one, one.error or ""
             elif one.data is None:
                 assert one.image is not None  # for tiles it is kept
@@ -227,6 +232,13 @@ class Engine:
             return draw_instances(found.image, found.instances.above(self.score_thr), *drawing)
         assert found.labels is not None
         return draw_segmentation_map(found.image, found.labels, *drawing)
+
+    def _predict_scene(self, part: int, writer: Writer) -> None:
+        if self._scenes is None:
+            from .scenes import ScenePredictor  # what it needs is an extra
+
+            self._scenes = ScenePredictor(self.run, self.predict, lambda: self.progress(1, 0))
+        self._scenes.work(part, writer)
 
     def _predict_video(self, task: _Task, writer: Writer, pool: ThreadPoolExecutor) -> None:
         """Write the rows of a video's frames as they come, and its film."""

@@ -121,8 +121,8 @@ class Progress:
     ) -> None:
         self._add, self._own = add, 0
         self._bar = tqdm(
-            total=sum(len(run.parts[part]) for part in parts),
-            unit="image",
+            total=sum(run.parts[part].weight for part in parts),
+            unit="tile" if any(run.parts[part].strips for part in parts) else "image",
             desc=None if rank is None else f"rank {rank}",
             position=rank,
             dynamic_ncols=True,
@@ -173,7 +173,7 @@ def on_ray(job: Job, run: Run, address: str) -> None:
             _ray_round(ray, job, run, parts, progress)
             left = due(job, run)
             if len(left) >= len(parts):
-                first = run.inputs[run.parts[left[0]].start].path
+                first = run.inputs[run.parts[left[0]].inputs.start].path
                 raise RuntimeError(
                     f"every actor died and nothing was done, the part of {first} among others: see Ray's logs"
                 )

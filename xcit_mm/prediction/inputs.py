@@ -45,12 +45,16 @@ class Input(NamedTuple):
         name: Its path below what all inputs share, or what a COCO json calls it.
         key: What its results are called, a path without a suffix; no other input's is the same.
         image_id: That of a COCO json.
+        size: Height and width of a scene, which is read by windows.
+        bounds: What becomes 0 and what 255 in each band of a scene; None if its bytes are taken as they are.
     """
 
     path: str
     name: str
     key: str
     image_id: int | None = None
+    size: list[int] | None = None
+    bounds: list[list[float]] | None = None
 
     @property
     def is_video(self) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import IO, Any, NamedTuple
 
 from .parts import Row, whole_file
@@ -67,9 +68,10 @@ class _Counted:
 
     def rows(self, brief: bool = False) -> Iterator[Row]:
         last = -1
-        for part in range(len(self._run.parts)):
-            is_cut = self._run.inputs[self._run.parts[part].start].is_video and not self._run.path(part).exists()
-            for row in self._run.rows(part, brief):
+        for parts in _by_input(self._run):
+            first = self._run.inputs[self._run.parts[parts.start].inputs.start]
+            is_cut = first.is_video and not self._run.path(parts.start).exists()
+            for row in _merged_scene(self._run, parts) if first.size else self._run.rows(parts.start, brief):
                 self._seen += row.number != last and not is_cut  # of a video, Ctrl-C keeps the first frames
                 last = row.number
                 if row.error is not None:
@@ -80,6 +82,20 @@ class _Counted:
 
     def summary(self) -> Summary:
         return Summary(self._seen - self._failed, self._failed, self._reasons)
+
+
+def _by_input(run: Run) -> Iterator[range]:
+    """Parts one by one, but all of a scene together."""
+    for _, parts in groupby(range(len(run.parts)), key=lambda part: run.parts[part].inputs):
+        together = list(parts)
+        yield range(together[0], together[-1] + 1)
+
+
+def _merged_scene(run: Run, parts: range) -> list[Row]:
+    """The row of a scene; none while parts of it are missing."""
+    from .scenes import merge_scene  # what it needs is an extra
+
+    return [merge_scene(run, parts)] if all(run.path(part).exists() for part in parts) else []
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:

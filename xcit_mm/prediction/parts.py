@@ -42,6 +42,7 @@ class Row(NamedTuple):
         scores: Of the boxes.
         labels: Class numbers of the boxes, from 0 on.
         masks: COCO's run-length codes of the boxes, as text; None of a detector without masks.
+        ends: Of the boxes of a scene's tile, whether the tile's edge may have cut the object; for merging the tiles.
         segmentation_map: PNG with the class of each pixel; None if it has a file of its own.
         error: Why it could not be predicted; then nothing of the above but where it is.
     """
@@ -57,6 +58,7 @@ class Row(NamedTuple):
     scores: list[float] | None = None
     labels: list[int] | None = None
     masks: list[str] | None = None
+    ends: list[bool] | None = None
     segmentation_map: bytes | None = None
     error: str | None = None
 

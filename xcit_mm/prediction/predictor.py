@@ -1,7 +1,7 @@
 """Trained detectors and segmentors on images and videos."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.infer import BaseInferencer
 from mmengine.logging import print_log
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -19,7 +19,7 @@ from ..models.factory import model_from_config
 from ..runs.configs import read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint, check_device
 from .results import Instances, instances_of
-from .tiling import check_tile, detect_in_tiles, segment_in_tiles
+from .tiling import Read, Window, check_tile, detect_in_tiles, detected_in, segment_in_tiles, segmented_strips
 
 __all__ = ["DTYPES", "Prediction", "Predictor", "Preparation"]
 
@@ -128,10 +128,28 @@ class Predictor:
         options = dict(tile=self.tile, overlap=self.overlap, batch_size=self.batch_size)
         if self.is_detector:
             return detect_in_tiles(self._predict_images, image, **options)
+        return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
+
+    def segmented(
+        self, read: Read, shape: tuple[int, int], tile: int, overlap: int, first: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """A segmentor's classes in rows of tiles of a scene, from the row `first` on; see `segmented_strips`."""
+        return segmented_strips(
+            self._predict_images, read, shape, tile, overlap, self._threshold, self.batch_size, first, by_rows=True
+        )
+
+    def detected(
+        self, tiles: list[tuple[Window, Window]], read: Read, shape: tuple[int, int]
+    ) -> Iterator[InstanceData]:
+        """What a detector reports in tiles of a scene; see `detected_in`."""
+        return detected_in(tiles, self._predict_images, read, shape, self.batch_size)
+
+    @property
+    def _threshold(self) -> float | None:
+        """Of a segmentor of one channel, the probability from which a pixel is of class 1."""
         head = self.inferencer.model.decode_head
         # Mask2Former's head has none.
-        threshold = getattr(head[-1] if isinstance(head, nn.ModuleList) else head, "threshold", None)
-        return segment_in_tiles(self._predict_images, image, threshold=threshold, **options)
+        return getattr(head[-1] if isinstance(head, nn.ModuleList) else head, "threshold", None)
 
     def _predict_images(self, images: list[np.ndarray]) -> list[BaseDataElement]:
         return self.predict_prepared([self.prepare(image) for image in images])

@@ -184,6 +184,12 @@ class Raster:
         with gdal(self.path):
             return not any(self._valid(band, window).any() for band in self.bands)
 
+    def valid(self, rows: Span, columns: Span) -> np.ndarray:
+        """Where a window is valid, (h, w), bool; raises as `read`."""
+        window = self._window(rows, columns)
+        with gdal(self.path):
+            return np.logical_or.reduce([self._valid(band, window) for band in self.bands])
+
     def _window(self, rows: Span, columns: Span) -> tuple[tuple[int, int], tuple[int, int]]:
         for what, span, length in (("rows", rows, self.height), ("columns", columns, self.width)):
             if not 0 <= span.start < span.stop <= length:

@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import mmcv
 import mmengine
@@ -24,12 +24,14 @@ from ..version import __version__
 from ..weights.published import REMOTE, fetch
 from .inputs import Input
 from .parts import FORMATS, Row, Writer, interrupted, part_file, read_rows, unfinished_files, whole_file
+from .tiling import windows
 
 __all__ = ["LABELS", "PICTURES", "Run", "describe", "open_run", "start_run"]
 
 RUN, INPUTS, PARTS, PICTURES, LABELS = "run.json", "inputs.jsonl", "parts", "pictures", "labels"
-IMAGES, PREDICTIONS = "images.json", "predictions.json"
-_ALL = (PARTS, PICTURES, LABELS, IMAGES, PREDICTIONS, INPUTS, RUN)  # the mark of a run goes last
+IMAGES, PREDICTIONS, INSTANCES = "images.json", "predictions.json", "instances"
+_TILES = 64  # of a scene in a part, or a row of tiles if it has more
+_ALL = (PARTS, PICTURES, LABELS, INSTANCES, IMAGES, PREDICTIONS, INPUTS, RUN)  # the mark of a run goes last
 
 
 class Run:
@@ -42,7 +44,7 @@ class Run:
 
     Attributes:
         options: Of `identity`.
-        parts: Ranges of inputs; a video is a part of its own.
+        parts: Of which a video is one, and a scene several.
         lock: An open file that keeps others from starting a run in the folder; None where the run was joined.
     """
 
@@ -50,7 +52,7 @@ class Run:
         self.out, self.identity, self.inputs = out, identity, inputs
         self.options: dict[str, Any] = identity["options"]
         self.format = FORMATS[self.options["format"]]
-        self.parts = _cut(inputs, self.options["part_size"])
+        self.parts = _cut(inputs, self.options)
         self.lock: IO[bytes] | None = None
 
     def path(self, part: int) -> Path:
@@ -79,15 +81,49 @@ class Run:
         return part_file(self.path(part), self.format)
 
 
-def _cut(inputs: list[Input], size: int) -> list[range]:
-    parts: list[range] = []
+class Part(NamedTuple):
+    """What is predicted by one hand, and written to one file.
+
+    Attributes:
+        inputs: Numbers of the inputs.
+        strips: Rows of tiles of a scene, the only input.
+        weight: How many images, or tiles, there are.
+    """
+
+    inputs: range
+    strips: range | None
+    weight: int
+
+
+def _cut(inputs: list[Input], options: dict[str, Any]) -> list[Part]:
+    parts: list[Part] = []
+    open_for_more = False
     for number, one in enumerate(inputs):
-        last = parts[-1] if parts else range(0)
-        if not parts or len(last) == size or one.is_video or inputs[last.start].is_video:
-            parts.append(range(number, number + 1))
+        if one.size is not None:
+            parts += _cut_scene(number, one.size, *tiles_of(one.size, options))
+        elif open_for_more and not one.is_video and parts[-1].weight < options["part_size"]:
+            first = parts[-1].inputs.start
+            parts[-1] = Part(range(first, number + 1), None, number + 1 - first)
         else:
-            parts[-1] = range(last.start, number + 1)
+            parts.append(Part(range(number, number + 1), None, 1))
+        open_for_more = one.size is None and not one.is_video
     return parts
+
+
+def tiles_of(size: Sequence[int], options: dict[str, Any]) -> tuple[int, int]:
+    """Tile and overlap of a scene, which is one tile if none is given."""
+    tile, overlap = options["tile"], options["overlap"]
+    if tile is None:
+        return max(size), 0
+    return tile, tile // 4 if overlap is None else overlap
+
+
+def _cut_scene(number: int, size: Sequence[int], tile: int, overlap: int) -> Iterator[Part]:
+    rows, in_row = (len(windows(length, tile, overlap)) for length in size)
+    step = max(1, _TILES // in_row)
+    for first in range(0, rows, step):
+        strips = range(first, min(first + step, rows))
+        yield Part(range(number, number + 1), strips, len(strips) * in_row)
 
 
 def describe(
@@ -108,7 +144,8 @@ def describe(
         options: Whatever changes the results: not the device, nor how many images are predicted at a time.
         category_ids: Of the classes; default: from 1 on, a segmentor's from 0, as the segmentation maps have them.
     """
-    classes, is_detector = list(tested_metainfo(cfg)["classes"]), cfg.get("default_scope") == "mmdet"
+    metainfo, is_detector = tested_metainfo(cfg), cfg.get("default_scope") == "mmdet"
+    classes, palette = list(metainfo["classes"]), metainfo.get("palette")
     file = fetch(checkpoint) if checkpoint.startswith(REMOTE) else checkpoint
     return dict(
         config=dict(path=os.path.abspath(cfg.filename), text=cfg.pretty_text),
@@ -117,6 +154,7 @@ def describe(
         model=dict(
             is_detector=is_detector,
             classes=classes,
+            palette=[list(map(int, colour)) for colour in palette] if isinstance(palette, list | tuple) else None,
             category_ids=category_ids or list(range(int(is_detector), int(is_detector) + len(classes))),
         ),
         versions=_versions(cfg.get("default_scope")),

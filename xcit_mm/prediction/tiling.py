@@ -137,6 +137,7 @@ def segmented_strips(
     threshold: float | None = None,
     batch_size: int = 1,
     first: int = 0,
+    by_rows: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:
     """A segmentor's classes in strips across the longer side, from logits blended where tiles overlap.
 
@@ -153,13 +154,15 @@ def segmented_strips(
         batch_size: Tiles to predict at a time.
         first: The strip to begin with. What reaches into it from those before is predicted for that alone, so that
             it is what it is among all.
+        by_rows: Let strips be rows, whichever side is longer.
 
     Yields:
         Where the strip begins along the longer side, and its classes (n, shorter side), int32; 0 where there is
         nothing to predict.
     """
-    upright = shape[0] >= shape[1]
-    longs, shorts = windows(max(shape), tile, overlap), windows(min(shape), tile, overlap)
+    upright = by_rows or shape[0] >= shape[1]
+    length, width = shape if upright else shape[::-1]
+    longs, shorts = windows(length, tile, overlap), windows(width, tile, overlap)
     next_longs, next_shorts = _next_starts(longs), _next_starts(shorts)
     begin = next(number for number, one in enumerate(longs) if one.stop > longs[first].start)
     # Tiles go along the shorter axis first. `across` holds what the rows before leave to the next one,
@@ -169,7 +172,7 @@ def segmented_strips(
         long, next_long = longs[number], next_longs[number]
         ahead = None
         below: dict[int, Tensor] = {}
-        labels = torch.zeros(next_long - long.start, min(shape), dtype=torch.int32)
+        labels = torch.zeros(next_long - long.start, width, dtype=torch.int32)
         order = [(long, short) if upright else (short, long) for short in shorts]
         samples = _predicted(predict, read, order, batch_size)
         for short, next_short, (rows, columns, sample) in zip(shorts, next_shorts, samples, strict=True):
