@@ -442,3 +442,23 @@ def test_ids_that_parquet_cannot_hold(models, photos, refusal, tmp_path):
     options = ("--root", photos, "--format", "parquet", "--out", tmp_path / "out")
     message = refusal("infer", tmp_path / "list.json", *models["seg"], *options)
     assert "ids that are no whole numbers, which --format parquet cannot hold" in message
+
+
+def test_a_killed_worker_is_no_fault_of_a_video(models, refusal, tmp_path, monkeypatch):
+    film = cv2.VideoWriter(str(tmp_path / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 5, (64, 64))
+    for _ in range(6):
+        film.write(np.zeros((64, 64, 3), np.uint8))
+    film.release()
+    forward, calls = Predictor._forward, []
+
+    def kill(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            os.kill(children(os.getpid())[-1], signal.SIGKILL)
+        return forward(self, batch)
+
+    monkeypatch.setattr(Predictor, "_forward", kill)
+    out = tmp_path / "out"
+    message = refusal("infer", tmp_path / "film.avi", *models["seg"], "--workers", 1, "--out", out)
+    assert "DataLoader worker" in message and "(0 of 1 parts are done: start again to go on)" in message
+    assert not list((out / "parts").iterdir())

@@ -351,6 +351,9 @@ def _allow_open_files() -> None:
 
 
 def _reason(error: Exception) -> str:
+    """In one line, why an image or a video fails; an error that is none of theirs is raised again."""
+    if str(error).startswith("DataLoader worker"):  # was killed: torch says so wherever this process is just then
+        raise error
     return " ".join(str(error).split()) or type(error).__name__
 
 
