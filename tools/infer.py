@@ -110,6 +110,8 @@ def start(args: argparse.Namespace) -> Run:
     inputs, notes = find_inputs(args.input, args.out, args.root)
     for line in notes:
         print(line, file=sys.stderr)
+    if args.format == "parquet" and any(not isinstance(one.image_id, int | None) for one in inputs):
+        raise ValueError(f"{args.input} has ids that are no whole numbers, which --format parquet cannot hold")
     category_ids = None
     if cfg.get("default_scope") == "mmdet" and args.input.lower().endswith(".json"):
         category_ids = read_categories(Path(args.input), tested_metainfo(cfg)["classes"])
@@ -152,24 +154,35 @@ def main() -> int:
     args = parse_args()
     run: Run | None = None
     interrupted = False
+
+    def begin() -> Run:
+        nonlocal run
+        run = start(args)
+        return run
+
     try:
         check(args)
         paths = [one if one.startswith(REMOTE) else os.path.abspath(one) for one in (args.config, args.checkpoint)]
         job = Job(os.path.abspath(args.out), *paths, args.device, args.batch_size, args.workers, args.retry_failed)
         if args.launcher == "pytorch":
-            run = in_rank(job, lambda: start(args))
-            if run is None:  # what remains is rank 0's
+            if not in_rank(job, begin):  # what remains is rank 0's
                 return 0
         else:
-            run = start(args)
+            begin()
             on_ray(job, run, args.ray) if args.ray else here(job, run)
         summary = finish(run, lambda: here(job._replace(retry=False), run))
     except KeyboardInterrupt:
         if run is None:
-            print("interrupted: nothing was predicted", file=sys.stderr)
+            another = args.launcher == "pytorch"  # rank 0 tells what is done
+            print(f"interrupted{': nothing was predicted' * (not another)}", file=sys.stderr)
             return 130
         interrupted = True
-        summary = merge(run)
+        try:
+            summary = merge(run)
+        except (DamagedPart, OSError, KeyboardInterrupt) as error:
+            why = str(error) or "a second time"
+            print(f"interrupted: {why}: the results are not merged; start again to go on: {args.out}", file=sys.stderr)
+            return 130
     except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
         line = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if run is not None:
@@ -182,7 +195,10 @@ def main() -> int:
         print(
             f"skipped {summary.failed - len(summary.reasons)} more: see the errors in {run.out}/parts", file=sys.stderr
         )
-    return 130 if interrupted else 1 if summary.failed else 0
+    missing = 0 if interrupted else len(run.missing())
+    if missing:
+        print(f"{missing} parts are not done: start again without --retry-failed to go on", file=sys.stderr)
+    return 130 if interrupted else 1 if summary.failed or missing else 0
 
 
 if __name__ == "__main__":

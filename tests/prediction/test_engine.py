@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from demo import save_untrained
-from paths import CONFIGS
+from paths import CONFIGS, ROOT
 from processes import CONTEXT
 
 from xcit_mm.prediction import engine
@@ -327,3 +328,137 @@ def test_a_killed_worker_ends_the_run_in_one_line(models, photos, refusal, tmp_p
     assert "DataLoader worker" in message and "(1 of 3 parts are done: start again to go on)" in message
     monkeypatch.undo()
     assert call(*arguments)[0] == 0
+
+
+def test_what_waits_for_a_batch_is_kept_by_ctrl_c(models, photos, call, tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    forward, calls = Predictor._forward, []
+
+    def interrupted(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return forward(self, batch)
+
+    monkeypatch.setattr(Predictor, "_forward", interrupted)
+    # The first, of a size of its own, waits until the end.
+    for number in (0, 1, 4, 7, 10):
+        (tmp_path / f"{number:02}.png").write_bytes((photos / f"{number:02}.png").read_bytes())
+    options = ("--batch-size", 2, "--workers", 0, "--out", tmp_path / "out")
+    code, printed, _ = call("infer", tmp_path, *models["seg"], *options)
+    signal.signal(signal.SIGINT, before)
+    assert code == 130 and "interrupted: 4 of 5 files done" in printed
+    assert [Path(row.path).name for row in rows_of(tmp_path / "out")] == ["01.png", "04.png", "07.png", "10.png"]
+    assert call("infer", tmp_path, *models["seg"], *options)[0] == 0
+    assert len(rows_of(tmp_path / "out")) == 5
+
+
+def test_ctrl_c_beside_a_damaged_part(models, photos, call, tmp_path, monkeypatch):
+    arguments = ("infer", photos, *models["seg"], "--part-size", 4, "--no-pictures", "--out", tmp_path)
+    assert call(*arguments)[0] == 0
+    first, _, last = sorted((tmp_path / "parts").iterdir())
+    first.write_bytes(first.read_bytes()[:-20])
+    last.unlink()
+
+    def interrupt(self, parts):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Engine, "work", interrupt)
+        code, _, errors = call(*arguments)
+    assert code == 130 and f"interrupted: {first} is damaged" in errors and "start again to go on" in errors
+    assert call(*arguments)[0] == 0
+    assert len(rows_of(tmp_path)) == 12
+
+
+def test_retrying_what_failed_leaves_the_rest_undone_and_says_so(models, photos, call, tmp_path, monkeypatch):
+    arguments = ("infer", photos, *models["seg"], "--part-size", 4, "--no-pictures", "--out", tmp_path)
+    assert call(*arguments)[0] == 0
+    sorted((tmp_path / "parts").iterdir())[-1].unlink()
+    code, printed, errors = call(*arguments, "--retry-failed")
+    assert code == 1 and "8 of 12 files done" in printed
+    assert "1 parts are not done: start again without --retry-failed to go on" in errors
+
+
+def test_a_part_is_read_once_to_try_its_failures_again(models, photos, call, tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path in sorted(photos.iterdir()):
+        (folder / path.name).write_bytes(path.read_bytes() if path.name != "03.png" else b"")
+    arguments = ("infer", folder, *models["seg"], "--no-pictures", "--out", tmp_path / "out")
+    assert call(*arguments)[0] == 1
+    kept, read = engine.Engine._kept, []
+    monkeypatch.setattr(engine.Engine, "_kept", lambda self, part: read.append(part) or kept(self, part))
+    assert call(*arguments, "--retry-failed")[0] == 1
+    assert len(read) == 2  # before and after
+
+
+def test_images_wait_in_no_larger_number_for_tiles(models, photos, call, tmp_path, monkeypatch):
+    ahead, loader = [], engine.DataLoader
+
+    def noted(*args, **options):
+        ahead.append(options["prefetch_factor"])
+        return loader(*args, **options)
+
+    monkeypatch.setattr(engine, "DataLoader", noted)
+    for options in (["--batch-size", 16], ["--batch-size", 16, "--tile", 64]):
+        out = tmp_path / str(len(options))
+        assert call("infer", photos / "00.png", *models["seg"], "--workers", 1, *options, "--out", out)[0] == 0
+    assert ahead == [32, 2]
+
+
+def test_more_images_at_once_than_files_may_be_open(models, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(96):
+        cv2.imwrite(str(folder / f"{number:03}.png"), np.zeros((32 + 16 * (number // 24), 32, 3), np.uint8))
+    limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4096)); "
+    command = [sys.executable, "-c", limit + "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"]
+    options = ["--batch-size", "32", "--out", tmp_path / "out"]
+    ended = subprocess.run(
+        [*command, ROOT / "tools" / "infer.py", folder, *models["seg"], *options], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr[-500:]
+
+
+@pytest.mark.parametrize("kind", ["seg", "det"])
+def test_a_video_that_no_film_can_hold_fails_alone(kind, models, photos, call, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    film = cv2.VideoWriter(str(folder / "wide.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 5, (9000, 32))
+    for _ in range(3):
+        film.write(np.zeros((32, 9000, 3), np.uint8))
+    film.release()
+    (folder / "x.png").write_bytes((photos / "00.png").read_bytes())
+    code, printed, errors = call("infer", folder, *models[kind], "--out", tmp_path / "out")
+    assert code == 1 and "1 of 2 files done" in printed
+    assert f"skipped {folder}/wide.avi: its picture: MP4 has no room for 32x" in errors
+
+
+def test_ids_that_parquet_cannot_hold(models, photos, refusal, tmp_path):
+    pytest.importorskip("pyarrow")
+    images = [dict(id="first", file_name="00.png")]
+    (tmp_path / "list.json").write_text(json.dumps(dict(images=images)))
+    options = ("--root", photos, "--format", "parquet", "--out", tmp_path / "out")
+    message = refusal("infer", tmp_path / "list.json", *models["seg"], *options)
+    assert "ids that are no whole numbers, which --format parquet cannot hold" in message
+
+
+def test_a_killed_worker_is_no_fault_of_a_video(models, refusal, tmp_path, monkeypatch):
+    film = cv2.VideoWriter(str(tmp_path / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 5, (64, 64))
+    for _ in range(6):
+        film.write(np.zeros((64, 64, 3), np.uint8))
+    film.release()
+    forward, calls = Predictor._forward, []
+
+    def kill(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            os.kill(children(os.getpid())[-1], signal.SIGKILL)
+        return forward(self, batch)
+
+    monkeypatch.setattr(Predictor, "_forward", kill)
+    out = tmp_path / "out"
+    message = refusal("infer", tmp_path / "film.avi", *models["seg"], "--workers", 1, "--out", out)
+    assert "DataLoader worker" in message and "(0 of 1 parts are done: start again to go on)" in message
+    assert not list((out / "parts").iterdir())

@@ -1,6 +1,8 @@
 """Several processes share a run: torchrun's ranks, and actors of a Ray cluster of two machines."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +37,30 @@ def test_two_ranks(models, photos, tmp_path):  # noqa: F811
     assert again.returncode == 0 and "going on: 6 of 6 parts are done" in again.stderr
 
 
+def test_ctrl_c_in_ranks(models, photos, tmp_path):  # noqa: F811
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29572]
+    log, out = (tmp_path / "log").open("w"), tmp_path / "out"
+    arguments = [tmp_path / "in", *models["seg"], "--part-size", 1, "--workers", 0, "--no-pictures", "--out", out]
+    (tmp_path / "in").mkdir()
+    for number in range(200):
+        (tmp_path / "in" / f"{number:03}.png").symlink_to(photos / "00.png")
+    command = list(map(str, [*torchrun, INFER, *arguments, "--launcher", "pytorch"]))
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    with subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
+        deadline = time.time() + 120
+        while len(list(out.glob("parts/part-*"))) < 4:
+            assert time.time() < deadline and process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    printed = (tmp_path / "log").read_text()
+    done = len(list(out.glob("parts/part-*")))
+    assert 4 <= done < 200
+    assert re.search(r"^interrupted: \d+ of 200 files done", printed, re.MULTILINE)
+    assert "nothing was predicted" not in printed
+    assert len(json.loads((out / "images.json").read_text())["images"]) >= 4
+
+
 def test_ray_is_asked_for_by_name(models, photos, refusal, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "ray", None)
     message = refusal("infer", photos, *models["seg"], "--out", tmp_path, "--ray", "local")
@@ -64,6 +90,37 @@ def actors() -> list[int]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.slow
+def test_ray_does_what_has_failed_again_but_once(cluster, models, photos, tmp_path):  # noqa: F811
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path in sorted(photos.iterdir())[:4]:
+        (folder / path.name).write_bytes(path.read_bytes() if path.name != "03.png" else b"")
+    command = [sys.executable, INFER, folder, *models["seg"], "--part-size", 2, "--out", tmp_path / "out"]
+    assert run(*command).returncode == 1
+    part = tmp_path / "out" / "parts" / "part-000001.jsonl.gz"
+    before = part.stat().st_mtime_ns
+    ended = run(*command, "--retry-failed", "--workers", 0, "--ray", cluster)
+    assert ended.returncode == 1 and "3 of 4 files done" in ended.stdout, ended.stderr[-2000:]
+    assert part.stat().st_mtime_ns > before
+
+
+@pytest.mark.slow
+def test_ray_starts_no_more_actors_than_there_is_room_for(models, photos, tmp_path):  # noqa: F811
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    os.environ |= dict(RAY_AUTH_MODE="disabled", RAY_worker_niceness="0", PYTHONPATH=str(ROOT))
+    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=3))
+    nodes.add_node(num_cpus=3)
+    try:  # six processors for actors of two, but no machine has room for two of them
+        options = ["--part-size", 4, "--workers", 1, "--out", tmp_path, "--ray", nodes.address]
+        ended = run(sys.executable, INFER, photos, *models["seg"], *options)
+    finally:
+        nodes.shutdown()
+    assert ended.returncode == 0 and "12 of 12 files done" in ended.stdout, ended.stderr[-2000:]
 
 
 @pytest.mark.slow

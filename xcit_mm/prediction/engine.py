@@ -1,6 +1,7 @@
 """Parts of a run predicted: beside the model, processes prepare images, and threads draw and encode what it finds."""
 
 import contextlib
+import resource
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .drawing import Style, draw_instances, draw_segmentation_map
 from .inputs import Input, Video, read_image
-from .parts import Row, Writer
+from .parts import DamagedPart, Row, Writer
 from .predictor import Prediction, Predictor, Preparation
 from .results import run_length_codes
 from .run import LABELS, PICTURES, Run
@@ -93,7 +94,7 @@ class Engine:
         self.score_thr, self.pictures = options["score_thr"], options["pictures"]
         self.style = Style(options["alpha"], options["labels"], options["color_by"])
         self.classes, self.palette = predict.metainfo["classes"], predict.metainfo.get("palette")
-        self.batch_size = predict.batch_size  # the predictor's may become smaller
+        self.batch_size = predict.batch_size
         self._scenes: Any = None
 
     def work(self, parts: Iterable[int]) -> None:
@@ -103,30 +104,36 @@ class Engine:
             OSError: If results cannot be written.
             RuntimeError: If a process that prepares images was killed.
         """
-        tasks = (
-            _Task(part, number, self.run.inputs[number])
-            for part in parts
-            for number in self.run.parts[part].inputs
-            if number not in self._kept(part)
-        )
         in_tiles = self.predict.tile is not None
+        at_once = 1 if in_tiles else self.batch_size
+        _allow_open_files()
         loader: Iterable[_Loaded] = DataLoader(
             _Loading(None if in_tiles else self.predict.prepare, self.pictures or in_tiles),
             batch_size=None,
-            sampler=tasks,
+            sampler=self._tasks(parts),
             num_workers=self.workers,
-            prefetch_factor=max(2, -(-2 * self.batch_size // self.workers)) if self.workers else None,
+            prefetch_factor=max(2, -(-2 * at_once // self.workers)) if self.workers else None,
             worker_init_fn=_ignore_interrupts,
         )
         with ThreadPoolExecutor(_THREADS) as pool:
             for part, images in groupby(loader, key=lambda one: one.task.part):
                 self._predict_part(part, images, pool)
 
+    def _tasks(self, parts: Iterable[int]) -> Iterator[_Task]:
+        for part in parts:
+            kept = self._kept(part)
+            for number in self.run.parts[part].inputs:
+                if number not in kept:
+                    yield _Task(part, number, self.run.inputs[number])
+
     def _kept(self, part: int) -> dict[int, list[Row]]:
         """Rows that are not predicted again, by their inputs."""
         if not self.retry:
             return {}
-        kept = {number: list(rows) for number, rows in groupby(self.run.rows(part), key=lambda row: row.number)}
+        try:
+            kept = {number: list(rows) for number, rows in groupby(self.run.rows(part), key=lambda row: row.number)}
+        except DamagedPart:
+            return {}
         return {number: rows for number, rows in kept.items() if not any(row.error for row in rows)}
 
     def _predict_part(self, part: int, images: Iterator[_Loaded], pool: ThreadPoolExecutor) -> None:
@@ -142,7 +149,7 @@ class Engine:
                 in_order.put(number, [future.result()])
                 self.progress(1, 0)
 
-            with _emptied(finishing, put_first):
+            with in_order.whatever_is_there(), _emptied(finishing, put_first):
                 for one, found in self._predicted(images):
                     if one.task.given.size is not None:
                         self._predict_scene(part, writer)
@@ -254,10 +261,10 @@ class Engine:
         def write_first() -> None:
             nonlocal film
             filled, picture = finishing.popleft().result()
-            writer.write(filled)
             if picture is not None:
                 film = film or self._open_film(given, picture)
                 film.write(picture)
+            writer.write(filled)
 
         try:
             with _emptied(finishing, write_first):
@@ -269,6 +276,8 @@ class Engine:
                     self.progress(0, frame + 1)
                     while len(finishing) > _AHEAD:
                         write_first()
+        except _NoFilm as reason:
+            error = f"its picture: {reason}"
         finally:
             if film is not None:
                 film.release()
@@ -290,12 +299,17 @@ class Engine:
 
     def _open_film(self, given: Input, picture: np.ndarray) -> cv2.VideoWriter:
         path = self.run.out / PICTURES / f"{given.key}.mp4"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, b"")  # a full disk or a missing permission is its own error
         rate = Video(given.path).rate
         film = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, picture.shape[1::-1])
         if not film.isOpened():
-            raise OSError(f"{path} cannot be written with {rate:g} frames a second")
+            height, width = picture.shape[:2]
+            raise _NoFilm(f"MP4 has no room for {height}x{width} pixels at {rate:g} frames a second")
         return film
+
+
+class _NoFilm(Exception):
+    """A video's frames are not such as films are made of."""
 
 
 @contextlib.contextmanager
@@ -321,9 +335,22 @@ class _InOrder:
 
     def put(self, number: int, rows: list[Row]) -> None:
         self._waiting[number] = rows
+        self._hand_on()
+
+    def _hand_on(self) -> None:
         while self._numbers and self._numbers[0] in self._waiting:
             for row in self._waiting.pop(self._numbers.popleft()):
                 self._writer.write(row)
+
+    @contextlib.contextmanager
+    def whatever_is_there(self) -> Iterator[None]:
+        """After Ctrl-C, hands on what waits for inputs that will not come."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._numbers = deque(number for number in self._numbers if number in self._waiting)
+            self._hand_on()
+            raise
 
 
 def _ignore_interrupts(worker: int) -> None:
@@ -331,7 +358,17 @@ def _ignore_interrupts(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _allow_open_files() -> None:
+    """As many as the system lets this process have: each tensor that a worker hands over is one."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):  # of systems with another limit of their own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _reason(error: Exception) -> str:
+    """In one line, why an image or a video fails; an error that is none of theirs is raised again."""
+    if str(error).startswith("DataLoader worker"):  # was killed: torch says so wherever this process is just then
+        raise error
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -170,9 +170,11 @@ def on_ray(job: Job, run: Run, address: str) -> None:
     parts = due(job, run)
     with Progress(run, parts) as progress:
         while parts:
+            before = _stamps(run, parts)
             _ray_round(ray, job, run, parts, progress)
-            left = due(job, run)
-            if len(left) >= len(parts):
+            after = _stamps(run, parts)
+            left = [part for part in parts if after[part] == before[part]]
+            if len(left) == len(parts):
                 first = run.inputs[run.parts[left[0]].inputs.start].path
                 raise RuntimeError(
                     f"every actor died and nothing was done, the part of {first} among others: see Ray's logs"
@@ -180,17 +182,26 @@ def on_ray(job: Job, run: Run, address: str) -> None:
             parts = left
 
 
+def _stamps(run: Run, parts: Iterable[int]) -> dict[int, tuple[int, int] | None]:
+    """What changes when a part's file is written; what failed may fail again, and is done nonetheless."""
+    paths = {part: run.path(part) for part in parts}
+    there = {part: path.stat() for part, path in paths.items() if path.exists()}
+    return {part: (there[part].st_mtime_ns, there[part].st_ino) if part in there else None for part in parts}
+
+
 def _ray_round(ray: Any, job: Job, run: Run, parts: list[int], progress: Progress) -> None:
     """Let actors take parts until all are taken."""
-    gpus, cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
-    each = dict(num_gpus=1, num_cpus=0) if gpus else dict(num_cpus=min(1 + job.workers, cpus))
-    count = min(gpus or max(1, cpus // each["num_cpus"]), len(parts))
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus, cpus = ([int(machine.get(name, 0)) for machine in machines] for name in ("GPU", "CPU"))
+    each = dict(num_gpus=1, num_cpus=0) if any(gpus) else dict(num_cpus=min(1 + job.workers, max(1, *cpus)))
+    # An actor is in one machine: what two have left between them is room for none.
+    count = min(sum(gpus) or sum(cpu // each["num_cpus"] for cpu in cpus), len(parts))
     queue = ray.remote(num_cpus=0)(_Queue).remote(parts)
     actors = [ray.remote(**each)(_Actor).remote(job._asdict(), queue) for _ in range(count)]
-    busy = [actor.work.remote() for actor in actors]
+    busy = {actor.work.remote(): actor for actor in actors}
     done = 0
     while busy:
-        ended, busy = ray.wait(busy, timeout=1)
+        ended, _ = ray.wait(list(busy), timeout=1)
         now = ray.get(queue.done.remote(0))
         progress(now - done, 0)
         done = now
@@ -201,8 +212,8 @@ def _ray_round(ray: Any, job: Job, run: Run, parts: list[int], progress: Progres
                 print(f"an actor died: {str(error).splitlines()[0]}", file=sys.stderr)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
-    for actor in (*actors, queue):
-        ray.kill(actor)
+            ray.kill(busy.pop(one))  # one that had no room yet may start
+    ray.kill(queue)
 
 
 class _Queue:

@@ -70,7 +70,7 @@ class Predictor:
         tile: Side in pixels of the tiles in which to predict images, for those too large for one pass; see
             `xcit_mm.prediction.tiling`. Each goes through the config's test pipeline, its resizing included.
         overlap: Least overlap of tiles in pixels; default: a quarter of the tile.
-        batch_size: Images, or tiles of one, that pass through the model together; halved when memory runs out.
+        batch_size: Images, or tiles of one, that pass through the model together; halved, for their size, when memory runs out.
         dtype: One of `DTYPES`; in half precision the convolutions and products are computed by autocast, and what
             neck and heads return is float32 again, so that boxes are decoded and suppressed in it.
 
@@ -100,6 +100,7 @@ class Predictor:
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
         self.tile, self.overlap, self.batch_size, self.dtype = tile, overlap or 0, batch_size, DTYPES[dtype]
+        self._limits: dict[tuple[int, int], int] = {}  # of a batch, by the images' size, where memory ran out
         check_device(device)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)
@@ -161,16 +162,18 @@ class Predictor:
         """
         found: list[BaseDataElement] = []
         while len(found) < len(prepared):
-            batch = list(prepared[len(found) : len(found) + self.batch_size])
+            height, width = prepared[len(found)]["inputs"].shape[-2:]
+            limit = self._limits.get((height, width), self.batch_size)
+            batch = list(prepared[len(found) : len(found) + limit])
             samples = self._forward(batch)
             if samples is not None:
                 found += samples
             elif len(batch) == 1:
-                height, width = batch[0]["inputs"].shape[-2:]
                 raise MemoryError(f"out of memory at {height}x{width} pixels: predict in tiles, or in half precision")
             else:
-                self.batch_size = len(batch) // 2
-                print_log(f"out of memory: from here on {self.batch_size} at a time", "current", logging.WARNING)
+                self._limits[height, width] = limit = len(batch) // 2
+                line = f"out of memory: images of {height}x{width} pixels go {limit} at a time from here on"
+                print_log(line, "current", logging.WARNING)
         return found
 
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement] | None:

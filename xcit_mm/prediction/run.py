@@ -23,7 +23,7 @@ from ..runs.configs import tested_metainfo
 from ..version import __version__
 from ..weights.published import REMOTE, fetch
 from .inputs import Input
-from .parts import FORMATS, Row, Writer, interrupted, part_file, read_rows, unfinished_files, whole_file
+from .parts import FORMATS, DamagedPart, Row, Writer, interrupted, part_file, read_rows, unfinished_files, whole_file
 from .tiling import windows
 
 __all__ = ["LABELS", "PICTURES", "Run", "describe", "open_run", "start_run"]
@@ -64,9 +64,15 @@ class Run:
         return [part for part in range(len(self.parts)) if self.path(part).name not in there]
 
     def failed(self) -> list[int]:
-        """Parts that are done but for inputs that could not be predicted."""
+        """Parts that are done but for inputs that could not be predicted, or that are damaged."""
         done = sorted(set(range(len(self.parts))) - set(self.missing()))
-        return [part for part in done if any(row.error for row in self.rows(part, brief=True))]
+        return [part for part in done if self._has_failed(part)]
+
+    def _has_failed(self, part: int) -> bool:
+        try:
+            return any(row.error for row in self.rows(part, brief=True))
+        except DamagedPart:
+            return True
 
     def rows(self, part: int, brief: bool = False) -> Iterator[Row]:
         """What was found in a part, in the inputs' order, as far as it is done; see `read_rows`."""
