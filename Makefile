@@ -14,7 +14,7 @@ $(READY): $(wildcard requirements/*.txt) setup.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
-	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/dev.txt
+	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/raster.txt -r requirements/ray.txt -r requirements/dev.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@

@@ -61,7 +61,8 @@ setup(
     python_requires=">=3.10",
     install_requires=requirements("runtime"),
     extras_require={
-        name: requirements(name) for name in ("mm", "classification", "export", "parquet", "ray", "bench", "dev")
+        name: requirements(name)
+        for name in ("mm", "classification", "export", "parquet", "raster", "ray", "bench", "dev")
     },
     cmdclass={"build_py": BuildWithMim},
 )
