@@ -8,6 +8,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
+from .configs import loading_step
 from .findings import Finding, fail, few, note, reason
 
 __all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
@@ -23,7 +24,7 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
             f"{split}: {len(missing)} of {len(images)} images are missing: {few(missing)}",
             "add them, or correct data_prefix",
         )
-    step = _loading_step(dataset) or dict(type="LoadImageFromFile")
+    step = loading_step(dataset) or dict(type="LoadImageFromFile")
     wrong = []
     for image, loaded in load_each(step, [one for one in spread(images) if one["img_path"] not in missing]):
         if isinstance(loaded, Exception):
@@ -67,12 +68,6 @@ def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict |
 def pipeline_step(dataset: dict, name: str) -> dict | None:
     """The first step of this type in a data set's pipeline."""
     return next((step for step in dataset.get("pipeline", []) if step["type"].rpartition(".")[2] == name), None)
-
-
-def _loading_step(dataset: dict) -> dict | None:
-    """The step that loads the image, by whatever loader: the first that loads something else than annotations."""
-    names = ((step, step["type"].rpartition(".")[2]) for step in dataset.get("pipeline", []))
-    return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
 
 
 def missing_paths(paths: Sequence[str]) -> dict[str, None]:
