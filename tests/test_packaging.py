@@ -33,6 +33,7 @@ EXTRAS = dict(
     runs=("mm",),
     prediction=("mm", "parquet", "ray", "raster"),
     detection=("mm",),
+    loading=("raster",),
     tta=("mm",),
     deployment=("mm", "export"),
     tools=("mm", "parquet", "classification", "bench", "dev"),

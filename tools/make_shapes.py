@@ -1,15 +1,19 @@
 """Write a small data set of overlapping shapes, with COCO instances and ADE-style segmentation maps of the same images.
 
     python tools/make_shapes.py data/shapes
+    python tools/make_shapes.py data/shapes-4band --rasters
 
 The same arguments give the same files. Layout, for each of `training` and `validation`:
 
     images/SPLIT/00000.jpg                 RGB photos of textured shapes on textured ground
     annotations/SPLIT/00000.png            segmentation maps: 0 unlabelled (none here), 1 background, 2 circle, ...
     annotations/instances_SPLIT.json       COCO instances with polygons; categories 1 circle, 2 square, ...
+    rasters/SPLIT/00000.tif                with --rasters: the same scenes as GeoTIFFs of 16 bits, bands red, green,
+                                           blue and near infrared; needs rasterio
 """
 
 import argparse
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -20,6 +24,7 @@ from mmengine.utils import track_iter_progress
 
 CLASSES = ("circle", "square", "triangle", "star")
 HUES = (0, 45, 90, 135)  # of 180, as OpenCV counts; a shape's own hue lies within 20 of its class's
+INFRARED = (0.9, 0.3, 0.7, 0.5)  # brightness there; a shape's own lies within 0.1 of its class's, the ground's anywhere
 
 
 def texture(rng: np.random.Generator, size: int, hue: float, saturation: float) -> np.ndarray:
@@ -76,17 +81,47 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
     return cv2.GaussianBlur(image, (3, 3), 0), instances, kinds
 
 
-def write_split(root: Path, split: str, count: int, size: int, seed: int) -> None:
-    """Write the images, segmentation maps and COCO json of one split."""
-    images, maps = root / "images" / split, root / "annotations" / split
-    images.mkdir(parents=True)
-    maps.mkdir(parents=True)
+def infrared(rng: np.random.Generator, instances: np.ndarray, kinds: list[int]) -> np.ndarray:
+    """The near infrared of a scene, (size, size) uint16: textured, as bright as the class of each shape has it."""
+    size = len(instances)
+    brightness = [rng.uniform(0.2, 1.0)] + [INFRARED[kind] + rng.uniform(-0.1, 0.1) for kind in kinds]
+    # Without saturation, a texture is the same in blue, green and red.
+    layers = np.stack([level * texture(rng, size, 0, 0)[..., 0].astype(np.float32) for level in brightness])
+    drawn = np.take_along_axis(layers, instances[None].astype(np.int64), axis=0)[0]
+    return np.round(257 * np.clip(cv2.GaussianBlur(drawn, (3, 3), 0), 0, 255)).astype(np.uint16)
+
+
+def write_raster(path: Path, bands: np.ndarray, number: int) -> None:
+    """Write bands (4, size, size) as a GeoTIFF of pixels of one metre, the scenes side by side from west to east."""
+    import rasterio
+    from rasterio.transform import from_origin
+
+    count, height, width = bands.shape
+    size = dict(count=count, height=height, width=width, dtype=bands.dtype)
+    # With its first three bands called colours, viewers show them; the fourth is no opacity.
+    kind = dict(driver="GTiff", photometric="RGB", alpha="NO", compress="LZW")
+    place = dict(crs="EPSG:32632", transform=from_origin(500000 + number * width, 5300000, 1, 1))
+    with rasterio.open(path, "w", **kind, **size, **place) as file:
+        file.write(bands)
+
+
+def write_split(root: Path, split: str, count: int, size: int, seed: int, rasters: bool) -> None:
+    """Write the images, segmentation maps and COCO json of one split, and on request the rasters."""
+    images, maps, tiffs = root / "images" / split, root / "annotations" / split, root / "rasters" / split
+    for folder in [images, maps] + [tiffs] * rasters:
+        folder.mkdir(parents=True)
     coco = dict(
         images=[], annotations=[], categories=[dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
     )
     for number in track_iter_progress(range(count)):
-        image, instances, kinds = draw_image(np.random.default_rng((seed, split == "validation", number)), size)
+        scene = (seed, split == "validation", number)
+        image, instances, kinds = draw_image(np.random.default_rng(scene), size)
         cv2.imwrite(str(images / f"{number:05}.jpg"), image)
+        if rasters:
+            # Numbers of its own, lest the images change.
+            fourth = infrared(np.random.default_rng((*scene, 1)), instances, kinds)
+            bands = [257 * image[..., channel].astype(np.uint16) for channel in (2, 1, 0)]
+            write_raster(tiffs / f"{number:05}.tif", np.stack([*bands, fourth]), number)
         cv2.imwrite(str(maps / f"{number:05}.png"), np.array([1] + [kind + 2 for kind in kinds], np.uint8)[instances])
         coco["images"].append(dict(id=number, file_name=f"{number:05}.jpg", height=size, width=size))
         for instance, kind in enumerate(kinds, start=1):
@@ -106,18 +141,23 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int) -> Non
     (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco))
 
 
-def write_dataset(root: Path, train: int = 240, val: int = 40, size: int = 160, seed: int = 0) -> None:
+def write_dataset(
+    root: Path, train: int = 240, val: int = 40, size: int = 160, seed: int = 0, rasters: bool = False
+) -> None:
     """Write both splits to `root`, which appears only when complete.
 
     Raises:
         FileExistsError: If `root` exists.
+        ModuleNotFoundError: If there shall be rasters, and rasterio is not installed.
     """
+    if rasters and importlib.util.find_spec("rasterio") is None:
+        raise ModuleNotFoundError("--rasters needs rasterio: pip install xcit_mm[raster]")
     if root.exists():
         raise FileExistsError(f"{root} exists: remove it or choose another folder")
     partial = root.with_name(root.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write_split(partial, "training", train, size, seed)
-    write_split(partial, "validation", val, size, seed)
+    write_split(partial, "training", train, size, seed, rasters)
+    write_split(partial, "validation", val, size, seed, rasters)
     partial.rename(root)
 
 
@@ -127,11 +167,12 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=240, help="training images (default: %(default)s)")
     parser.add_argument("--val", type=int, default=40, help="validation images (default: %(default)s)")
     parser.add_argument("--size", type=int, default=160, help="side of an image in pixels (default: %(default)s)")
+    parser.add_argument("--rasters", action="store_true", help="write 16-bit TIFFs of four bands as well")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
     try:
-        write_dataset(args.root, args.train, args.val, args.size, args.seed)
-    except FileExistsError as error:
+        write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters)
+    except (FileExistsError, ModuleNotFoundError) as error:
         parser.error(str(error))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from quiet_pipe import quiet_pipe
 
+from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
 from xcit_mm.weights.published import PUBLISHED, fetch, local_path
 from xcit_mm.weights.reader import load_checkpoint
@@ -35,6 +36,7 @@ def inspect(args: argparse.Namespace) -> None:
     print(f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else ""))
     print(f"task        {weights.task}")
     print(f"arch/patch  {describe(weights.trunk)}")
+    print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
     print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(dtypes)}")
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
     print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")

@@ -6,6 +6,7 @@ from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
+from .loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .version import __version__
@@ -13,6 +14,7 @@ from .weights import StrictLoadHook
 
 __all__ = [
     "LayerDecayOptimWrapperConstructor",
+    "LoadRasterFromFile",
     "NonFiniteHook",
     "ResumableCheckpointHook",
     "StrictLoadHook",

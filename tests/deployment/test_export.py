@@ -26,6 +26,11 @@ model = dict(
     ),
 )
 """
+TWO_BANDS = """
+_base_ = "{base}"
+model = dict(backbone=dict(in_channels=2), data_preprocessor=dict(mean=[5.5, 6.5], std=[1, 2]))
+test_dataloader = dict(dataset=dict(pipeline=[dict(type="LoadRasterFromFile", bands=(4, 1))]))
+"""
 UPERNET = """
 _base_ = "{root}/configs/upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
 model = dict(
@@ -118,6 +123,16 @@ def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
             expected = model.inference(image, [dict(ori_shape=(height, width), img_shape=(height, width))] * batch)
         (logits,) = session.run(["logits"], {"image": image.numpy()})
         torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_other_bands_are_told_by_the_step_that_loads_them(trained, tmp_path):
+    (tmp_path / "fpn.py").write_text(FPN.format(root=ROOT, align_corners=False))
+    config, checkpoint, _ = trained(TWO_BANDS, base=tmp_path / "fpn.py")
+    metadata = export.export_model(config, checkpoint, tmp_path / "model.pt2").metadata
+    assert metadata["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
+    assert json.loads(metadata["mean"]) == [5.5, 6.5]
+    found = torch.export.load(tmp_path / "model.pt2").module()(torch.zeros(1, 2, 96, 128))
+    assert found.shape == (1, 5, 96, 128)
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

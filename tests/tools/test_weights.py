@@ -32,7 +32,15 @@ def weights(monkeypatch, capsys, tmp_path):
 def test_inspect_and_convert(weights, refusal, tmp_path):
     torch.save(dict(model=official(16), epoch=3), tmp_path / "file.pth")
     text = weights("inspect", "file.pth")
-    for expected in ("official, under 'model'", "classifier", "32x12x4/p16", "0.197 M", "float32", "epoch       3"):
+    for expected in (
+        "official, under 'model'",
+        "classifier",
+        "32x12x4/p16",
+        "bands       3",
+        "0.197 M",
+        "float32",
+        "epoch       3",
+    ):
         assert expected in text
     for layout, out in [("timm", "t.safetensors"), ("mmpretrain", "m.pth"), ("safetensors", "s.safetensors")]:
         assert weights("convert", "file.pth", out, "--to", layout) == f"{out} ({layout} layout)\n"

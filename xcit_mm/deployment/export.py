@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 
 from ..archs import arch_name
 from ..models.factory import backbone_from_config, model_from_config
-from ..runs.configs import read_config, takes_rgb, tested_metainfo
+from ..runs.configs import channel_order, read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
 from .traceable import Logits, exportable
@@ -200,7 +200,7 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
         task="backbone" if backbone is model else "semantic segmentation",
         arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
         patch_size=str(backbone.patch_size),
-        channel_order="RGB" if takes_rgb(cfg) else "BGR",
+        channel_order=channel_order(cfg),
         mean=json.dumps(preprocessor.get("mean")),
         std=json.dumps(preprocessor.get("std")),
     )

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..archs import arch_name, default_out_indices, resolve_arch
+from ..weights.bands import check_stem_rule
 from ..weights.matching import load_pretrained
 from .arguments import check_choices, check_names, check_out_indices, check_rates, check_strides
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionalEncoding
@@ -37,7 +38,7 @@ class Trunk(BaseModule):
     """
 
     # What `init_cfg` may say of a checkpoint.
-    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema")
+    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem")
     # Arguments of base classes that a class gives itself.
     fixed_arguments: tuple[str, ...] = ()
     init_cfg: dict | list[dict] | None
@@ -160,6 +161,7 @@ class Trunk(BaseModule):
                     f"init_cfg with {', '.join(cfg)}: give {required} and, if need be, {' or '.join(others)}; "
                     "the rest is recognised"
                 )
+            check_stem_rule(cfg.get("fill_stem"))
         return [cfg for cfg in cfgs if cfg not in ours], options
 
     def _check_image(self, x: Tensor) -> None:
@@ -243,7 +245,7 @@ class XCiT(Trunk):
         ignore_padding: Whether an image of a zero-padded batch gives what it gives alone, with zeros in the maps'
             cells beyond it. Default: no, since the published weights learnt with padding. See `unpad` for how
             the sizes of the images are told.
-        in_channels: Channels of the image; the published weights have 3.
+        in_channels: Channels of the image; the published weights have 3, red, green and blue.
         patch_embed: 'conv', the published stem, or 'linear', ViT's projection (paper, Table 4).
         use_pos: Whether to add the positional encoding.
         drop_rate: Dropout probability of tokens, MLPs and attention outputs.
@@ -256,7 +258,9 @@ class XCiT(Trunk):
         with_cp: Whether to recompute each block in the backward pass instead of keeping its activations.
         attn_form: 'auto', 'plain', 'gram' or 'covariance': one function, computed in the order that is
             fastest for the image's size, or in the given one; see `xcit_mm.models.attention.XCA`.
-        init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
+        init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises. With other
+            `in_channels`, `fill_stem='rgb-mean'`, 'rgb-zero' or 'mean' beside it makes a stem from weights
+            for RGB; see `xcit_mm.weights.bands.stem_for_bands`.
 
     Raises:
         TypeError: If there is no such argument.

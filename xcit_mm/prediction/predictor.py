@@ -70,7 +70,8 @@ class Predictor:
         tile: Side in pixels of the tiles in which to predict images, for those too large for one pass; see
             `xcit_mm.prediction.tiling`. Each goes through the config's test pipeline, its resizing included.
         overlap: Least overlap of tiles in pixels; default: a quarter of the tile.
-        batch_size: Images, or tiles of one, that pass through the model together; halved, for their size, when memory runs out.
+        batch_size: Images, or tiles of one, that pass through the model together; halved, for their size, when
+            memory runs out.
         dtype: One of `DTYPES`; in half precision the convolutions and products are computed by autocast, and what
             neck and heads return is float32 again, so that boxes are decoded and suppressed in it.
 

@@ -10,7 +10,17 @@ from mmengine.registry import DATASETS
 
 from .findings import reason
 
-__all__ = ["dataset_class", "evaluators", "leaf_datasets", "metainfo", "read_config", "takes_rgb", "tested_metainfo"]
+__all__ = [
+    "channel_order",
+    "dataset_class",
+    "evaluators",
+    "leaf_datasets",
+    "loading_step",
+    "metainfo",
+    "read_config",
+    "takes_rgb",
+    "tested_metainfo",
+]
 
 _SUFFIXES = (".py", ".json", ".yaml", ".yml")
 
@@ -80,6 +90,22 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """`metainfo` of what a config tests on."""
     dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
     return metainfo(dict(_scope_=cfg.get("default_scope")) | dataset)
+
+
+def loading_step(dataset: dict) -> dict | None:
+    """The step that loads the image, by whatever loader: the first that loads something else than annotations."""
+    names = ((step, step["type"].rpartition(".")[2]) for step in dataset.get("pipeline", []))
+    return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
+
+
+def channel_order(cfg: Config) -> str:
+    """In which order a config's model takes the channels of an image: 'RGB' or 'BGR', or as which step loads them."""
+    step = loading_step(next(iter(leaf_datasets(cfg.test_dataloader.dataset)))) or dict(type="LoadImageFromFile")
+    name = step["type"].rpartition(".")[2]
+    if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
+        options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
+        return f"as {name}({options}) gives them"
+    return "RGB" if takes_rgb(cfg) else "BGR"
 
 
 def takes_rgb(cfg: Config) -> bool:

@@ -54,6 +54,12 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     yield ok(f"{len(next(iter(given), ()))} classes in data sets and heads")
 
 
+def _channels(cfg: Config) -> int | None:
+    """The channels that the model takes; None of a backbone that is not ours."""
+    backbone = cfg.model.get("backbone") or {}
+    return backbone.get("in_channels", 3) if backbone.get("type") == "XCiT" else None
+
+
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
     """Check the files of a split, 'train' or 'val', and what is in them.
 
@@ -76,6 +82,6 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         elif form == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format
             yield from check_coco(cfg, split, dataset, read)
         elif form == "BaseSegDataset":
-            yield from check_segmentation_maps(split, dataset, heads)
+            yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
         else:
             yield note(f"{split}: data sets of type {dataset['type']} are not looked at")

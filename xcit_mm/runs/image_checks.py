@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
+from torch import Tensor
 
-from .findings import Finding, fail, few, reason
+from .configs import loading_step
+from .findings import Finding, fail, few, note, reason
 
-__all__ = ["check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
+__all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
 
 SAMPLE = 32  # images, spread over a data set, that are read
 
@@ -21,7 +24,7 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
             f"{split}: {len(missing)} of {len(images)} images are missing: {few(missing)}",
             "add them, or correct data_prefix",
         )
-    step = pipeline_step(dataset, "LoadImageFromFile") or dict(type="LoadImageFromFile")
+    step = loading_step(dataset) or dict(type="LoadImageFromFile")
     wrong = []
     for image, loaded in load_each(step, [one for one in spread(images) if one["img_path"] not in missing]):
         if isinstance(loaded, Exception):
@@ -30,6 +33,26 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
             wrong.append(f"{image['img_path']} is of {loaded['img_shape']}, in the json of {image['shape']} pixels")
     if wrong:
         yield fail(f"{split}: {few(wrong)}", "replace them, and look at the others: a sample was read")
+
+
+def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
+    """Check that an image comes out of the pipeline with the channels that the model takes.
+
+    Args:
+        image: As of the data set's list, of a file that can be read.
+        channels: The model's `in_channels`.
+    """
+    try:
+        found = Compose(dataset.get("pipeline", []))(dict(image, seg_fields=[]))
+    except Exception as error:  # a pipeline may need more than an image, such as others to mix it with
+        yield note(f"{split}: the pipeline makes nothing of {image['img_path']} alone ({reason(error)})")
+        return
+    inputs = (found or {}).get("inputs")  # a step may drop an image; without a packing step there are none
+    if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
+        yield fail(
+            f"{split}: the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
+            "LoadRasterFromFile loads all bands of a file, or those that `bands` names; or correct in_channels",
+        )
 
 
 def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict | Exception]]:

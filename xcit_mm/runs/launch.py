@@ -98,7 +98,7 @@ def _parser(tool: str) -> argparse.ArgumentParser:
 def _checked(tool: str, cfg: Config, options: argparse.Namespace, argv: list[str]) -> list[str]:
     """The command line for the library's script, once the run is known to be able to start."""
     if tool == "test":
-        check_test(cfg, options.checkpoint)
+        check_test(cfg, options.checkpoint, options.tta)
         return argv
     if options.resume is None:
         check_training(cfg, options.amp)

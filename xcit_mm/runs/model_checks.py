@@ -10,8 +10,9 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
+from ..weights.bands import FILL_HINT
 from ..weights.layouts import recognise
-from ..weights.matching import HeadMismatch, match_model, match_trunk
+from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
 from ..weights.published import REMOTE, folder, local_path
 from ..weights.reader import load_from_file
 from .findings import Finding, fail, note, ok, reason
@@ -145,11 +146,13 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     init_cfg = cfg.model.backbone.get("init_cfg") or []
     for one in [init_cfg] if isinstance(init_cfg, dict) else init_cfg:
         if "checkpoint" in one:
-            yield from _check_file("init_cfg", one["checkpoint"], model, False, one.get("use_ema", False))
+            use_ema, fill_stem = one.get("use_ema", False), one.get("fill_stem")
+            yield from _check_file("init_cfg", one["checkpoint"], model, False, use_ema, fill_stem)
     hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
     if cfg.get("load_from"):
         strict = any(hook.get("strict_heads", True) for hook in hooks)
-        yield from _check_file("load_from", cfg.load_from, model, strict)
+        fill_stem = next((hook["fill_stem"] for hook in hooks if hook.get("fill_stem")), None)
+        yield from _check_file("load_from", cfg.load_from, model, strict, fill_stem=fill_stem)
     if not hooks:
         yield note(
             "without StrictLoadHook a checkpoint that fits in part is loaded in part, silently",
@@ -157,7 +160,9 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         )
 
 
-def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False) -> Iterator[Finding]:
+def _check_file(
+    option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False, fill_stem: str | None = None
+) -> Iterator[Finding]:
     path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
     if not path.is_file():
         if "://" in name:
@@ -168,13 +173,17 @@ def _check_file(option: str, name: str, model: nn.Module, strict: bool, use_ema:
     content = load_from_file(str(path))
     try:
         if strict:
-            match_model(model, content)
+            match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(model.backbone, recognise(content, use_ema))
+            match_trunk(model.backbone, recognise(content, use_ema), fill_stem=fill_stem)
     except ValueError as error:
         fix = "take the model's own weights, or correct the model"
         if isinstance(error, HeadMismatch):
             fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
+        if isinstance(error, BandMismatch):
+            fix = (
+                f"{FILL_HINT} in {'init_cfg' if option == 'init_cfg' else 'StrictLoadHook'}, or weights for such images"
+            )
         yield fail(f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} is there and fits")
 

@@ -1,7 +1,7 @@
 """What can be known to fail before a run has cost anything."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -24,15 +24,46 @@ __all__ = [
 ]
 
 
-def check_backbone(cfg: Config) -> None:
-    """Build the config's XCiT without memory, so that a wrong argument raises its error now."""
+def check_backbone(cfg: Config, tta: bool = False) -> None:
+    """Build the config's XCiT without memory, so that a wrong argument raises its error now.
+
+    Args:
+        cfg: A config of mmdet, mmseg or mmpretrain.
+        tta: Whether it will be tested with test-time augmentation.
+
+    Raises:
+        TypeError, ValueError: If an argument is wrong, or the data preprocessor's do not go with it.
+    """
     backbone = cfg.model.get("backbone", {})
     kind = dict(XCiT=XCiT, XCiTClassifier=XCiTClassifier).get(backbone.get("type"))
     if kind:
         with torch.device("meta"):
-            kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
+            built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
+        _check_normalisation(cfg, built.in_channels, tta)
     if backbone.get("ignore_padding"):
         _check_padding(cfg.model.get("data_preprocessor") or {})
+
+
+def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
+    """Check that the preprocessor's mean and std are for as many channels as the model, or for all alike."""
+    # mmengine takes the one beside the model for a model without, and in place of the model's under augmentation.
+    places = [("model.data_preprocessor", cfg.model), ("data_preprocessor", cfg)]
+    given = [(where, place["data_preprocessor"]) for where, place in places if place.get("data_preprocessor")]
+    where, preprocessor = (given or [("", {})])[-1 if tta else 0]
+    for name in ("mean", "std"):
+        values = preprocessor.get(name)
+        if not isinstance(values, Sequence):
+            continue
+        if preprocessor.get("type") == "DetDataPreprocessor" and len(values) not in (1, 3):
+            raise ValueError(
+                f"{where}.{name} has {len(values)} values, DetDataPreprocessor takes 1 or 3: set mean and std to None "
+                "and put dict(type='Normalize', mean=..., std=..., to_rgb=False) into the pipelines"
+            )
+        if len(values) not in (1, channels):
+            raise ValueError(
+                f"{where}.{name} has {len(values)} values, the backbone has in_channels={channels}: "
+                "give one for each channel, or one for all"
+            )
 
 
 def _check_padding(preprocessor: dict) -> None:

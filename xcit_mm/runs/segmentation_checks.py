@@ -8,14 +8,22 @@ from mmengine.registry import DATASETS
 from torch import nn
 
 from .findings import Finding, fail, few, note, ok, reason
-from .image_checks import check_images, load_each, missing_paths, pipeline_step, spread
+from .image_checks import check_bands, check_images, load_each, missing_paths, pipeline_step, spread
 
 __all__ = ["check_segmentation_maps"]
 
 IGNORED = 255  # what mmseg makes of label 0 under reduce_zero_label
 
 
-def check_segmentation_maps(split: str, dataset: dict, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
+def check_segmentation_maps(
+    split: str, dataset: dict, heads: Mapping[str, nn.Module], channels: int | None = None
+) -> Iterator[Finding]:
+    """Check images and segmentation maps of a data set.
+
+    Args:
+        heads: The heads that know classes, by name.
+        channels: That the model takes, if that is known.
+    """
     built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
     images = built.data_list
     if not images:
@@ -36,7 +44,7 @@ def check_segmentation_maps(split: str, dataset: dict, heads: Mapping[str, nn.Mo
         )
         return
     counts = np.zeros(256, np.int64)
-    unreadable = []
+    unreadable, whole = [], []
     for image, loaded in load_each(step, [one for one in spread(images) if one["seg_map_path"] not in unlabelled]):
         path = image["seg_map_path"]
         if isinstance(loaded, Exception):
@@ -48,11 +56,14 @@ def check_segmentation_maps(split: str, dataset: dict, heads: Mapping[str, nn.Mo
             )
             return
         else:
+            whole.append(image)
             counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
     if unreadable:
         yield fail(f"{split}: {few(unreadable)}", "replace them, and look at the others: a sample was read")
     if not counts.any():
         return
+    if channels and whole:
+        yield from check_bands(split, dataset, whole[0], channels)
     for name, head in heads.items():
         yield from _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label)
     last = counts[:IGNORED].nonzero()[0].max(initial=0)

@@ -49,13 +49,18 @@ def check_training(cfg: Config, amp: bool = False) -> None:
         _refuse(guard(check_weights(cfg, model), "correct init_cfg and load_from"))
 
 
-def check_test(cfg: Config, checkpoint: str) -> None:
+def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
     """Check that testing can start: backbone, data, model, and that the checkpoint fits, which is fetched if need be.
+
+    Args:
+        cfg: A config of mmdet, mmseg or mmpretrain.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        tta: Whether with test-time augmentation.
 
     Raises:
         ValueError, OSError: If it cannot.
     """
-    check_backbone(cfg)
+    check_backbone(cfg, tta)
     check_data(cfg, ["test"])
     check_checkpoint(checkpoint)
     model = _model(cfg)

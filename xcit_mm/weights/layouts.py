@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..archs import ARCHS, Arch, arch_name
+from .bands import stem_key
 
 __all__ = ["CLASSIFIER", "LAYOUTS", "Weights", "backbone_options", "describe", "export", "recognise", "unknown_keys"]
 
@@ -110,7 +111,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
         arch=arch,
         patch_size=patch_size,
         patch_embed="linear" if linear else "conv",
-        in_channels=trunk["patch_embed.proj.weight" if linear else "patch_embed.proj.0.0.weight"].shape[1],
+        in_channels=trunk[stem_key(trunk)].shape[1],
         use_pos=any(key.startswith("pos_embeder.") for key in trunk),
     )
 

@@ -1,6 +1,7 @@
 """Matching of a file to a model: it fills the model, or an error says why not."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from . import reader  # noqa: F401  registers the readers with mmengine
+from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
 from .layouts import CLASSIFIER, Weights, describe, recognise
 
-__all__ = ["CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
+__all__ = ["BandMismatch", "CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
 
 # What a file for classification may lack.
 _PYRAMID = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
@@ -26,7 +28,17 @@ class HeadMismatch(CheckpointMismatch):
     """One whose heads do not, such as those for other classes."""
 
 
-def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False, strict_heads: bool = True) -> None:
+class BandMismatch(CheckpointMismatch):
+    """One whose stem is for red, green and blue, where the model's is for other bands and no rule was given."""
+
+
+def load_pretrained(
+    backbone: nn.Module,
+    checkpoint: str,
+    use_ema: bool = False,
+    strict_heads: bool = True,
+    fill_stem: str | None = None,
+) -> None:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
     A dense model's file must fill the pyramid too; another's may lack it. Only what belongs to
@@ -39,6 +51,8 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False,
         use_ema: Take the `model_ema` of a training file instead of its `model`.
         strict_heads: False lets the head of a classifier keep its initial values where the file has
             none or one for other classes.
+        fill_stem: A rule of `bands.stem_for_bands` that makes a stem for the backbone's bands where the file's is for
+            red, green and blue.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -48,7 +62,9 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False,
     content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
     try:
         weights = recognise(content, use_ema)
-        state = match_trunk(backbone, weights, strict_heads)
+        state = match_trunk(backbone, weights, strict_heads, fill_stem)
+    except BandMismatch as error:
+        raise ValueError(f"{checkpoint} does not fit the model: {error}: {FILL_HINT} in init_cfg makes one") from None
     except HeadMismatch as error:
         raise ValueError(
             f"{checkpoint} does not fit the model: {error}: strict_heads=False keeps the model's own head, "
@@ -58,23 +74,30 @@ def load_pretrained(backbone: nn.Module, checkpoint: str, use_ema: bool = False,
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     part = "head" if "head.weight" in initial else "pyramid"
+    bands = state[stem_key(state)].shape[1]
+    filled = bands != weights.trunk[stem_key(state)].shape[1]
     print_log(
         f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
-        + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
+        + (f"; {len(initial)} of the {part} keep their initial values" if initial else "")
+        + (f"; its stem for {RGB} bands made one for {bands} by {fill_stem!r}" if filled else ""),
         logger="current",
     )
 
 
-def match_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -> dict[str, Tensor]:
+def match_model(
+    model: nn.Module, checkpoint: dict, strict_heads: bool = True, fill_stem: str | None = None
+) -> dict[str, Tensor]:
     """The state dict of a detector, segmentor or classifier from a checkpoint, which fills it.
 
     Args:
         model: With an `XCiT` or an `XCiTClassifier` as its backbone; it is not changed.
         checkpoint: Content of a file in any layout.
         strict_heads: As of `StrictLoadHook`.
+        fill_stem: As of `StrictLoadHook`.
 
     Raises:
-        CheckpointMismatch: If the checkpoint does not fit; a HeadMismatch if `strict_heads=False` might help.
+        CheckpointMismatch: If the checkpoint does not fit; a HeadMismatch if `strict_heads=False` might help, a
+            BandMismatch if `fill_stem` might.
     """
     try:
         weights = recognise(checkpoint)
@@ -82,12 +105,12 @@ def match_model(model: nn.Module, checkpoint: dict, strict_heads: bool = True) -
         backbone: Any = model.backbone
         if weights.task not in _DENSE and not _is_classifier(backbone) and alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        matched = match_trunk(backbone, weights, strict_heads)
+        matched = match_trunk(backbone, weights, strict_heads, fill_stem)
         # A head left as it is has the model's own values, since mmengine loads what is there.
         state = {f"backbone.{key}": value for key, value in (backbone.state_dict() | matched).items()}
         return state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
-        kind = HeadMismatch if isinstance(error, HeadMismatch) else CheckpointMismatch
+        kind = type(error) if isinstance(error, CheckpointMismatch) else CheckpointMismatch
         raise kind(f"the checkpoint does not fit the model: {error}") from None
 
 
@@ -109,18 +132,21 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     return given
 
 
-def match_trunk(backbone: Any, weights: Weights, strict_heads: bool = True) -> dict[str, Tensor]:
+def match_trunk(
+    backbone: Any, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+) -> dict[str, Tensor]:
     """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
 
     Args: see `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit.
+        ValueError: If they do not fit; a BandMismatch if `fill_stem` might help.
     """
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
     if found not in (asked, backbone.describe(len(backbone.blocks))):
         raise ValueError(f"the file is {found}, the config asks for {asked}")
+    weights = replace(weights, trunk=_for_bands(weights.trunk, backbone.in_channels, fill_stem))
     if _is_classifier(backbone):
         return _match_classifier(backbone.state_dict(), weights, strict_heads)
     wanted = backbone.state_dict()
@@ -134,6 +160,25 @@ def match_trunk(backbone: Any, weights: Weights, strict_heads: bool = True) -> d
     surplus = [key for key in weights.trunk if not key.startswith(optional)]
     _check_coverage(wanted, weights.trunk, missing, surplus)
     return {key: value for key, value in weights.trunk.items() if key in wanted}
+
+
+def _for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[str, Tensor]:
+    """The trunk with a stem for images of so many bands, made by a rule if it has not one already.
+
+    Raises:
+        BandMismatch: If it is for RGB, and there is no rule.
+        ValueError: If it is for yet others.
+    """
+    key = stem_key(trunk)
+    stem = trunk.get(key)
+    if stem is None or stem.dim() != 4 or stem.shape[1] == bands:  # what else is wrong with it is told with the rest
+        return trunk
+    misfit = f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}"
+    if stem.shape[1] != RGB:
+        raise ValueError(misfit)
+    if rule is None:
+        raise BandMismatch(misfit)
+    return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
 def _is_classifier(backbone: nn.Module) -> bool:

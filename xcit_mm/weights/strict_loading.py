@@ -5,7 +5,8 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from .matching import HeadMismatch, match_model
+from .bands import FILL_HINT, check_stem_rule
+from .matching import BandMismatch, HeadMismatch, match_model
 
 __all__ = ["StrictLoadHook"]
 
@@ -22,10 +23,18 @@ class StrictLoadHook(Hook):
         strict_heads: False lets heads of other shapes, such as for other classes, keep their
             initial values where training begins from `load_from`, and lists them. Testing and
             resuming are strict all the same.
+        fill_stem: 'rgb-mean', 'rgb-zero' or 'mean': the rule of `xcit_mm.weights.bands.stem_for_bands` that
+            makes a stem for the model's `in_channels` where training begins from a `load_from` of a model
+            for RGB. A file that has as many bands as the model loads as it is.
+
+    Raises:
+        ValueError: If there is no such rule.
     """
 
-    def __init__(self, strict_heads: bool = True) -> None:
+    def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
+        check_stem_rule(fill_stem)
         self.strict_heads = strict_heads
+        self.fill_stem = fill_stem
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check the checkpoint against the model, and give its tensors their published names.
@@ -38,8 +47,13 @@ class StrictLoadHook(Hook):
             model = model.module
         # A runner builds its training loop only to train.
         begins_training = isinstance(runner._train_loop, BaseLoop) and not runner._resume
+        strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if begins_training else (True, None)
         try:
-            checkpoint["state_dict"] = match_model(model, checkpoint, self.strict_heads or not begins_training)
+            checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
+        except BandMismatch as error:
+            if not begins_training:
+                raise
+            raise BandMismatch(f"{error}; to fine-tune on other bands, StrictLoadHook with {FILL_HINT}") from None
         except HeadMismatch as error:
             if not (begins_training and self.strict_heads):
                 raise

@@ -1,0 +1,100 @@
+"""Models of other than three bands train and predict, from rasters to scores."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from demo_runs import DEMO, cfg_options
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
+from processes import run_tool
+from torch import nn
+
+FOUR = DEMO / "fpn_xcit-n12-p16_shapes-4band.py"
+DETECTOR = DEMO / "mask-rcnn_xcit-n12-p16_shapes.py"
+TRUNK = dict(arch=dict(embed_dim=16, depth=4, num_heads=2, eta=1.0), out_indices=(0, 1, 2, 3), norm_cfg=dict(type="BN"))
+
+
+@pytest.fixture(scope="module")
+def rasters(tmp_path_factory) -> Path:
+    pytest.importorskip("rasterio")
+    from make_shapes import write_dataset
+
+    root = tmp_path_factory.mktemp("data") / "shapes-4band"
+    write_dataset(root, train=4, val=2, size=64, rasters=True)
+    return root
+
+
+def last_score(folder: Path) -> float:
+    return json.loads(max(folder.glob("*/2*.json")).read_text())["mIoU"]
+
+
+def test_the_demo_of_four_bands_trains_and_is_tested_in_views(rasters, tmp_path):
+    options = cfg_options(FOUR.stem, rasters, 2)
+    run = run_tool("train", FOUR, "--work-dir", tmp_path / "w", *options, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr[-2000:]
+    checkpoint = tmp_path / "w" / "iter_2.pth"
+    state = torch.load(checkpoint, weights_only=False)["state_dict"]
+    assert state["backbone.patch_embed.proj.0.0.weight"].shape == (16, 4, 3, 3)
+    for flags in ([], ["--tta"], ["--show-dir", tmp_path / "pictures"]):
+        folder = tmp_path / f"test{len(flags)}"
+        run = run_tool("test", FOUR, checkpoint, "--work-dir", folder, *flags, *options, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr[-2000:]
+        assert 0 <= last_score(folder) <= 100
+    assert len(list((tmp_path / "pictures").rglob("*.png"))) == 2
+
+
+def trained_for_a_step(cfg: Config, batch: dict) -> nn.Module:
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model).train()
+    before = model.backbone.state_dict()["patch_embed.proj.0.0.weight"].clone()
+    losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
+    assert losses["loss"].isfinite()
+    changed = model.backbone.state_dict()["patch_embed.proj.0.0.weight"] != before
+    assert changed.flatten(2).any(2).all(0).all(), "a band has no part in the step"
+    return model.eval()
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5, 13])
+def test_a_segmentor_learns_from_every_band(bands):
+    cfg = Config.fromfile(FOUR)
+    cfg.model.backbone.update(TRUNK, in_channels=bands)
+    cfg.model.neck.in_channels = [16] * 4
+    cfg.model.data_preprocessor.update(mean=[100.0] * bands, std=[50.0] * bands)
+    batch = dict(inputs=[torch.randint(0, 60000, (bands, 160, 160)).float() for _ in range(2)], data_samples=labels())
+    model = trained_for_a_step(cfg, batch)
+    (sample,) = model.test_step(dict(inputs=batch["inputs"][:1], data_samples=labels()[:1]))
+    assert sample.pred_sem_seg.data.shape == (1, 160, 160)
+
+
+def labels() -> list:
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    size = dict(img_shape=(160, 160), ori_shape=(160, 160), pad_shape=(160, 160))
+    segmentation_map = torch.arange(160).remainder(5).expand(1, 160, 160)
+    return [SegDataSample(metainfo=size, gt_sem_seg=PixelData(data=segmentation_map)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("bands", [4, 6])
+def test_a_detector_takes_bands_that_its_pipeline_normalised(bands):
+    """As the README says, since mmdet's preprocessor knows the means of one or three channels only."""
+    from mmdet.testing import demo_mm_inputs
+
+    cfg = Config.fromfile(DETECTOR)
+    cfg.model.backbone.update(TRUNK, in_channels=bands)
+    cfg.model.neck.in_channels = [16] * 4
+    cfg.model.data_preprocessor.update(mean=None, std=None, bgr_to_rgb=False)
+    batch = demo_mm_inputs(2, [(bands, 96, 128)] * 2, num_classes=4, with_mask=True)
+    normalise = dict(type="Normalize", mean=[100.0] * bands, std=[50.0] * bands, to_rgb=False)
+    init_default_scope("mmdet")
+    step = TRANSFORMS.build(normalise)
+    images = [step(dict(img=one.permute(1, 2, 0).numpy().astype("float32")))["img"] for one in batch["inputs"]]
+    batch["inputs"] = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+    torch.testing.assert_close(batch["inputs"][0].mean(), torch.tensor((127.5 - 100) / 50), atol=0.1, rtol=0)
+    model = trained_for_a_step(cfg, batch)
+    samples = model.test_step(batch)
+    assert [sample.pred_instances.bboxes.shape[1] for sample in samples] == [4, 4]

@@ -1,0 +1,58 @@
+"""The data set of shapes: the same files for the same arguments, and rasters that show what they say."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from make_shapes import CLASSES, write_dataset
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def rasters(tmp_path_factory) -> Path:
+    pytest.importorskip("rasterio")
+    root = tmp_path_factory.mktemp("rasters") / "shapes"
+    write_dataset(root, train=24, val=2, size=64, rasters=True)
+    return root
+
+
+def test_rasters_come_beside_the_other_files_and_change_none(rasters, tmp_path):
+    write_dataset(tmp_path / "plain", train=24, val=2, size=64)
+    write_dataset(tmp_path / "again", train=24, val=2, size=64, rasters=True)
+    plain, found = files(tmp_path / "plain"), files(rasters)
+    assert found == files(tmp_path / "again")
+    beside = {name for name in found if name.startswith("rasters/")}
+    assert {name: content for name, content in found.items() if name not in beside} == plain
+    pictures = {name for name in plain if name.startswith("images/")}
+    assert beside == {name.replace("images/", "rasters/").replace(".jpg", ".tif") for name in pictures}
+
+
+def test_rasters_are_the_scenes_in_red_green_blue_and_near_infrared(rasters):
+    import rasterio
+
+    infrared: dict[int, list[np.ndarray]] = {}
+    for path in sorted((rasters / "rasters" / "training").iterdir()):
+        with rasterio.open(path) as file:
+            assert (file.count, set(file.dtypes), file.crs.to_epsg(), file.res) == (4, {"uint16"}, 32632, (1.0, 1.0))
+            assert [one.name for one in file.colorinterp] == ["red", "green", "blue", "undefined"]
+            assert file.bounds.left == 500000 + 64 * int(path.stem)
+            *rgb, fourth = file.read()
+        picture = cv2.imread(str(rasters / "images" / "training" / f"{path.stem}.jpg"))[..., ::-1]
+        np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, picture.mean((0, 1)), atol=2)
+        labels = cv2.imread(str(rasters / "annotations" / "training" / f"{path.stem}.png"), cv2.IMREAD_UNCHANGED)
+        for label in np.unique(labels):
+            infrared.setdefault(label, []).append(fourth[labels == label])
+    brightness = {label: np.concatenate(values).mean() for label, values in infrared.items()}
+    by_class = {name: brightness[label] for label, name in enumerate(CLASSES, start=2)}
+    assert sorted(by_class, key=by_class.get) == ["square", "star", "triangle", "circle"]
+
+
+def test_without_rasterio_nothing_is_begun(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"--rasters needs rasterio: pip install xcit_mm\[raster\]"):
+        write_dataset(tmp_path / "shapes", rasters=True)
+    assert list(tmp_path.iterdir()) == []
