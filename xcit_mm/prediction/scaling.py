@@ -72,6 +72,15 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: Bounds) -> np.ndarra
     scaled = np.zeros(values.shape, np.uint8)
     for target, band, there, (low, high) in zip(scaled, values, valid, bounds, strict=True):
         # Not in the file's own type, in which low may not exist, or a difference overflow.
-        fractions = (band[there].astype(np.float64).clip(low, high) - low) / (high - low)
-        target[there] = np.rint(255 * fractions)
+        whole = there.all()
+        fractions = (band if whole else band[there]).astype(np.float64)
+        fractions.clip(low, high, out=fractions)
+        fractions -= low
+        fractions /= high - low
+        fractions *= 255
+        np.rint(fractions, out=fractions)
+        if whole:
+            target[:] = fractions
+        else:
+            target[there] = fractions
     return scaled
