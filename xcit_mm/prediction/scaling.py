@@ -76,7 +76,8 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: Bounds) -> np.ndarra
         fractions = (band if whole else band[there]).astype(np.float64)
         fractions.clip(low, high, out=fractions)
         fractions -= low
-        fractions *= 255 / (high - low)
+        fractions /= high - low
+        fractions *= 255
         np.rint(fractions, out=fractions)
         if whole:
             target[:] = fractions
