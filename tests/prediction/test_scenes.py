@@ -7,17 +7,14 @@ import cv2
 import numpy as np
 import pytest
 
-rasterio = pytest.importorskip("rasterio")
-
-from rasterio.transform import from_origin
-
 from xcit_mm.prediction import run as runs
 from xcit_mm.prediction.inputs import read_image
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.run import open_run
 
 TILES = ("--tile", "96", "--overlap", "24")
-TRANSFORM = from_origin(400_000, 5_600_000, 0.5, 0.5)
+rasterio = pytest.importorskip("rasterio")
+TRANSFORM = rasterio.Affine(0.5, 0, 400_000, 0, -0.5, 5_600_000)
 
 
 def write(path: Path, image: np.ndarray, **profile: object) -> Path:
