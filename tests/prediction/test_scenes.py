@@ -126,12 +126,33 @@ def test_a_scene_that_breaks_off_is_a_failure_beside_others(image, models, call,
 
 def test_what_cannot_begin_is_one_line(image, models, refusal, tmp_path):
     path = write(tmp_path / "scene.tif", image)
+    (tmp_path / "slide.svs").touch()
     five = write(tmp_path / "five.tif", np.dstack([image, image])[..., :5])
     for arguments, message in [
         ((path, *models["seg"], "--format", "parquet"), "is a scene, whose results are GeoTIFF or GeoJSON"),
         ((five, *models["seg"]), "5 bands"),
         ((five, *models["seg"], "--bands", "1", "2", "9"), "9"),
         ((path, *models["seg"], "--bounds", "5", "5"), "5"),
+        ((tmp_path / "slide.svs", *models["seg"]), "slide.svs is a whole-slide image"),
     ]:
         assert message in refusal("infer", *arguments, "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+def test_several_files_are_one_scene(image, models, call, tmp_path):
+    """As a .vrt, which names its sources."""
+    left, right = write(tmp_path / "left.tif", image[:, :100]), write(tmp_path / "right.tif", image[:, 100:])
+    source = (
+        "<SimpleSource><SourceFilename>{}</SourceFilename><SourceBand>{}</SourceBand>"
+        '<DstRect xOff="{}" yOff="0" xSize="100" ySize="260"/></SimpleSource>'
+    )
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{band}">{source.format(left, band, 0)}{source.format(right, band, 100)}'
+        "</VRTRasterBand>"
+        for band in (1, 2, 3)
+    )
+    (tmp_path / "both.vrt").write_text(f'<VRTDataset rasterXSize="200" rasterYSize="260">{bands}</VRTDataset>')
+    for name, given in (("both", tmp_path / "both.vrt"), ("whole", write(tmp_path / "whole.tif", image))):
+        assert call("infer", given, *models["seg"], "--out", tmp_path / "out" / name, *TILES)[0] == 0
+    maps = [rasterio.open(tmp_path / "out" / name / "labels" / f"{name}.tif").read(1) for name in ("both", "whole")]
+    assert np.array_equal(*maps)

@@ -11,7 +11,15 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from pycocotools.mask import decode, encode
 
-from xcit_mm.prediction.tiling import detect_in_tiles, encode_mask, segment_in_tiles, segmented_strips, windows
+from xcit_mm.prediction.polygons import boxed_mask, run_lengths
+from xcit_mm.prediction.tiling import (
+    detect_in_tiles,
+    encode_mask,
+    run_length_text,
+    segment_in_tiles,
+    segmented_strips,
+    windows,
+)
 
 
 def each(predict: Callable) -> Callable:
@@ -298,3 +306,19 @@ def test_masks_encode_as_in_pycocotools():
         full = np.zeros((height, width), np.uint8)
         full[y : y + h, x : x + w] = mask
         assert encode_mask(mask, (y, x), (int(height), int(width))) == encode(np.asfortranarray(full))
+
+
+def test_run_lengths_are_written_as_by_pycocotools():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        mask = np.asfortranarray(rng.random((37, 90)) < rng.uniform(0, 1), np.uint8)
+        code = encode(mask)["counts"]
+        assert run_length_text(run_lengths(code)) == code
+
+
+def test_a_mask_in_an_image_of_more_pixels_than_32_bits_count():
+    mask = np.random.default_rng(0).random((20, 30)) < 0.5
+    mask[[0, -1], :] = mask[:, [0, -1]] = True
+    code = encode_mask(mask, (70_000, 99_000), (100_000, 100_000))
+    found = boxed_mask(run_lengths(code["counts"]), 100_000, 100_000)
+    assert (found.top, found.left) == (70_000, 99_000) and np.array_equal(found.mask, mask)

@@ -16,6 +16,8 @@ import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
+from .raster_files import RASTERS, is_raster
+
 __all__ = [
     "IMAGES",
     "VIDEOS",
@@ -31,6 +33,7 @@ __all__ = [
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+_KNOWN = tuple(dict.fromkeys(IMAGES + VIDEOS + RASTERS))
 _REMOTE = ("http://", "https://")
 _OF_RESULTS = (".jpg", ".png", ".mp4")
 _LONGEST = 255 - len(".jpg")  # bytes of a file's name without its suffix
@@ -94,10 +97,8 @@ def find_inputs(given: str, out: Path | None = None, root: str | None = None) ->
             return _of_text(path, root or ".")
         if suffix == ".json":
             return _of_coco(path, root or str(path.parent))
-        if suffix not in IMAGES + VIDEOS:
-            raise ValueError(
-                f"{given} is neither an image, a video nor a list: {', '.join(IMAGES + VIDEOS)}, .txt, .json"
-            )
+        if suffix not in _KNOWN and not is_raster(given):  # which tells how to convert a slide
+            raise ValueError(f"{given} is neither an image, a video nor a list: {', '.join(_KNOWN)}, .txt, .json")
         return Found(_named([os.path.abspath(path)], [path.name]), [])
     return _searched(given, out)
 
@@ -106,15 +107,15 @@ def _searched(given: str, out: Path | None) -> Found:
     """Files of a folder or glob, named relative to the folder, or to the glob's part before its first wildcard."""
     root = Path(given)
     if root.is_dir():
-        found = files_below(root, IMAGES + VIDEOS)
+        found = files_below(root, _KNOWN)
     else:
         root, pattern = _split_glob(given)
         found = sorted(path for path in root.glob(pattern) if path.is_file()) if pattern else []
     below = out.resolve() if out is not None else None
     results = [path for path in found if below is not None and path.resolve().is_relative_to(below)]
     inputs = sorted(set(found) - set(results))
-    others = [path for path in inputs if path.suffix.lower() not in IMAGES + VIDEOS]
-    kept = [path for path in inputs if path.suffix.lower() in IMAGES + VIDEOS]
+    others = [path for path in inputs if path.suffix.lower() not in _KNOWN]
+    kept = [path for path in inputs if path.suffix.lower() in _KNOWN]
     notes = [
         f"left out {len(paths)} {reason}: {paths[0]}{', ...' * (len(paths) > 1)}"
         for paths, reason in ((others, "neither image nor video"), (results, f"below --out {out}"))

@@ -1,6 +1,6 @@
 """Prediction of images too large for one pass: in overlapping tiles, with memory bounded by the tile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ __all__ = [
     "detected_in",
     "encode_mask",
     "merge_tiles",
+    "run_length_text",
     "segment_in_tiles",
     "segmented_strips",
     "windows",
@@ -324,12 +325,29 @@ def encode_mask(mask: np.ndarray, corner: tuple[int, int], shape: tuple[int, int
 
     height, width = shape
     columns = np.flatnonzero(mask.any(axis=0))
-    if not len(columns):
-        return frPyObjects(dict(size=[height, width], counts=[height * width]), height, width)
-    first, last = columns[0], columns[-1] + 1
+    first, last = (columns[0], columns[-1] + 1) if len(columns) else (0, 0)
     # COCO counts down the columns; only those of the mask are laid out.
     strip = np.zeros((last - first, height), dtype=bool)
     strip[:, corner[0] : corner[0] + mask.shape[0]] = mask[:, first:last].T
     changes = np.flatnonzero(np.diff(strip.ravel(), prepend=False, append=False)) + (corner[1] + first) * height
     counts = np.diff([0, *changes[changes < height * width], height * width])
+    if height * width >= 2**32:  # pycocotools counts pixels in 32 bits
+        return dict(size=[height, width], counts=run_length_text(counts))
     return frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
+
+
+def run_length_text(counts: Iterable[int]) -> bytes:
+    """COCO's code of run lengths, as pycocotools writes it, of images of any size."""
+    letters = bytearray()
+    before = [0, 0, 0]
+    for number, count in enumerate(map(int, counts)):
+        # From the fourth on, differences to the last but one; five bits a letter, lowest first, the sixth for more.
+        rest = count - before[1] if number > 2 else count
+        before = [*before[1:], count]
+        while True:
+            bits, rest = rest & 31, rest >> 5
+            more = rest != (-1 if bits & 16 else 0)
+            letters.append(48 + bits + 32 * more)
+            if not more:
+                break
+    return bytes(letters)
