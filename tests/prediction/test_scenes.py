@@ -144,7 +144,8 @@ def test_several_files_are_one_scene(image, models, call, tmp_path):
     left, right = write(tmp_path / "left.tif", image[:, :100]), write(tmp_path / "right.tif", image[:, 100:])
     source = (
         "<SimpleSource><SourceFilename>{}</SourceFilename><SourceBand>{}</SourceBand>"
-        '<DstRect xOff="{}" yOff="0" xSize="100" ySize="260"/></SimpleSource>'
+        '<SrcRect xOff="0" yOff="0" xSize="100" ySize="260"/><DstRect xOff="{}" yOff="0" xSize="100" ySize="260"/>'
+        "</SimpleSource>"
     )
     bands = "".join(
         f'<VRTRasterBand dataType="Byte" band="{band}">{source.format(left, band, 0)}{source.format(right, band, 100)}'
