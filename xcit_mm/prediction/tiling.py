@@ -1,5 +1,6 @@
 """Prediction of images too large for one pass: in overlapping tiles, with memory bounded by the tile."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -306,16 +307,23 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
     from mmdet.structures.bbox import bbox_overlaps
 
     merged = InstanceData.cat(found)
-    tiles = torch.arange(len(found)).repeat_interleave(torch.tensor([len(one) for one in found]))
+    origin = torch.arange(len(found)).repeat_interleave(torch.tensor([len(one) for one in found]))
     order = merged.scores.argsort(descending=True, stable=True)
-    merged, tiles = merged[order], tiles[order]
-    boxes, labels, ends = merged.bboxes.float(), merged.labels, merged.pop("ends")
-    keep = torch.ones(len(merged), dtype=torch.bool)
-    for number in range(1, len(merged)):
-        rivals = keep[:number] & (tiles[:number] != tiles[number]) & (labels[:number] == labels[number])
+    merged, tiles = merged[order], origin[order].tolist()
+    boxes, ends = merged.bboxes.float(), merged.pop("ends").tolist()
+    # Of those that are kept, by class and cell of a grid: what overlaps is in the same cell or one next to it.
+    side = max((boxes[:, 2:] - boxes[:, :2]).max().item(), 1) if len(boxes) else 1
+    cells = ((boxes[:, :2] + boxes[:, 2:]) / (2 * side)).long().tolist()
+    kept: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    keep = torch.zeros(len(merged), dtype=torch.bool)
+    for number, (label, (x, y)) in enumerate(zip(merged.labels.tolist(), cells, strict=True)):
+        near = [one for dx, dy in product((-1, 0, 1), repeat=2) for one in kept.get((label, x + dx, y + dy), ())]
+        rivals = [one for one in near if tiles[one] != tiles[number]]
         # A part covers little of the whole: what counts is how much of itself is covered.
         measure = "iof" if ends[number] else "iou"
-        keep[number] = not (bbox_overlaps(boxes[number, None], boxes[:number][rivals], measure) > _SAME).any()
+        if not rivals or not (bbox_overlaps(boxes[number, None], boxes[rivals], measure) > _SAME).any():
+            keep[number] = True
+            kept[label, x, y].append(number)
     return merged[keep]
 
 

@@ -1,0 +1,138 @@
+"""How large a tile should be: a segmentor's mIoU and its seams against tile and overlap, as .csv and .png.
+
+    python tools/benchmark_tiles.py CONFIG CHECKPOINT --tiles 96 160 256 --out docs/benchmark/NAME [--mosaic 4]
+
+The images are those of the config's test set, or mosaics of so many of them a side. `seams` is the share of pixels
+in the overlap of two neighbours whose classes differ between them, before they are blended. A tile as large as the
+image is the image predicted whole.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from mmengine.registry import DATASETS, init_default_scope
+
+from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.prediction.tiling import windows
+from xcit_mm.runs.configs import read_config
+
+OVERLAPS = (0, 1 / 8, 1 / 4, 1 / 2)  # of the tile
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("checkpoint")
+    parser.add_argument("--tiles", type=int, nargs="+", required=True, metavar="PIXELS")
+    parser.add_argument("--mosaic", type=int, default=1, help="images a side of what is predicted (default: 1)")
+    parser.add_argument("--out", type=Path, required=True, help="without suffix")
+    return parser.parse_args()
+
+
+def images(config: str, mosaic: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Images (H, W, 3), BGR, of the test set with their labels (H, W); those left over fill no mosaic."""
+    cfg = read_config(config, [])
+    init_default_scope(cfg.default_scope)
+    cfg.test_dataloader.dataset.pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations")]
+    dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    items = [dataset[number] for number in range(len(dataset))]
+    for first in range(0, len(items) - mosaic**2 + 1, mosaic**2):
+        rows = [items[first + mosaic * row :][:mosaic] for row in range(mosaic)]
+        yield tuple(np.vstack([np.hstack([one[key] for one in row]) for row in rows]) for key in ("img", "gt_seg_map"))
+
+
+def seams(predict: Predictor, image: np.ndarray, tile: int, overlap: int) -> tuple[int, int]:
+    """Pixels in the overlaps of neighbours, and those of them where they differ."""
+    lines, columns = (windows(length, tile, overlap) for length in image.shape[:2])
+    labels = [
+        [predict.plain(crop, predict.predict_prepared([predict.prepare(crop)])[0]).labels for crop in row]
+        for row in ([image[y.start : y.stop, x.start : x.stop] for x in columns] for y in lines)
+    ]
+    total = differing = 0
+    for row in labels:
+        for (x, left), (x_right, right) in pairwise(zip(columns, row, strict=True)):
+            shared = x.stop - x_right.start
+            total += left.shape[0] * shared
+            differing += np.count_nonzero(left[:, left.shape[1] - shared :] != right[:, :shared])
+    for (y, upper), (y_lower, lower) in pairwise(zip(lines, labels, strict=True)):
+        shared = y.stop - y_lower.start
+        for above, below in zip(upper, lower, strict=True):
+            total += above.shape[1] * shared
+            differing += np.count_nonzero(above[above.shape[0] - shared :] != below[:shared])
+    return total, differing
+
+
+def mean_iou(confusion: np.ndarray) -> float:
+    """In per cent, of a matrix (classes, classes) of true and found pixels; classes that are nowhere do not count."""
+    both = np.diag(confusion)
+    either = confusion.sum(0) + confusion.sum(1) - both
+    return float(100 * (both[either > 0] / either[either > 0]).mean())
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, float]]:
+    pairs = list(images(args.config, args.mosaic))
+    predict = Predictor(args.config, args.checkpoint, tile=args.tiles[0])
+    count = len(predict.metainfo["classes"])
+    rows = []
+    for tile in args.tiles:
+        whole = all(tile >= max(image.shape[:2]) for image, _ in pairs)
+        for overlap in (0,) if whole else (int(part * tile) for part in OVERLAPS):
+            predict.tile, predict.overlap = tile, overlap
+            confusion, shared = np.zeros((count, count), np.int64), np.zeros(2, np.int64)
+            for image, truth in pairs:
+                found = predict.predict(image).labels
+                known = truth < count
+                pixels = truth[known].astype(np.int64) * count + found[known]
+                confusion += np.bincount(pixels, minlength=count**2).reshape(count, count)
+                if overlap:
+                    shared += seams(predict, image, tile, overlap)
+            row = dict(tile=tile, overlap=overlap, miou=round(mean_iou(confusion), 2))
+            row["seams"] = round(100 * shared[1] / shared[0], 2) if shared[0] else ""
+            print(row, flush=True)
+            rows.append(row)
+    return rows
+
+
+def draw(rows: list[dict[str, float]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    tiles = sorted({row["tile"] for row in rows})
+    whole = tiles[-1] if sum(row["tile"] == tiles[-1] for row in rows) == 1 else None
+    for part in OVERLAPS:
+        line = [row for row in rows if row["overlap"] == int(part * row["tile"]) and row["tile"] != whole]
+        name = f"overlap {part:g} of the tile"
+        color = f"C{OVERLAPS.index(part)}"
+        left.plot([row["tile"] for row in line], [row["miou"] for row in line], "o-", color=color, label=name)
+        if part:
+            right.plot([row["tile"] for row in line], [row["seams"] for row in line], "o-", color=color, label=name)
+    if whole:
+        left.axhline(rows[-1]["miou"], color="0.4", linestyle="--", label="whole image")
+    left.set(xlabel="tile (pixels)", ylabel="mIoU (%)")
+    right.set(xlabel="tile (pixels)", ylabel="pixels in overlaps that differ (%)", ylim=(0, None))
+    left.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    args = parse_args()
+    rows = measure(args)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    draw(rows, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
