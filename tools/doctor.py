@@ -35,6 +35,19 @@ def version(package: str, least: str = "0") -> Callable[[], str]:
     return check
 
 
+def one_stack() -> str:
+    """Check that all libraries are OpenMMLab's, or all are the OneDL forks, which are imported by the same names."""
+    from importlib.metadata import packages_distributions
+
+    modules = ("mmengine", "mmcv", "mmdet", "mmseg")
+    found = sorted({one for module in modules for one in packages_distributions().get(module, [])})
+    forks = [one for one in found if one.startswith("onedl-")]
+    if forks and len(forks) < len(found):
+        others = [one for one in found if one not in forks]
+        raise ImportError(f"{', '.join(others)} are of OpenMMLab, {', '.join(forks)} of its OneDL forks: a mix")
+    return f"one stack: {', '.join(found)}"
+
+
 def mmcv_ops() -> str:
     """Check that mmcv was compiled with its operators and that they run."""
     import torch
@@ -77,6 +90,7 @@ def disk() -> str:
 
 
 CHECKS = (
+    (one_stack, "an environment of its own for either, see the README"),
     (version("mmengine", "0.10"), REINSTALL),
     (version("torch", "2.1"), REINSTALL),
     (version("mmcv"), REBUILD_MMCV),

@@ -26,6 +26,8 @@ __all__ = [
 # mmengine looks up `xcit_mm::CONFIG` only in packages of this table, and there by the name of a distribution, whose
 # place is not known if its install is editable: a module's name leads to the module's folder.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
+# The distribution's name is mmsegmentation in one stack and onedl-mmsegmentation in the other; the module's is one.
+MODULE2PACKAGE["mmseg"] = "mmseg"
 _find_base = Config._get_cfg_path
 
 

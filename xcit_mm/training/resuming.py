@@ -142,7 +142,7 @@ class ResumableCheckpointHook(CheckpointHook):
         state, self._resumed = self._resumed, None
         loop = runner.train_loop
         if hasattr(loop, "dataloader_iterator"):  # the iteration-based loop replays the batches that were seen
-            loop.dataloader_iterator = _restore_after(loop.dataloader_iterator, runner.iter, state)
+            loop.dataloader_iterator = _Replayed(loop.dataloader_iterator, runner.iter, state)
         else:
             set_random_state(state)
 
@@ -160,9 +160,22 @@ def _is_local(backend: dict) -> bool:
     return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk")
 
 
-def _restore_after(batches: Iterator, count: int, state: RandomState) -> Iterator:
+class _Replayed:
     """The same batches, with the random generators set before the one after the first `count`."""
-    for _ in range(count):
-        yield next(batches)
-    set_random_state(state)
-    yield from batches
+
+    def __init__(self, batches: Iterator, count: int, state: RandomState) -> None:
+        self._batches, self._left, self._state = batches, count, state
+
+    def __iter__(self) -> "_Replayed":
+        return self
+
+    def __next__(self) -> Any:
+        if self._left == 0:
+            set_random_state(self._state)
+        self._left -= 1
+        return next(self._batches)
+
+    def skip_iter(self, count: int) -> None:
+        """Load what was seen: a newer mmengine calls this, and would draw the sampler's numbers alone."""
+        for _ in range(count):
+            next(self)
