@@ -41,8 +41,8 @@ from xcit_mm.prediction.inputs import find_inputs, read_categories
 from xcit_mm.prediction.merging import Summary, merge
 from xcit_mm.prediction.parts import FORMATS, DamagedPart, check_format
 from xcit_mm.prediction.predictor import DTYPES
+from xcit_mm.prediction.rasters.scaling import PERCENTILES
 from xcit_mm.prediction.run import Run, describe, start_run
-from xcit_mm.prediction.scaling import PERCENTILES
 from xcit_mm.prediction.scenes import scene_options, with_scenes
 from xcit_mm.prediction.tiling import check_tile
 from xcit_mm.runs.configs import read_config, tested_metainfo

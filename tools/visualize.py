@@ -29,7 +29,7 @@ from xcit_mm.archs import MEAN, STD
 from xcit_mm.models.factory import model_from_weights
 from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.scaling import estimated_bounds, to_bytes
+from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
 from xcit_mm.runs.configs import raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device

@@ -12,14 +12,14 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from ..runs.configs import raster_bands, raster_step
-from .geojson import Found, write_instances
-from .georeferencing import Scene, assemble_maps, map_file
 from .inputs import Input
 from .parts import Row, Writer
 from .predictor import Predictor
 from .rasters import Raster, is_raster
+from .rasters.geojson import Found, write_instances
+from .rasters.georeferencing import Scene, assemble_maps, map_file
+from .rasters.scaling import PERCENTILES
 from .run import INSTANCES, LABELS, PARTS, Run, tiles_of
-from .scaling import PERCENTILES
 from .tiling import Read, merge_tiles, windows
 
 __all__ = ["ScenePredictor", "merge_scene", "scene_options", "with_scenes"]

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .bands import chosen_layers
 from .gdal import gdal, opened
-from .raster_bands import chosen_layers
-from .raster_files import RASTERS, is_raster
 from .scaling import PERCENTILES, Bounds, Scale, check_percentiles, checked_bounds, estimated_bounds, to_bytes
 
-__all__ = ["RASTERS", "Raster", "is_raster"]
+__all__ = ["Raster"]
 
 # Bounds are estimated from an overview of so many pixels, or from a grid of windows.
 _SAMPLE = (2**16, 2**22)

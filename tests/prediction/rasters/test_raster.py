@@ -410,7 +410,7 @@ class TestFiles:
         script = (
             "import re, sys\n"
             "from pathlib import Path\n"
-            "from xcit_mm.prediction import gdal\n"
+            "from xcit_mm.prediction.rasters import gdal\n"
             "from xcit_mm.prediction.rasters import Raster\n"
             "assert gdal._CACHE <= 2**28\n"
             "gdal._CACHE = 2**24\n"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .raster_files import tiff_header
+from .files import tiff_header
 
 __all__ = ["Layers", "chosen_layers"]
 
