@@ -74,6 +74,8 @@ def load(args: argparse.Namespace) -> XCiTClassifier:
     model = model_from_weights(args.weights, args.device)
     if not isinstance(model, XCiTClassifier):
         raise ValueError(f"{args.weights} has no class attention: take weights of ImageNet or DINO")
+    if model.in_channels != 3:
+        raise ValueError(f"{args.weights} is for images of {model.in_channels} bands: take weights for RGB")
     return model
 
 

@@ -22,6 +22,8 @@ run in the same DIR is refused. Several processes share a run:
     torchrun --nproc_per_node 4 tools/infer.py ... --launcher pytorch    # one a GPU
     python tools/infer.py ... --ray auto                                 # the cluster that this machine is in
 
+Where the config loads rasters (LoadRasterFromFile), every input is a scene whose bands the model gets unscaled.
+
 In a folder or glob, what is neither image nor video is left out, as is all below DIR. A file that cannot be read is
 reported, the others are done, and the exit code is 1; --retry-failed does these again. Ctrl-C keeps what was done; the
 exit code is 130.
@@ -39,8 +41,9 @@ from xcit_mm.prediction.inputs import find_inputs, read_categories
 from xcit_mm.prediction.merging import Summary, merge
 from xcit_mm.prediction.parts import FORMATS, DamagedPart, check_format
 from xcit_mm.prediction.predictor import DTYPES
+from xcit_mm.prediction.rasters.scaling import PERCENTILES
 from xcit_mm.prediction.run import Run, describe, start_run
-from xcit_mm.prediction.scenes import with_scenes
+from xcit_mm.prediction.scenes import scene_options, with_scenes
 from xcit_mm.prediction.tiling import check_tile
 from xcit_mm.runs.configs import read_config, tested_metainfo
 from xcit_mm.runs.preflight import check_checkpoint, check_device
@@ -64,10 +67,17 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="least overlap of tiles (default: tile / 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="to compute in (default: %(default)s)")
     scenes = parser.add_argument_group("scenes: GeoTIFF, JPEG2000 and others that GDAL reads by windows")
-    scenes.add_argument("--bands", type=int, nargs="+", metavar="N", help="red, green and blue (default: as named)")
-    scenes.add_argument("--bounds", type=float, nargs=2, metavar=("LOW", "HIGH"), help="what becomes 0 and 255")
     scenes.add_argument(
-        "--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), default=[2.0, 98.0], help="or these, estimated"
+        "--bands", type=int, nargs="+", metavar="N", help="red, green, blue, or what LoadRasterFromFile has to load"
+    )
+    scenes.add_argument("--bounds", type=float, nargs=2, metavar=("LOW", "HIGH"), help="what becomes 0 and 255")
+    least, most = PERCENTILES
+    scenes.add_argument(
+        "--percentiles",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help=f"or these, estimated (default: {least:g} {most:g})",
     )
     speed = parser.add_argument_group("speed, which changes no result but by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
@@ -121,9 +131,7 @@ def start(args: argparse.Namespace) -> Run:
         tile=args.tile,
         overlap=args.overlap,
         dtype=args.dtype,
-        bands=args.bands,
-        bounds=args.bounds,
-        percentiles=args.percentiles,
+        **scene_options(cfg, args.bands, args.bounds, args.percentiles),
         pictures=not args.no_pictures,
         score_thr=args.score_thr,
         alpha=args.alpha,

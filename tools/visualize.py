@@ -10,6 +10,9 @@ tell the architecture, and the image in its own size.
 The picture holds the image, the principal components of the maps that the backbone puts out, and of some
 blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class
 attention, of ImageNet or DINO, add the attention of CLS to the patches.
+
+Where the config loads rasters (LoadRasterFromFile), IMAGE is one, and shown by its first three bands that the model
+takes, or the first, each stretched from its 2nd to its 98th percentile.
 """
 
 import argparse
@@ -19,14 +22,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from mmengine.model import ImgDataPreprocessor
+from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
 from xcit_mm.models.factory import model_from_weights
 from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
-from xcit_mm.runs.configs import takes_rgb
+from xcit_mm.runs.configs import raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device
 
 
@@ -48,8 +53,7 @@ def main() -> int:
         check_device(args.device)
         if args.model.endswith(".py") != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
-        pixels = first_frame(args.image)
-        found, picture = (of_model if args.checkpoint else of_weights)(pixels, args)
+        found, picture = (of_model if args.checkpoint else of_weights)(args)
         save_figure(draw(found, picture), args.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
@@ -60,17 +64,33 @@ def main() -> int:
     return 0
 
 
-def of_model(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
+def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+    load = raster_step(read_config(args.model, []))
+    pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else first_frame(args.image)
     predict = Predictor(args.model, args.checkpoint, args.device)
     model = predict.inferencer.model
     found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
+    if load:
+        return found, stretched(found.image.cpu().numpy())
     mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
     picture = ((found.image * std + mean) / 255).clip(0, 1)
     return found, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
 
 
-def of_weights(pixels: np.ndarray, args: argparse.Namespace) -> tuple[Activations, Tensor]:
+def stretched(bands: np.ndarray) -> Tensor:
+    """Bands (n, h, w) of any range as a picture (3, h, w) from 0 to 1."""
+    shown = bands[:3] if len(bands) >= 3 else bands[:1]
+    valid = np.isfinite(shown)
+    return torch.from_numpy(to_bytes(shown, valid, estimated_bounds([(shown, valid)])) / 255).expand(3, -1, -1)
+
+
+def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+    pixels = first_frame(args.image)
     backbone = model_from_weights(args.model, args.device)
+    if backbone.in_channels != 3:
+        raise ValueError(
+            f"{args.model} is for images of {backbone.in_channels} bands: give a config and its checkpoint"
+        )
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1)
     prepare = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
     image = prepare(dict(inputs=[rgb]))["inputs"]

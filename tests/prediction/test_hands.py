@@ -14,6 +14,8 @@ import pytest
 from paths import ROOT
 from test_engine import photos, results  # noqa: F401
 
+from xcit_mm.prediction.run import open_run
+
 INFER = str(ROOT / "tools" / "infer.py")
 
 
@@ -35,6 +37,26 @@ def test_two_ranks(models, photos, tmp_path):  # noqa: F811
     assert all(f"rank {rank}: " in ended.stderr for rank in (0, 1))
     again = run(*torchrun, INFER, *arguments)  # nothing is left to do
     assert again.returncode == 0 and "going on: 6 of 6 parts are done" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, made", [("seg", "labels/scene.tif"), ("det", "instances/scene.geojson")])
+def test_two_ranks_share_a_scene(kind, made, shapes, models, tmp_path):
+    """Of four rows of tiles, each a part: whoever has the next one needs what reaches in from above."""
+    pytest.importorskip("rasterio")
+    import cv2
+    import numpy as np
+    from test_scenes import write
+
+    picture = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
+    scene = write(tmp_path / "scene.tif", np.tile(picture, (2, 9, 1))[:104, :800])
+    arguments = [scene, *models[kind], "--tile", 32, "--overlap", 8, "--batch-size", 8, "--workers", 0]
+    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29573]
+    ended = run(*torchrun, INFER, *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch")
+    assert ended.returncode == 0 and "1 of 1 files done" in ended.stdout, ended.stderr[-2000:]
+    assert len(open_run(tmp_path / "shared").parts) == 4
+    assert (tmp_path / "shared" / made).read_bytes() == (tmp_path / "alone" / made).read_bytes()
 
 
 def test_ctrl_c_in_ranks(models, photos, tmp_path):  # noqa: F811

@@ -159,8 +159,9 @@ def test_weights_see_the_image_normalised_as_in_training(dino, tmp_path):
     import visualize
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3)).astype(np.uint8)
-    args = SimpleNamespace(model=str(dino), device="cpu", blocks=[0])
-    found, picture = visualize.of_weights(pixels, args)
+    cv2.imwrite(str(tmp_path / "noise.png"), pixels)
+    args = SimpleNamespace(image=tmp_path / "noise.png", model=str(dino), device="cpu", blocks=[0])
+    found, picture = visualize.of_weights(args)
     rgb = pixels[..., ::-1].astype(float)
     expected = (rgb - [123.675, 116.28, 103.53]) / [58.395, 57.12, 57.375]
     assert np.allclose(found.image.permute(1, 2, 0), expected, atol=1e-5)

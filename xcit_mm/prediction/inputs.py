@@ -16,7 +16,7 @@ import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
-from .raster_files import RASTERS, is_raster
+from .rasters.files import RASTERS, is_raster
 
 __all__ = [
     "IMAGES",

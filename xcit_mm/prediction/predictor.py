@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..models.factory import model_from_config
-from ..runs.configs import read_config, tested_metainfo
+from ..runs.configs import raster_bands, raster_step, read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint, check_device
 from .results import Instances, instances_of
 from .tiling import Read, Window, check_tile, detect_in_tiles, detected_in, segment_in_tiles, segmented_strips
@@ -30,7 +30,7 @@ class Prediction(NamedTuple):
     """What a model finds in an image.
 
     Attributes:
-        image: (H, W, 3), BGR, 8 bit.
+        image: (H, W, 3), BGR, 8 bit; or (H, W, bands), as it was given, where the config loads rasters.
         instances: Of a detector.
         labels: Of a segmentor, the class of every pixel (H, W).
     """
@@ -41,17 +41,24 @@ class Prediction(NamedTuple):
 
 
 class Preparation:
-    """The config's test pipeline for an image in memory; light, to be sent to processes that prepare images."""
+    """The config's test pipeline for an image in memory; light, to be sent to processes that prepare images.
 
-    def __init__(self, pipeline: Compose) -> None:
-        self._pipeline = pipeline
+    Args:
+        pipeline: Of an inferencer.
+        bands: That an image has to have; None: 3, which is not checked.
+    """
+
+    def __init__(self, pipeline: Compose, bands: int | None = None) -> None:
+        self._pipeline, self._bands = pipeline, bands
 
     def __call__(self, image: np.ndarray) -> dict[str, Any]:
-        """`inputs` (3, h, w) and `data_samples` of an image (H, W, 3), BGR, 8 bit.
+        """`inputs` (C, h, w) and `data_samples` of an image, as `Predictor` takes it.
 
         Raises:
-            ValueError: If the image is too narrow for the config's resizing.
+            ValueError: If the image has other bands than the config loads, or is too narrow for its resizing.
         """
+        if self._bands is not None and (image.ndim != 3 or image.shape[2] != self._bands):
+            raise ValueError(f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)")
         try:
             return self._pipeline(image)
         except cv2.error:
@@ -62,6 +69,9 @@ class Preparation:
 
 class Predictor:
     """mmdet's or mmseg's inferencer for a config and a checkpoint, loaded whole or not at all.
+
+    Images are (H, W, 3), BGR, 8 bit. For a config whose test pipeline loads rasters, by `LoadRasterFromFile`, they are
+    (H, W, bands) with the bands and values that it loads: in the file's order, unscaled, of the file's type or float32.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -108,21 +118,24 @@ class Predictor:
         check_backbone(cfg)
         self.is_detector = cfg.get("default_scope") == "mmdet"
         inferencer = _inferencer_class(cfg)
+        bands = raster_bands(cfg)
+        if step := raster_step(cfg):
+            _take_arrays(step)
         model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
         model.dataset_meta = self.metainfo = tested_metainfo(cfg)
         self.inferencer = inferencer(cfg, model, device=device)
-        self.prepare = Preparation(self.inferencer.pipeline)
+        self.prepare = Preparation(self.inferencer.pipeline, bands)
         if self.dtype != torch.float32:
             _return_float32(self.inferencer.model)
 
     def __call__(self, image: np.ndarray) -> BaseDataElement:
-        """Predictions for an image (H, W, 3), BGR, 8 bit, in its pixels: a DetDataSample or SegDataSample.
+        """Predictions for an image, in its pixels: a DetDataSample or SegDataSample.
 
         With a tile they are as `detect_in_tiles` and `segment_in_tiles` return them.
 
         Raises:
-            ValueError: If the image is too small, or too narrow for the config's resizing.
+            ValueError: If the image is too small, too narrow for the config's resizing, or of other bands.
             MemoryError: If one image is too much for the memory.
         """
         if self.tile is None:
@@ -204,6 +217,13 @@ class Predictor:
             return Prediction(image, instances_of(sample), None)
         label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16
         return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
+
+
+def _take_arrays(step: dict) -> None:
+    """Turn LoadRasterFromFile into the step in whose place inferencers put their own, which takes arrays."""
+    as_float32 = step.get("to_float32", True)
+    step.clear()
+    step.update(type="LoadImageFromFile", to_float32=as_float32)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,25 +1,59 @@
 """Scenes, which no memory holds: predicted by rows of tiles, and merged with their place on a map."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from .geojson import Found, write_instances
-from .georeferencing import Scene, assemble_maps, map_file
+from ..runs.configs import raster_bands, raster_step
 from .inputs import Input
 from .parts import Row, Writer
 from .predictor import Predictor
 from .rasters import Raster, is_raster
+from .rasters.geojson import Found, write_instances
+from .rasters.georeferencing import Scene, assemble_maps, map_file
+from .rasters.scaling import PERCENTILES
 from .run import INSTANCES, LABELS, PARTS, Run, tiles_of
 from .tiling import Read, merge_tiles, windows
 
-__all__ = ["ScenePredictor", "merge_scene", "with_scenes"]
+__all__ = ["ScenePredictor", "merge_scene", "scene_options", "with_scenes"]
+
+
+def scene_options(
+    cfg: Config,
+    bands: Sequence[int] | None = None,
+    bounds: Sequence[float] | None = None,
+    percentiles: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """A run's options on how scenes become what the config's model takes: bytes, or raw where it loads rasters.
+
+    Args:
+        cfg: Of the model.
+        bands: Their numbers; default: those that the config loads, or the file's own red, green and blue.
+        bounds: What becomes 0 and 255; default: by percentiles.
+        percentiles: Default: `PERCENTILES`.
+
+    Raises:
+        ValueError: If values shall be scaled that the config loads as they are.
+    """
+    step = raster_step(cfg)
+    for name, given in (("bounds", bounds), ("percentiles", percentiles)):
+        if step is not None and given is not None:
+            values = " ".join(f"{value:g}" for value in given)
+            raise ValueError(f"--{name} {values}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
+    return dict(
+        bands=bands or (step.get("bands") if step else None),
+        bounds=bounds,
+        percentiles=percentiles or PERCENTILES,
+        channels=raster_bands(cfg) or 3,
+        raw=step is not None,
+    )
 
 
 def with_scenes(inputs: Iterable[Input], options: dict[str, Any]) -> list[Input]:
@@ -27,16 +61,21 @@ def with_scenes(inputs: Iterable[Input], options: dict[str, Any]) -> list[Input]
 
     Args:
         inputs: All of them.
-        options: Of the run: bands, scale, percentiles, format.
+        options: Of the run: format, and `scene_options`. With raw ones all inputs are scenes.
 
     Raises:
-        ValueError: If a scene's bands are not what the model takes, or the results shall be Parquet.
+        ValueError: If a scene's bands are not what the model takes, or the results shall be Parquet; if a video or
+            URL shall be read raw.
         OSError: If it cannot be read.
         ModuleNotFoundError: If rasterio is needed and not installed.
     """
     found = []
     for one in inputs:
-        if one.is_video or "://" in one.path or not is_raster(one.path):
+        is_picture = one.is_video or "://" in one.path
+        if is_picture and options["raw"]:
+            what = "a video" if one.is_video else "a URL"
+            raise ValueError(f"{one.path} is {what}, but the config loads rasters (LoadRasterFromFile): give files")
+        if is_picture or not (options["raw"] or is_raster(one.path)):
             found.append(one)
             continue
         if options["format"] == "parquet":
@@ -50,7 +89,8 @@ def with_scenes(inputs: Iterable[Input], options: dict[str, Any]) -> list[Input]
 
 
 def _open(scene: Input, options: dict[str, Any]) -> Raster:
-    return Raster(scene.path, options["bands"], scene.bounds or options["bounds"], percentiles=options["percentiles"])
+    bounds = scene.bounds or options["bounds"]
+    return Raster(scene.path, options["bands"], bounds, options["channels"], options["percentiles"], options["raw"])
 
 
 class ScenePredictor:

@@ -17,6 +17,8 @@ __all__ = [
     "leaf_datasets",
     "loading_step",
     "metainfo",
+    "raster_bands",
+    "raster_step",
     "read_config",
     "takes_rgb",
     "tested_metainfo",
@@ -96,6 +98,24 @@ def loading_step(dataset: dict) -> dict | None:
     """The step that loads the image, by whatever loader: the first that loads something else than annotations."""
     names = ((step, step["type"].rpartition(".")[2]) for step in dataset.get("pipeline", []))
     return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
+
+
+def raster_step(cfg: Config) -> dict | None:
+    """The step by which a config's test pipeline loads rasters, all values as they are; None if it loads pictures."""
+    step = loading_step(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+    return step if step and step["type"].rpartition(".")[2] == "LoadRasterFromFile" else None
+
+
+def raster_bands(cfg: Config) -> int | None:
+    """How many bands a config's test pipeline loads of a raster; None if it loads pictures.
+
+    Unless the step names them, as many as the backbone takes.
+    """
+    step = raster_step(cfg)
+    if step is None:
+        return None
+    bands = step.get("bands")
+    return len(bands) if bands else cfg.model.backbone.get("in_channels", 3)
 
 
 def channel_order(cfg: Config) -> str:

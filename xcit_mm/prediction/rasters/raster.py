@@ -9,12 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .bands import chosen_layers
 from .gdal import gdal, opened
-from .raster_bands import chosen_layers
-from .raster_files import RASTERS, is_raster
 from .scaling import PERCENTILES, Bounds, Scale, check_percentiles, checked_bounds, estimated_bounds, to_bytes
 
-__all__ = ["RASTERS", "Raster", "is_raster"]
+__all__ = ["Raster"]
 
 # Bounds are estimated from an overview of so many pixels, or from a grid of windows.
 _SAMPLE = (2**16, 2**22)
@@ -47,6 +46,8 @@ class Raster:
             scaled, others by `percentiles` of the scene.
         channels: What the model takes.
         percentiles: By which `bounds` are estimated.
+        raw: Whether to read values as they are stored, in the order of `bands`, as `LoadRasterFromFile` does; without
+            scale. Default bands are then all of the file.
 
     Attributes:
         height: In pixels.
@@ -71,6 +72,7 @@ class Raster:
         scale: Scale | None = None,
         channels: int = 3,
         percentiles: Sequence[float] = PERCENTILES,
+        raw: bool = False,
     ) -> None:
         self.path = str(path)
         self.percentiles = percentiles
@@ -78,14 +80,15 @@ class Raster:
         check_percentiles(percentiles)
         with gdal(self.path):
             file = self._file
-            self._layers = chosen_layers(file, bands, channels)
+            self._layers = chosen_layers(file, bands, channels, raw)
             self.bands = self._layers.bands
             self.height, self.width, self.count = file.height, file.width, file.count
             self.dtype: str = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
             self.crs, self.transform, self.nodata = file.crs, file.transform, file.nodatavals[self.bands[0] - 1]
         if scale is not None:
-            if self._layers.palette is not None:
-                raise ValueError(f"a scale of {scale} for {self.path}, which has a palette of colours: give none")
+            if raw or self._layers.palette is not None:
+                what = "is read as it is stored" if raw else "has a palette of colours"
+                raise ValueError(f"--bounds {scale} for {self.path}, which {what}: give none")
             self.bounds = checked_bounds(scale, len(self.bands))
 
     @property
@@ -116,7 +119,7 @@ class Raster:
 
     @cached_property
     def bounds(self) -> Bounds | None:
-        """What becomes 0 and what 255, of each of `bands`; None of 8-bit files, which are read as they are.
+        """What becomes 0 and what 255, of each of `bands`; None of 8-bit files and raw, which are read as they are.
 
         Estimated where no scale was given, when first asked for: from an overview, or a grid of windows. The same
         file gives the same bounds. As `scale` of the same file they spare another process the reading.
@@ -126,7 +129,7 @@ class Raster:
             OSError: If it cannot be read.
         """
         layers = self._layers
-        if layers.palette is not None or layers.bits == 8:
+        if layers.raw or layers.palette is not None or layers.bits == 8:
             return None
         if layers.bits is not None:  # all that they can be, as decoders of pictures have it
             return [(0.0, 2.0**layers.bits - 1)] * len(self.bands)
@@ -156,9 +159,10 @@ class Raster:
             columns: As rows.
 
         Returns:
-            The image (h, w, 3), BGR, or (h, w, channels) in the order of `bands`; uint8. And (h, w), bool: not
-            where the file's mask, its alpha channel, or all chosen bands, by nodata, NaN or infinity, say that there
-            is nothing. Where only some bands say so these are 0, if scaled.
+            The image (h, w, 3), BGR, or (h, w, channels) in the order of `bands`; uint8, or raw of the file's type.
+            And (h, w), bool: not where the file's mask, its alpha channel unless that is one of raw bands, or all
+            chosen bands, by nodata, NaN or infinity, say that there is nothing. Where only some bands say so these
+            are 0, if scaled; raw, NaN and infinity are 0, of which no model makes anything.
 
         Raises:
             ValueError: If the window is empty or not within the scene.
@@ -166,6 +170,9 @@ class Raster:
         """
         values, valid = self._values(rows, columns)
         layers = self._layers
+        if layers.raw:
+            finite = np.nan_to_num(values, copy=False, posinf=0, neginf=0) if self.dtype.startswith("float") else values
+            return np.ascontiguousarray(finite.transpose(1, 2, 0)), valid.max(axis=0)
         if layers.palette is not None:
             colours = layers.palette.take(values[0], axis=0, mode="clip")
             return np.ascontiguousarray(colours[..., 2::-1]), np.logical_and(valid[0], colours[..., 3])
@@ -214,11 +221,19 @@ class Raster:
 
         shape = (window[0][1] - window[0][0], window[1][1] - window[1][0]) if values is None else values.shape
         valid: np.ndarray = np.ones(shape, bool)
-        if MaskFlags.all_valid not in self._file.mask_flag_enums[band - 1]:
+        flags = self._file.mask_flag_enums[band - 1]
+        if MaskFlags.all_valid not in flags and not (MaskFlags.alpha in flags and self._alpha_is_data):
             valid = self._file.read_masks(band, window=window, out_shape=shape) > 0
         if self.dtype.startswith("float") and valid.any():
             valid &= np.isfinite(self._file.read(band, window=window) if values is None else values)
         return valid
+
+    @cached_property
+    def _alpha_is_data(self) -> bool:
+        """Whether raw bands have what the file calls an alpha channel, as writers call the fourth of four bands."""
+        from rasterio.enums import ColorInterp
+
+        return self._layers.raw and any(self._file.colorinterp[band - 1] == ColorInterp.alpha for band in self.bands)
 
     def _blended(self, values: np.ndarray, rows: Span, columns: Span, alpha: int) -> np.ndarray:
         """Colours over black, as OpenCV reads a TIFF whose alpha is not in its colours yet."""

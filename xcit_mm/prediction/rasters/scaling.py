@@ -28,18 +28,18 @@ def checked_bounds(scale: Scale, bands: int) -> Bounds:
     if pairs.shape == (2,):
         pairs = np.tile(pairs, (bands, 1))
     if pairs.shape != (bands, 2):
-        raise ValueError(f"a scale of {scale}: give one pair, LOW HIGH, or one for each of the {bands} bands")
+        raise ValueError(f"--bounds {scale}: give one pair, LOW HIGH, or one for each of the {bands} bands")
     with np.errstate(invalid="ignore", over="ignore"):
         wide = pairs[:, 1] - pairs[:, 0]
     if not (np.isfinite(wide) & (wide > 0)).all():
-        raise ValueError(f"a scale of {scale}: the lower value has to stand first, and both have to be finite")
+        raise ValueError(f"--bounds {scale}: the lower value has to stand first, and both have to be finite")
     return [(low, high) for low, high in pairs.tolist()]
 
 
 def check_percentiles(percentiles: Sequence[float]) -> None:
     """Raise ValueError if these are not two, the lower first, from 0 to 100."""
     if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
-        raise ValueError(f"percentiles {percentiles}: give two from 0 to 100, the lower one first")
+        raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
 
 
 def estimated_bounds(
@@ -59,7 +59,9 @@ def estimated_bounds(
     for number, pieces in enumerate(zip(*valid, strict=True)):
         values = np.concatenate(pieces).astype(np.float64)
         if not len(values):
-            raise ValueError(f"a sample of its band {number + 1} has no valid pixel to scale by: give --scale LOW HIGH")
+            raise ValueError(
+                f"a sample of its band {number + 1} has no valid pixel to scale by: give --bounds LOW HIGH"
+            )
         low, high = np.percentile(values, percentiles).tolist()
         if low == high:  # most of it is of one value
             low, high = values.min().item(), values.max().item()

@@ -160,13 +160,13 @@ class TestScale:
     @pytest.mark.parametrize("scale", [(5, 5), (9, 1), (1,), [(0, 1)] * 2, (0, float("nan")), "abc", (0, 1e999)])
     def test_what_is_no_scale(self, scale, tmp_path):
         path = save(tmp_path / "a.tif", NOISE[:3].astype(np.uint16))
-        with pytest.raises(ValueError, match=r"a scale of .*(give one pair, LOW HIGH|lower value has to stand first)"):
+        with pytest.raises(ValueError, match=r"--bounds .*(give one pair, LOW HIGH|lower value has to stand first)"):
             Raster(path, scale=scale)
 
     def test_percentiles_are_of_valid_pixels_band_by_band(self, tmp_path):
         values = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
         path = save(tmp_path / "a.tif", np.concatenate([values, 10 * values, values % 7 * 0]), nodata=0)
-        with pytest.raises(ValueError, match=r"a\.tif: a sample of its band 3 has no valid pixel.* --scale LOW HIGH"):
+        with pytest.raises(ValueError, match=r"a\.tif: a sample of its band 3 has no valid pixel.* --bounds LOW HIGH"):
             _ = Raster(path).bounds
         with Raster(path, bands=[1]) as raster:
             np.testing.assert_allclose(raster.bounds, [(21, 981)], atol=0.5)
@@ -410,7 +410,7 @@ class TestFiles:
         script = (
             "import re, sys\n"
             "from pathlib import Path\n"
-            "from xcit_mm.prediction import gdal\n"
+            "from xcit_mm.prediction.rasters import gdal\n"
             "from xcit_mm.prediction.rasters import Raster\n"
             "assert gdal._CACHE <= 2**28\n"
             "gdal._CACHE = 2**24\n"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .raster_files import tiff_header
+from .files import tiff_header
 
 __all__ = ["Layers", "chosen_layers"]
 
@@ -22,6 +22,7 @@ class Layers(NamedTuple):
         bits: Of a pixel, if these are at most 8 and count from 0 on; None of any other type.
         palette: Colours (k, 4), RGBA, of a single band that numbers them; None of others.
         blended_with: Number of the alpha channel by which OpenCV multiplies colours; None where it does not.
+        raw: Whether the model takes the values as they are, in the order of `bands`.
     """
 
     bands: tuple[int, ...]
@@ -29,10 +30,13 @@ class Layers(NamedTuple):
     bits: int | None
     palette: np.ndarray | None
     blended_with: int | None
+    raw: bool
 
 
-def chosen_layers(file: Any, given: Sequence[int] | None, channels: int) -> Layers:
+def chosen_layers(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> Layers:
     """The bands of an open file that a model of so many channels takes, by their numbers or else as they are.
+
+    Raw ones are what `LoadRasterFromFile` loads: all in their order, an alpha channel and the numbers of colours too.
 
     Raises:
         ValueError: If the file has none, or no such ones; if there is a choice; if they hold complex numbers.
@@ -41,30 +45,33 @@ def chosen_layers(file: Any, given: Sequence[int] | None, channels: int) -> Laye
         parts = f", but {len(file.subdatasets)} others in it, such as {file.subdatasets[0]}" if file.subdatasets else ""
         raise ValueError(f"{file.name} has no bands{parts}: give a file with them")
     names = [one.name for one in file.colorinterp]
-    bands = _default(file, names, channels) if given is None else _checked(file, given, channels)
+    bands = _default(file, names, channels, raw) if given is None else _checked(file, given, channels, raw)
     types = {file.dtypes[band - 1] for band in bands}
     if any(one.startswith("complex") for one in types):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
+    if raw:
+        return Layers(bands, channels, None, None, None, raw)
     palette = _palette(file) if file.count == 1 else None
     if palette is not None and channels != 3:
         raise ValueError(f"{file.name} has a palette of 3 colours, but the model takes {channels} bands")
-    return Layers(bands, channels, _bits(file, bands, types), palette, _blended_with(file, names, given))
+    return Layers(bands, channels, _bits(file, bands, types), palette, _blended_with(file, names, given), raw)
 
 
-def _checked(file: Any, given: Sequence[int], channels: int) -> tuple[int, ...]:
+def _checked(file: Any, given: Sequence[int], channels: int, raw: bool) -> tuple[int, ...]:
     if wrong := [band for band in given if not 1 <= band <= file.count]:
         raise ValueError(f"{file.name} has no band {wrong[0]}, but {file.count} bands, from 1 on")
-    if len(given) != channels and not (len(given) == 1 and channels == 3):
-        alone = ", or one for all of them" if channels == 3 else ""
+    coloured = channels == 3 and not raw
+    if len(given) != channels and not (len(given) == 1 and coloured):
+        alone = ", or one for all of them" if coloured else ""
         raise ValueError(f"--bands {_spaced(given)}: the model takes {channels} bands, give as many{alone}")
     return tuple(given)
 
 
-def _default(file: Any, names: list[str], channels: int) -> tuple[int, ...]:
-    bands = [number for number, name in enumerate(names, 1) if name != "alpha"]
-    if len(bands) == 1 and channels == 3:
+def _default(file: Any, names: list[str], channels: int, raw: bool) -> tuple[int, ...]:
+    bands = [number for number, name in enumerate(names, 1) if raw or name != "alpha"]
+    if len(bands) == 1 and channels == 3 and not raw:
         return tuple(bands)
-    coloured = channels == 3 and all(names.count(name) == 1 for name in _COLOURS)
+    coloured = channels == 3 and not raw and all(names.count(name) == 1 for name in _COLOURS)
     in_order = [names.index(name) + 1 for name in _COLOURS] if coloured else bands[:channels]
     if len(bands) == channels:
         return tuple(in_order)
@@ -73,7 +80,7 @@ def _default(file: Any, names: list[str], channels: int) -> tuple[int, ...]:
     if file.count < channels:
         raise ValueError(f"{file.name} has {file.count} bands ({told}), but the model takes {channels}")
     example = f"--bands {_spaced(in_order)}" if len(in_order) == channels else "--bands"
-    meaning = ", its red, green and blue" if channels == 3 else ""
+    meaning = ", its red, green and blue" if channels == 3 and not raw else ""
     raise ValueError(
         f"{file.name} has {file.count} bands ({told}), but the model takes {channels}: name them{meaning}, as {example}"
     )

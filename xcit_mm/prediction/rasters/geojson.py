@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..parts import whole_file
 from .gdal import gdal
 from .georeferencing import Scene
-from .parts import whole_file
 from .polygons import box_rings, boxed_mask, geometry, mask_rings, run_lengths
 
 __all__ = ["Found", "write_instances"]

@@ -16,10 +16,10 @@ from pycocotools import mask as coco  # noqa: E402
 from rasterio.crs import CRS  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
-from xcit_mm.prediction.geojson import Found, write_instances  # noqa: E402
-from xcit_mm.prediction.georeferencing import Scene, assemble_maps, map_file, no_class  # noqa: E402
-from xcit_mm.prediction.polygons import boxed_mask, run_lengths  # noqa: E402
 from xcit_mm.prediction.rasters import Raster  # noqa: E402
+from xcit_mm.prediction.rasters.geojson import Found, write_instances  # noqa: E402
+from xcit_mm.prediction.rasters.georeferencing import Scene, assemble_maps, map_file, no_class  # noqa: E402
+from xcit_mm.prediction.rasters.polygons import boxed_mask, run_lengths  # noqa: E402
 from xcit_mm.prediction.tiling import encode_mask  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
@@ -152,7 +152,7 @@ class TestMaps:
             "import resource, signal, sys, numpy as np\n"
             "from pathlib import Path\n"
             "from rasterio.transform import Affine\n"
-            "from xcit_mm.prediction.georeferencing import Scene, map_file\n"
+            "from xcit_mm.prediction.rasters.georeferencing import Scene, map_file\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "labels = np.random.default_rng(0).integers(0, 3, (700, 600))\n"
             "def write(path):\n"

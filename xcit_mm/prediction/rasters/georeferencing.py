@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .drawing import Palette, colours
+from ..drawing import Palette, colours
 from .gdal import gdal, opened
-from .rasters import Raster
+from .raster import Raster
 
 __all__ = ["MapWriter", "Scene", "assemble_maps", "map_file", "no_class"]
 
