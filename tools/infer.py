@@ -63,7 +63,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--part-size", type=int, default=256, metavar="N", help="inputs of a part (default: %(default)s)"
     )
-    parser.add_argument("--tile", type=int, metavar="PIXELS", help="predict large images in tiles of this side")
+    parser.add_argument(
+        "--tile",
+        type=int,
+        metavar="PIXELS",
+        help="predict large images in tiles of this side; for scenes the default is that of the config's images",
+    )
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="least overlap of tiles (default: tile / 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="to compute in (default: %(default)s)")
     scenes = parser.add_argument_group("scenes: GeoTIFF, JPEG2000 and others that GDAL reads by windows")

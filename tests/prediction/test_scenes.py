@@ -11,6 +11,7 @@ from xcit_mm.prediction import run as runs
 from xcit_mm.prediction.inputs import read_image
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.run import open_run
+from xcit_mm.runs.configs import image_side, read_config
 
 TILES = ("--tile", "96", "--overlap", "24")
 rasterio = pytest.importorskip("rasterio")
@@ -157,3 +158,25 @@ def test_several_files_are_one_scene(image, models, call, tmp_path):
         assert call("infer", given, *models["seg"], "--out", tmp_path / "out" / name, *TILES)[0] == 0
     maps = [rasterio.open(tmp_path / "out" / name / "labels" / f"{name}.tif").read(1) for name in ("both", "whole")]
     assert np.array_equal(*maps)
+
+
+def test_without_a_tile_a_scene_has_those_of_the_config_s_images(image, models, call, tmp_path):
+    path = write(tmp_path / "scene.tif", image)
+    for name, tile in (("default", ()), ("given", ("--tile", "160"))):
+        assert call("infer", path, *models["seg"], *tile, "--out", tmp_path / name)[0] == 0
+    runs = [open_run(tmp_path / name) for name in ("default", "given")]
+    assert [len(run.parts) for run in runs] == [2, 2]
+    maps = [rasterio.open(run.out / "labels" / "scene.tif").read(1) for run in runs]
+    assert np.array_equal(*maps)
+
+
+@pytest.mark.parametrize(
+    ("config", "side"),
+    [
+        ("mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco", 800),
+        ("upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512", 512),
+        ("demo/fpn_xcit-n12-p16_camvid", 256),
+    ],
+)
+def test_a_config_tells_the_side_of_its_images(config, side):
+    assert image_side(read_config(f"configs/{config}.py", [])) == side

@@ -117,10 +117,8 @@ def _cut(inputs: list[Input], options: dict[str, Any]) -> list[Part]:
 
 
 def tiles_of(size: Sequence[int], options: dict[str, Any]) -> tuple[int, int]:
-    """Tile and overlap of a scene, which is one tile if none is given."""
-    tile, overlap = options["tile"], options["overlap"]
-    if tile is None:
-        return max(size), 0
+    """Tile and overlap of a scene, by default as large as the config's images."""
+    tile, overlap = options["tile"] or options["scene_tile"] or max(size), options["overlap"]
     return tile, tile // 4 if overlap is None else overlap
 
 

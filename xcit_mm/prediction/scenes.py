@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from ..runs.configs import raster_bands, raster_step
+from ..runs.configs import image_side, raster_bands, raster_step
 from .inputs import Input
 from .parts import Row, Writer
 from .predictor import Predictor
@@ -31,7 +31,7 @@ def scene_options(
     bounds: Sequence[float] | None = None,
     percentiles: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """A run's options on how scenes become what the config's model takes: bytes, or raw where it loads rasters.
+    """A run's options on how scenes become what the config's model takes: in tiles, of bytes or of a raster's values.
 
     Args:
         cfg: Of the model.
@@ -53,6 +53,7 @@ def scene_options(
         percentiles=percentiles or PERCENTILES,
         channels=raster_bands(cfg) or 3,
         raw=step is not None,
+        scene_tile=image_side(cfg),
     )
 
 

@@ -1,7 +1,7 @@
 """Configs of mmdet, mmseg and mmpretrain: how one is read, and questions asked of it."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,17 @@ def raster_bands(cfg: Config) -> int | None:
         return None
     bands = step.get("bands")
     return len(bands) if bands else cfg.model.backbone.get("in_channels", 3)
+
+
+def image_side(cfg: Config) -> int | None:
+    """The side in pixels of a square that a config's test pipeline leaves as it is; None if the config does not say.
+
+    Without a step that resizes, the size of the crops that the data preprocessor trains on.
+    """
+    pipeline = next(iter(leaf_datasets(cfg.test_dataloader.dataset))).get("pipeline", [])
+    sizes = [step["scale"] for step in pipeline if step["type"].rpartition(".")[2] == "Resize" and step.get("scale")]
+    size = sizes[0] if sizes else (cfg.model.get("data_preprocessor") or {}).get("size")
+    return min(size) if isinstance(size, Sequence) else size
 
 
 def channel_order(cfg: Config) -> str:
