@@ -22,6 +22,7 @@ from ..models.factory import backbone_from_config, model_from_config
 from ..runs.configs import channel_order, read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
+from .preprocessing import preparation
 from .traceable import Logits, exportable
 
 __all__ = ["PARTS", "Exported", "export_model"]
@@ -206,4 +207,9 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     )
     if backbone is not model:
         found |= dict(classes=json.dumps(tested_metainfo(cfg)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))
+        found |= dict(preparation=json.dumps(preparation(cfg)))
+    if found["task"] == "semantic segmentation":
+        segmentor: Any = model
+        threshold = segmentor.decode_head.threshold if segmentor.out_channels == 1 else None
+        found |= dict(align_corners=json.dumps(segmentor.align_corners), threshold=json.dumps(threshold))
     return found

@@ -1,0 +1,270 @@
+"""How a config's test pipeline prepares pictures: as data for the runner, and as a graph inside the file."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mmengine.config import Config
+
+from ..runs.configs import leaf_datasets
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["check_preparation", "preparation", "prepare_graph", "with_preprocessing"]
+
+_HARMLESS = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # the image passes through them as it is
+# What each step may be told; anything else would have to be done by a runner too.
+_KNOWN: dict[str, dict[str, Any]] = dict(
+    LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
+    Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
+)
+_FREE = dict(
+    LoadImageFromFile=("backend_args", "file_client_args", "ignore_empty"),
+    Resize=("scale", "keep_ratio", "clip_object_border"),
+)
+
+
+def preparation(cfg: Config) -> dict[str, Any]:
+    """What a config's test pipeline and data preprocessor do with an RGB or BGR picture besides normalising it.
+
+    Returns:
+        `resize`, None or a dict of `scale` [width, height], `keep_ratio` and `interpolation`; `pad_divisor` and
+        `pad_value` of the padding at the right and the bottom, after normalisation. Where anything else is done to
+        pictures, `unknown` alone, which says what.
+    """
+    try:
+        return _preparation(cfg)
+    except _Unknown as error:
+        return dict(unknown=str(error))
+
+
+class _Unknown(Exception):
+    pass
+
+
+def _preparation(cfg: Config) -> dict[str, Any]:
+    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
+    resize = None
+    for step in dataset.get("pipeline", []):
+        name = step["type"].rpartition(".")[2]
+        if name in _HARMLESS:
+            continue
+        if name not in _KNOWN or (name == "Resize" and resize is not None):
+            raise _Unknown(f"{name} of the config's test pipeline is not known to it")
+        _check_step(name, step)
+        if name == "Resize":
+            scale = step["scale"]
+            scale = [scale, scale] if isinstance(scale, int) else list(scale)
+            resize = dict(scale=scale, keep_ratio=step.get("keep_ratio", False), interpolation="bilinear")
+    divisor, value = _padding(cfg.model.get("data_preprocessor") or {})
+    if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
+        raise _Unknown("test_cfg.mode='slide' of the config is not known to it: whole pictures are")
+    return dict(resize=resize, pad_divisor=divisor, pad_value=value)
+
+
+def _check_step(name: str, step: dict) -> None:
+    for key, value in step.items():
+        if key != "type" and key not in _FREE[name] and value != _KNOWN[name].get(key, ...):
+            raise _Unknown(f"{name}({key}={value!r}) of the config's test pipeline is not known to it")
+    if name == "Resize" and step.get("scale") is None:
+        raise _Unknown("Resize without a scale, of the config's test pipeline, is not known to it")
+
+
+def _padding(preprocessor: dict) -> tuple[int, float]:
+    """Divisor of the padded sides and the value there, of mmdet's or mmseg's data preprocessor in testing."""
+    name = preprocessor.get("type", "none").rpartition(".")[2]
+    if name == "DetDataPreprocessor":
+        return preprocessor.get("pad_size_divisor", 1), preprocessor.get("pad_value", 0)
+    if name != "SegDataPreProcessor":
+        raise _Unknown(f"data preprocessor {name} is not known to it")
+    test_cfg = preprocessor.get("test_cfg") or {}
+    if test_cfg.get("size") is not None:
+        raise _Unknown(f"data_preprocessor.test_cfg.size={test_cfg['size']} of the config is not known to it")
+    return test_cfg.get("size_divisor") or 1, preprocessor.get("pad_val", 0)
+
+
+def with_preprocessing(model: "ModelProto") -> "ModelProto":
+    """A file of this package that takes the picture itself: `picture` (H, W, 3), RGB, uint8, for `image`.
+
+    A detector's boxes are then in pixels of the picture, where they may reach into the padding; a segmentor gives
+    `segmentation_map` (H, W), the classes as uint8, or int32 beyond 256 classes.
+
+    Raises:
+        ValueError: If the model is neither, or does not tell how pictures are prepared.
+    """
+    from onnx import compose
+
+    facts = {one.key: one.value for one in model.metadata_props}
+    check_preparation(facts)
+    prepare = prepare_graph(model)
+    inner = compose.add_prefix(model, "model_")
+    outputs = [output.name for output in model.graph.output]
+    finish = _parsed(model, _segmentor_s_end(facts) if outputs == ["logits"] else _detector_s_end(outputs))
+    joined = compose.merge_models(prepare, inner, io_map=[("image", "model_image")])
+    used = [value.name for value in finish.graph.input]
+    return compose.merge_models(
+        joined,
+        finish,
+        io_map=[(name, name) for name in used],
+        outputs=[value.name for value in finish.graph.output],
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+    )
+
+
+def check_preparation(facts: dict[str, str]) -> None:
+    """Check that the preparation of pictures can go into a file of such metadata.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    task = facts.get("task", "none")
+    if task == "backbone" or "preparation" not in facts:
+        raise ValueError(f"the preparation of pictures goes into segmentors and detectors, not into a {task}")
+    unknown = json.loads(facts["preparation"]).get("unknown")
+    if unknown:
+        raise ValueError(f"the preparation of pictures cannot go into the file: {unknown}")
+
+
+def _parsed(model: "ModelProto", text: str) -> "ModelProto":
+    """A graph in ONNX's text form as a model, of the versions of another one."""
+    from onnx import parser
+
+    version = next(one.version for one in model.opset_import if not one.domain)
+    return parser.parse_model(f'<ir_version: {model.ir_version}, opset_import: ["": {version}]>\n{text}')
+
+
+def prepare_graph(model: "ModelProto") -> "ModelProto":
+    """A model's preparation: `picture` (H, W, 3), RGB, uint8, to `image` (1, 3, h, w), `size` and `prepared_size`.
+
+    The sizes are (height, width), before and after resizing; `image` is padded besides.
+    """
+    facts = {one.key: one.value for one in model.metadata_props}
+    steps = json.loads(facts["preparation"])
+    order = "2, 1, 0" if facts["channel_order"] == "BGR" else "0, 1, 2"
+    return _parsed(
+        model,
+        f"""
+        prepare (uint8[H, W, 3] picture) => (float[1, 3, h, w] image, int64[2] size, int64[2] prepared_size) {{
+            size = Shape <start = 0, end = 2> (picture)
+            {_prepared_size(steps["resize"])}
+            order = Constant <value_ints = [{order}]> ()
+            ordered = Gather <axis = 2> (picture, order)
+            planes = Transpose <perm = [2, 0, 1]> (ordered)
+            batch_axis = Constant <value_ints = [0]> ()
+            batch = Unsqueeze (planes, batch_axis)
+            values = Cast <to = 1> (batch)
+            {_resized(steps["resize"])}
+            {_normalised(json.loads(facts["mean"]), json.loads(facts["std"]))}
+            {_padded(steps["pad_divisor"], steps["pad_value"])}
+        }}""",
+    )
+
+
+def _prepared_size(resize: dict | None) -> str:
+    """mmcv's `rescale_size`, in double precision as Python computes it, so that every picture is as large as there."""
+    if resize is None:
+        return "prepared_size = Identity (size)"
+    width, height = resize["scale"]
+    if not resize["keep_ratio"]:
+        return f"prepared_size = Constant <value_ints = [{height}, {width}]> ()"
+    return f"""
+            sides = Cast <to = 11> (size)
+            longer = ReduceMax (sides)
+            shorter = ReduceMin (sides)
+            longest = Constant <value = double {{{max(width, height)}}}> ()
+            shortest = Constant <value = double {{{min(width, height)}}}> ()
+            by_longer = Div (longest, longer)
+            by_shorter = Div (shortest, shorter)
+            factor = Min (by_longer, by_shorter)
+            scaled = Mul (sides, factor)
+            half = Constant <value = double {{0.5}}> ()
+            nearest = Add (scaled, half)
+            prepared_size = Cast <to = 7> (nearest)"""
+
+
+def _resized(resize: dict | None) -> str:
+    """OpenCV rounds what it has resized to whole grey levels, and so does this."""
+    if resize is None:
+        return "resized = Identity (values)"
+    return """
+            leading = Constant <value_ints = [1, 3]> ()
+            resized_shape = Concat <axis = 0> (leading, prepared_size)
+            interpolated = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (
+                values, , , resized_shape)
+            resized = Round (interpolated)"""
+
+
+def _normalised(mean: list[float] | None, std: list[float] | None) -> str:
+    if mean is None or std is None:
+        return "normalised = Identity (resized)"
+    tensors = ("{" + ", ".join(map(repr, map(float, values))) + "}" for values in (mean, std))
+    means, stds = (f"float[1, {len(mean)}, 1, 1] {values}" for values in tensors)
+    return f"""
+            mean = Constant <value = {means}> ()
+            std = Constant <value = {stds}> ()
+            centred = Sub (resized, mean)
+            normalised = Div (centred, std)"""
+
+
+def _padded(divisor: int, value: float) -> str:
+    if divisor == 1:
+        return "image = Identity (normalised)"
+    return f"""
+            divisor = Constant <value_ints = [{divisor}]> ()
+            negative = Neg (prepared_size)
+            missing = Mod (negative, divisor)
+            nowhere = Constant <value_ints = [0, 0, 0, 0, 0, 0]> ()
+            pads = Concat <axis = 0> (nowhere, missing)
+            pad_value = Constant <value = float {{{float(value)!r}}}> ()
+            image = Pad (normalised, pads, pad_value)"""
+
+
+def _segmentor_s_end(facts: dict[str, str]) -> str:
+    """Logits without padding, resized to the picture's size as mmseg does, and their classes."""
+    mode = "align_corners" if json.loads(facts["align_corners"]) else "half_pixel"
+    threshold = json.loads(facts["threshold"])
+    kind, number = ("uint8", 2) if len(json.loads(facts["classes"])) <= 256 else ("int32", 6)
+    if threshold is None:
+        classes = "label = ArgMax <axis = 1> (enlarged)"
+    else:
+        classes = f"""
+            probability = Sigmoid (enlarged)
+            threshold = Constant <value = float {{{float(threshold)!r}}}> ()
+            label = Greater (probability, threshold)"""
+    return f"""
+        finish (float[1, C, h, w] model_logits, int64[2] size, int64[2] prepared_size)
+            => ({kind}[H, W] segmentation_map) {{
+            corner = Constant <value_ints = [0, 0]> ()
+            rows_and_columns = Constant <value_ints = [2, 3]> ()
+            unpadded = Slice (model_logits, corner, prepared_size, rows_and_columns)
+            channels = Shape <start = 0, end = 2> (unpadded)
+            map_shape = Concat <axis = 0> (channels, size)
+            enlarged = Resize <mode = "linear", coordinate_transformation_mode = "{mode}"> (
+                unpadded, , , map_shape)
+            {classes}
+            number = Cast <to = {number}> (label)
+            first_axes = Constant <value_ints = [0, 1]> ()
+            segmentation_map = Squeeze (number, first_axes)
+        }}"""
+
+
+def _detector_s_end(outputs: list[str]) -> str:
+    """Boxes in the picture's pixels; whatever else is found, as it is."""
+    kinds = dict(scores="float[n]", labels="int64[n]", masks="float[n, 28, 28]")
+    others = [name for name in outputs if name != "boxes"]
+    given = "".join(f", {kinds[name]} model_{name}" for name in others)
+    returned = "".join(f", {kinds[name]} {name}" for name in others)
+    same = "\n".join(f"            {name} = Identity (model_{name})" for name in others)
+    return f"""
+        finish (float[n, 4] model_boxes{given}, int64[2] size, int64[2] prepared_size)
+            => (float[n, 4] boxes{returned}) {{
+            before = Cast <to = 11> (size)
+            after = Cast <to = 11> (prepared_size)
+            scale = Div (after, before)
+            width_first = Constant <value_ints = [1, 0, 1, 0]> ()
+            scales = Gather (scale, width_first)
+            box_scales = Cast <to = 1> (scales)
+            boxes = Div (model_boxes, box_scales)
+{same}
+        }}"""
