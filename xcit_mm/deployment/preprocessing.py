@@ -50,7 +50,7 @@ def _preparation(cfg: Config) -> dict[str, Any]:
         if name in _HARMLESS:
             continue
         if name not in _KNOWN or (name == "Resize" and resize is not None):
-            raise _Unknown(f"{name} of the config's test pipeline is not known to it")
+            raise _Unknown(f"{name} in the config's test pipeline")
         _check_step(name, step)
         if name == "Resize":
             scale = step["scale"]
@@ -58,16 +58,16 @@ def _preparation(cfg: Config) -> dict[str, Any]:
             resize = dict(scale=scale, keep_ratio=step.get("keep_ratio", False), interpolation="bilinear")
     divisor, value = _padding(cfg.model.get("data_preprocessor") or {})
     if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        raise _Unknown("test_cfg.mode='slide' of the config is not known to it: whole pictures are")
+        raise _Unknown("test_cfg.mode='slide' in the config")
     return dict(resize=resize, pad_divisor=divisor, pad_value=value)
 
 
 def _check_step(name: str, step: dict) -> None:
     for key, value in step.items():
         if key != "type" and key not in _FREE[name] and value != _KNOWN[name].get(key, ...):
-            raise _Unknown(f"{name}({key}={value!r}) of the config's test pipeline is not known to it")
+            raise _Unknown(f"{name}({key}={value!r}) in the config's test pipeline")
     if name == "Resize" and step.get("scale") is None:
-        raise _Unknown("Resize without a scale, of the config's test pipeline, is not known to it")
+        raise _Unknown("Resize without a scale in the config's test pipeline")
 
 
 def _padding(preprocessor: dict) -> tuple[int, float]:
@@ -76,10 +76,10 @@ def _padding(preprocessor: dict) -> tuple[int, float]:
     if name == "DetDataPreprocessor":
         return preprocessor.get("pad_size_divisor", 1), preprocessor.get("pad_value", 0)
     if name != "SegDataPreProcessor":
-        raise _Unknown(f"data preprocessor {name} is not known to it")
+        raise _Unknown(f"data_preprocessor.type={name!r} in the config")
     test_cfg = preprocessor.get("test_cfg") or {}
     if test_cfg.get("size") is not None:
-        raise _Unknown(f"data_preprocessor.test_cfg.size={test_cfg['size']} of the config is not known to it")
+        raise _Unknown(f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
     return test_cfg.get("size_divisor") or 1, preprocessor.get("pad_val", 0)
 
 
@@ -95,7 +95,7 @@ def with_preprocessing(model: "ModelProto") -> "ModelProto":
     from onnx import compose
 
     facts = {one.key: one.value for one in model.metadata_props}
-    check_preparation(facts)
+    check_preparation(facts.get("task", "file of another origin"), json.loads(facts.get("preparation", "{}")))
     prepare = prepare_graph(model)
     inner = compose.add_prefix(model, "model_")
     outputs = [output.name for output in model.graph.output]
@@ -112,18 +112,16 @@ def with_preprocessing(model: "ModelProto") -> "ModelProto":
     )
 
 
-def check_preparation(facts: dict[str, str]) -> None:
-    """Check that the preparation of pictures can go into a file of such metadata.
+def check_preparation(task: str, steps: dict[str, Any]) -> None:
+    """Check that the preparation of pictures, `preparation`'s, can go into the file of a model of this task.
 
     Raises:
         ValueError: If it cannot.
     """
-    task = facts.get("task", "none")
-    if task == "backbone" or "preparation" not in facts:
-        raise ValueError(f"the preparation of pictures goes into segmentors and detectors, not into a {task}")
-    unknown = json.loads(facts["preparation"]).get("unknown")
-    if unknown:
-        raise ValueError(f"the preparation of pictures cannot go into the file: {unknown}")
+    if task == "backbone" or not steps:
+        raise ValueError(f"the preparation of pictures goes into whole detectors and segmentors, not into a {task}")
+    if "unknown" in steps:
+        raise ValueError(f"the preparation of pictures cannot go into a file, for {steps['unknown']}: leave it out")
 
 
 def _parsed(model: "ModelProto", text: str) -> "ModelProto":
@@ -141,20 +139,18 @@ def prepare_graph(model: "ModelProto") -> "ModelProto":
     """
     facts = {one.key: one.value for one in model.metadata_props}
     steps = json.loads(facts["preparation"])
-    order = "2, 1, 0" if facts["channel_order"] == "BGR" else "0, 1, 2"
     return _parsed(
         model,
         f"""
         prepare (uint8[H, W, 3] picture) => (float[1, 3, h, w] image, int64[2] size, int64[2] prepared_size) {{
             size = Shape <start = 0, end = 2> (picture)
             {_prepared_size(steps["resize"])}
-            order = Constant <value_ints = [{order}]> ()
-            ordered = Gather <axis = 2> (picture, order)
-            planes = Transpose <perm = [2, 0, 1]> (ordered)
+            planes = Transpose <perm = [2, 0, 1]> (picture)
             batch_axis = Constant <value_ints = [0]> ()
             batch = Unsqueeze (planes, batch_axis)
             values = Cast <to = 1> (batch)
             {_resized(steps["resize"])}
+            {_ordered(facts["channel_order"])}
             {_normalised(json.loads(facts["mean"]), json.loads(facts["std"]))}
             {_padded(steps["pad_divisor"], steps["pad_value"])}
         }}""",
@@ -195,15 +191,23 @@ def _resized(resize: dict | None) -> str:
             resized = Round (interpolated)"""
 
 
+def _ordered(channel_order: str) -> str:
+    if channel_order == "RGB":
+        return "ordered = Identity (resized)"
+    return """
+            blue_first = Constant <value_ints = [2, 1, 0]> ()
+            ordered = Gather <axis = 1> (resized, blue_first)"""
+
+
 def _normalised(mean: list[float] | None, std: list[float] | None) -> str:
     if mean is None or std is None:
-        return "normalised = Identity (resized)"
+        return "normalised = Identity (ordered)"
     tensors = ("{" + ", ".join(map(repr, map(float, values))) + "}" for values in (mean, std))
     means, stds = (f"float[1, {len(mean)}, 1, 1] {values}" for values in tensors)
     return f"""
             mean = Constant <value = {means}> ()
             std = Constant <value = {stds}> ()
-            centred = Sub (resized, mean)
+            centred = Sub (ordered, mean)
             normalised = Div (centred, std)"""
 
 

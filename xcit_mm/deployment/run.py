@@ -80,13 +80,14 @@ class Model:
             kind = "a backbone, which finds nothing" if task == "backbone" else "not written by tools/export.py"
             raise ValueError(f"{path} is {kind}: give a whole model that tools/export.py has written")
         self.classes: list[str] = json.loads(facts["classes"])
-        self._preparation: dict[str, Any] = json.loads(facts.get("preparation", '{"unknown": "an older export"}'))
+        self._preparation: dict[str, Any] = json.loads(facts.get("preparation", "{}"))
         self._takes_pictures = self._session.get_inputs()[0].name == "picture"
-        if "unknown" in self._preparation and not self._takes_pictures:
-            raise ValueError(f"{path} does not tell how to prepare pictures: {self._preparation['unknown']}")
+        if "resize" not in self._preparation and not self._takes_pictures:
+            reason = self._preparation.get("unknown", "want of such metadata: export it again")
+            raise ValueError(f"{path} cannot tell how to prepare pictures, for {reason}")
         self._order = slice(None, None, -1 if facts["channel_order"] == "BGR" else 1)
         self._mean, self._std = (json.loads(facts[name]) for name in ("mean", "std"))
-        self._mask_threshold = (json.loads(facts["test_cfg"]).get("rcnn") or {}).get("mask_thr_binary", 0.5)
+        self._mask_threshold = (json.loads(facts["test_cfg"]).get("rcnn") or {}).get("mask_thr_binary")
         self._align_corners: bool = json.loads(facts.get("align_corners", "false"))
         self._threshold: float | None = json.loads(facts.get("threshold", "null"))
 
@@ -95,6 +96,7 @@ class Model:
 
         Raises:
             ValueError: If it is no such picture, or resizing as the model wants it leaves nothing of it.
+            RuntimeError: If onnxruntime fails, as where memory runs out.
         """
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
             raise ValueError(f"a picture of {picture.shape}, {picture.dtype}: give it as (H, W, 3), RGB, uint8")
@@ -102,7 +104,10 @@ class Model:
         size = self._prepared_size(height, width)
         given = dict(picture=picture) if self._takes_pictures else dict(image=self._prepare(picture, size))
         names = [output.name for output in self._session.get_outputs()]
-        outputs = dict(zip(names, self._session.run(None, given), strict=True))
+        try:
+            outputs = dict(zip(names, self._session.run(names, given), strict=True))
+        except Exception as error:  # as above
+            raise RuntimeError(f"the model cannot be run on {height}x{width} pixels: {_one_line(error)}") from None
         if "segmentation_map" in outputs:
             return Segmentation(outputs["segmentation_map"])
         if "logits" in outputs:
@@ -136,7 +141,7 @@ class Model:
     def _prepare(self, picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         """The normalised image (1, 3, h, w) of a picture."""
         resized = picture if size == picture.shape[:2] else _resize(picture, size)
-        image = resized[..., self._order].astype(np.float32)
+        image: np.ndarray = resized[..., self._order].astype(np.float32)
         if self._mean is not None:
             image = (image - np.array(self._mean, np.float32)) / np.array(self._std, np.float32)
         pad = [(0, -length % self._preparation["pad_divisor"]) for length in size]
@@ -163,14 +168,11 @@ def _interpolate(x: np.ndarray, axis: int, taps: tuple[np.ndarray, np.ndarray, n
 
 def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """What OpenCV's INTER_LINEAR gives, to one grey level. Pillow's differs: it smooths what it makes smaller."""
-    for axis, (before, after) in enumerate(zip(picture.shape, size, strict=False)):
-        picture = _interpolate(picture, axis, _taps(before, after))
-    return np.rint(picture).astype(np.uint8)
+    rows, columns = (_taps(before, after) for before, after in zip(picture.shape, size, strict=False))
+    return np.rint(_interpolate(_interpolate(picture, 0, rows), 1, columns)).astype(np.uint8)
 
 
-def _labels(
-    logits: np.ndarray, size: tuple[int, int], align_corners: bool, threshold: float | None
-) -> np.ndarray:
+def _labels(logits: np.ndarray, size: tuple[int, int], align_corners: bool, threshold: float | None) -> np.ndarray:
     """The classes (H, W) of logits (classes, h, w) resized, in strips: whole, they would take gigabytes."""
     (height, width), count = size, len(logits)
     first, second, weight = _taps(logits.shape[1], height, align_corners)
@@ -224,33 +226,36 @@ def read_picture(path: str | Path) -> np.ndarray:
 def draw(picture: np.ndarray, found: Detections | Segmentation, classes: list[str]) -> np.ndarray:
     """The picture (H, W, 3), RGB, under what was found in it; beside a segmentation map, a legend."""
     colours = _colours(len(classes))
-    font = ImageFont.load_default(max(min(picture.shape[:2]) // 40, 10))
+    font: Any = ImageFont.load_default(max(min(picture.shape[:2]) // 40, 10))
     if isinstance(found, Segmentation):
         blended = (picture + colours[found.labels].astype(np.uint16)) // 2
         return np.hstack([blended.astype(np.uint8), _legend(found.labels, classes, colours, font)])
     drawn = picture.copy()
     areas = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
     order = np.argsort(-areas, kind="stable")  # small ones on top
-    for number in order if found.masks is not None else ():
-        inside = found.masks[number]
+    for number, inside in zip(order, [] if found.masks is None else found.masks[order], strict=False):
         drawn[inside] = (drawn[inside] + colours[found.labels[number]].astype(np.uint16)) // 2
     canvas = Image.fromarray(drawn)
     pen = ImageDraw.Draw(canvas)
     for number in order:
-        left, top, right, bottom = found.boxes[number].tolist()
-        label = int(found.labels[number])
-        colour = tuple(colours[label].tolist())
-        pen.rectangle((left, top, right, bottom), outline=colour, width=max(min(picture.shape[:2]) // 300, 1))
-        text = f"{classes[label]} {found.scores[number]:.2f}"
-        plate = pen.textbbox((left, max(top - 1.3 * font.size, 0)), text, font=font)
-        pen.rectangle(plate, fill=colour)
-        pen.text(plate[:2], text, font=font, fill=_ink(colours[label]), anchor="lt")
+        outline = tuple(colours[found.labels[number]].tolist())
+        pen.rectangle(found.boxes[number].tolist(), outline=outline, width=max(min(picture.shape[:2]) // 300, 1))
+    for number in np.argsort(found.scores, kind="stable"):  # the best on top
+        colour = colours[found.labels[number]]
+        left, top = found.boxes[number, :2].tolist()
+        text = f"{classes[found.labels[number]]} {found.scores[number]:.2f}"
+        start = (left + 2, max(top - 1.3 * font.size, 0))
+        plate = pen.textbbox(start, text, font=font)
+        pen.rectangle((left, plate[1] - 2, plate[2] + 2, plate[3] + 2), fill=tuple(colour.tolist()))
+        pen.text(start, text, font=font, fill=_ink(colour))
     return np.asarray(canvas)
 
 
 def _colours(count: int) -> np.ndarray:
     """Colours (count, 3), RGB, far apart: the golden ratio parts the hues of neighbours."""
-    hsv = [(number * 0.618034 % 1, 0.85 - 0.2 * (number % 3 == 1), 0.95 - 0.2 * (number % 2)) for number in range(count)]
+    hsv = [
+        (number * 0.618034 % 1, 0.85 - 0.2 * (number % 3 == 1), 0.95 - 0.2 * (number % 2)) for number in range(count)
+    ]
     return np.array([[round(255 * value) for value in hsv_to_rgb(*one)] for one in hsv], np.uint8).reshape(-1, 3)
 
 
@@ -336,7 +341,9 @@ def main() -> int:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--out", type=Path, metavar="PNG", help="draw what is found over the picture")
     parser.add_argument("--json", type=Path, metavar="JSON", help="write what is found in plain numbers")
-    parser.add_argument("--score-thr", type=float, default=0.3, help="least score of a detection (default: %(default)s)")
+    parser.add_argument(
+        "--score-thr", type=float, default=0.3, help="least score of a detection (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=int, help="default: onnxruntime's choice")
     args = parser.parse_args()
     try:
@@ -352,7 +359,7 @@ def main() -> int:
             _write(args.out, drawn.getvalue())
         if args.json:
             _write(args.json, json.dumps(to_json(found, model.classes)).encode())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print("\n".join(_summary(found, model.classes)) or f"nothing of a score of {args.score_thr} or more")
     return 0
