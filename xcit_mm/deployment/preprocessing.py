@@ -102,7 +102,7 @@ def with_preprocessing(model: "ModelProto") -> "ModelProto":
     finish = _parsed(model, _segmentor_s_end(facts) if outputs == ["logits"] else _detector_s_end(outputs))
     joined = compose.merge_models(prepare, inner, io_map=[("image", "model_image")])
     used = [value.name for value in finish.graph.input]
-    return compose.merge_models(
+    whole = compose.merge_models(
         joined,
         finish,
         io_map=[(name, name) for name in used],
@@ -110,6 +110,8 @@ def with_preprocessing(model: "ModelProto") -> "ModelProto":
         producer_name=model.producer_name,
         producer_version=model.producer_version,
     )
+    del whole.opset_import[1:]  # the same, of each part
+    return whole
 
 
 def check_preparation(task: str, steps: dict[str, Any]) -> None:

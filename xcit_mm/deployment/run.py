@@ -87,7 +87,7 @@ class Model:
             raise ValueError(f"{path} cannot tell how to prepare pictures, for {reason}")
         self._order = slice(None, None, -1 if facts["channel_order"] == "BGR" else 1)
         self._mean, self._std = (json.loads(facts[name]) for name in ("mean", "std"))
-        self._mask_threshold = (json.loads(facts["test_cfg"]).get("rcnn") or {}).get("mask_thr_binary")
+        self._mask_threshold: Any = (json.loads(facts["test_cfg"]).get("rcnn") or {}).get("mask_thr_binary")
         self._align_corners: bool = json.loads(facts.get("align_corners", "false"))
         self._threshold: float | None = json.loads(facts.get("threshold", "null"))
 
@@ -248,7 +248,7 @@ def draw(picture: np.ndarray, found: Detections | Segmentation, classes: list[st
         plate = pen.textbbox(start, text, font=font)
         pen.rectangle((left, plate[1] - 2, plate[2] + 2, plate[3] + 2), fill=tuple(colour.tolist()))
         pen.text(start, text, font=font, fill=_ink(colour))
-    return np.asarray(canvas)
+    return np.array(canvas)
 
 
 def _colours(count: int) -> np.ndarray:
