@@ -147,11 +147,11 @@ def prepare_graph(model: "ModelProto") -> "ModelProto":
         prepare (uint8[H, W, 3] picture) => (float[1, 3, h, w] image, int64[2] size, int64[2] prepared_size) {{
             size = Shape <start = 0, end = 2> (picture)
             {_prepared_size(steps["resize"])}
-            planes = Transpose <perm = [2, 0, 1]> (picture)
+            {_resized(steps["resize"])}
+            planes = Transpose <perm = [2, 0, 1]> (resized)
             batch_axis = Constant <value_ints = [0]> ()
             batch = Unsqueeze (planes, batch_axis)
             values = Cast <to = 1> (batch)
-            {_resized(steps["resize"])}
             {_ordered(facts["channel_order"])}
             {_normalised(json.loads(facts["mean"]), json.loads(facts["std"]))}
             {_padded(steps["pad_divisor"], steps["pad_value"])}
@@ -182,23 +182,96 @@ def _prepared_size(resize: dict | None) -> str:
 
 
 def _resized(resize: dict | None) -> str:
-    """OpenCV rounds what it has resized to whole grey levels, and so does this."""
+    """A picture resized as by OpenCV's INTER_LINEAR, in integers as by the runner.
+
+    The operator Resize, rounded, would give one value in eight another grey level.
+    """
     if resize is None:
-        return "resized = Identity (values)"
-    return """
-            leading = Constant <value_ints = [1, 3]> ()
-            resized_shape = Concat <axis = 0> (leading, prepared_size)
-            interpolated = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (
-                values, , , resized_shape)
-            resized = Round (interpolated)"""
+        return "resized = Identity (picture)"
+    lines = "".join(
+        f"""
+            {line} = Gather <axis = 0> (picture, rows_{line})
+            {line}_before = Gather <axis = 1> ({line}, columns_first)
+            {line}_after = Gather <axis = 1> ({line}, columns_second)
+            {line}_left = Cast <to = 6> ({line}_before)
+            {line}_right = Cast <to = 6> ({line}_after)
+            {line}_weighted_left = Mul ({line}_left, left_weights)
+            {line}_weighted_right = Mul ({line}_right, right_weights)
+            {line}_sum = Add ({line}_weighted_left, {line}_weighted_right)
+            {line}_across = Div ({line}_sum, bits_4)
+            {line}_weighted = Mul ({line}_across, {line}_weights)
+            {line}_part = Div ({line}_weighted, bits_16)"""
+        for line in ("first", "second")
+    )
+    return f"""
+            zero = Constant <value_int = 0> ()
+            one = Constant <value_int = 1> ()
+            middle = Constant <value = double {{0.5}}> ()
+            unit = Constant <value = double {{1.0}}> ()
+            none = Constant <value = float {{0.0}}> ()
+            all = Constant <value = float {{1.0}}> ()
+            bits_11 = Constant <value = float {{2048.0}}> ()
+            bits_4 = Constant <value = int32 {{16}}> ()
+            bits_16 = Constant <value = int32 {{65536}}> ()
+            bits_2 = Constant <value = int32 {{4}}> ()
+            rounding = Constant <value = int32 {{2}}> ()
+            {_fixed_taps("rows", 0)}
+            {_fixed_taps("columns", 1)}
+            last_axis = Constant <value_ints = [1]> ()
+            last_axes = Constant <value_ints = [1, 2]> ()
+            left_weights = Unsqueeze (columns_first_weight, last_axis)
+            right_weights = Unsqueeze (columns_second_weight, last_axis)
+            first_weights = Unsqueeze (rows_first_weight, last_axes)
+            second_weights = Unsqueeze (rows_second_weight, last_axes)
+            {lines}
+            parts = Add (first_part, second_part)
+            parts_and_half = Add (parts, rounding)
+            blended = Div (parts_and_half, bits_2)
+            resized = Cast <to = 2> (blended)"""
+
+
+def _fixed_taps(side: str, number: int) -> str:
+    """The runner's function of this name."""
+    return f"""
+            {side}_before = Gather (size, {"zero" if number == 0 else "one"})
+            {side}_after = Gather (prepared_size, {"zero" if number == 0 else "one"})
+            {side}_entries = Range (zero, {side}_after, one)
+            {side}_entry = Cast <to = 11> ({side}_entries)
+            {side}_centre = Add ({side}_entry, middle)
+            {side}_from = Cast <to = 11> ({side}_before)
+            {side}_to = Cast <to = 11> ({side}_after)
+            {side}_ratio = Div ({side}_to, {side}_from)
+            {side}_scale = Div (unit, {side}_ratio)
+            {side}_scaled = Mul ({side}_centre, {side}_scale)
+            {side}_exact = Sub ({side}_scaled, middle)
+            {side}_place = Cast <to = 1> ({side}_exact)
+            {side}_floor = Floor ({side}_place)
+            {side}_fraction = Sub ({side}_place, {side}_floor)
+            {side}_whole = Cast <to = 7> ({side}_floor)
+            {side}_last = Sub ({side}_before, one)
+            {side}_under = Less ({side}_whole, zero)
+            {side}_over = GreaterOrEqual ({side}_whole, {side}_last)
+            {side}_outside = Or ({side}_under, {side}_over)
+            {side}_weight = Where ({side}_outside, none, {side}_fraction)
+            {side}_from_zero = Max ({side}_whole, zero)
+            {side}_first = Min ({side}_from_zero, {side}_last)
+            {side}_next = Add ({side}_first, one)
+            {side}_second = Min ({side}_next, {side}_last)
+            {side}_rest = Sub (all, {side}_weight)
+            {side}_first_share = Mul ({side}_rest, bits_11)
+            {side}_second_share = Mul ({side}_weight, bits_11)
+            {side}_first_rounded = Round ({side}_first_share)
+            {side}_second_rounded = Round ({side}_second_share)
+            {side}_first_weight = Cast <to = 6> ({side}_first_rounded)
+            {side}_second_weight = Cast <to = 6> ({side}_second_rounded)"""
 
 
 def _ordered(channel_order: str) -> str:
     if channel_order == "RGB":
-        return "ordered = Identity (resized)"
+        return "ordered = Identity (values)"
     return """
             blue_first = Constant <value_ints = [2, 1, 0]> ()
-            ordered = Gather <axis = 1> (resized, blue_first)"""
+            ordered = Gather <axis = 1> (values, blue_first)"""
 
 
 def _normalised(mean: list[float] | None, std: list[float] | None) -> str:

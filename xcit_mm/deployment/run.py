@@ -167,9 +167,29 @@ def _interpolate(x: np.ndarray, axis: int, taps: tuple[np.ndarray, np.ndarray, n
 
 
 def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """What OpenCV's INTER_LINEAR gives, to one grey level. Pillow's differs: it smooths what it makes smaller."""
-    rows, columns = (_taps(before, after) for before, after in zip(picture.shape, size, strict=False))
-    return np.rint(_interpolate(_interpolate(picture, 0, rows), 1, columns)).astype(np.uint8)
+    """A picture resized as by OpenCV's INTER_LINEAR: in integers, with weights of 11 bits.
+
+    The same values, but for some in a thousand that differ by a grey level. To interpolate exactly would change one in
+    eight, which moves boxes by pixels. Pillow smooths what it makes smaller.
+    """
+    (top, bottom, above, below), (left, right, before, after) = map(_fixed_taps, picture.shape, size)
+
+    def across(rows: np.ndarray) -> np.ndarray:
+        lines = picture[rows]
+        return (lines[:, left] * before[:, None] + lines[:, right] * after[:, None]) >> 4
+
+    upper, lower = across(top) * above[:, None, None] >> 16, across(bottom) * below[:, None, None] >> 16
+    return ((upper + lower + 2) >> 2).astype(np.uint8)
+
+
+def _fixed_taps(before: int, after: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each of `after` entries the two of `before` that it lies between, and both weights, of a sum of 2048."""
+    place = ((np.arange(after) + 0.5) * (1 / (after / before)) - 0.5).astype(np.float32)
+    first = np.floor(place)
+    weight = np.where((first < 0) | (first >= before - 1), np.float32(0), place - first)
+    start = first.clip(0, before - 1).astype(np.int64)
+    weights = [np.rint(one * np.float32(2048)).astype(np.int32) for one in (1 - weight, weight)]
+    return start, np.minimum(start + 1, before - 1), weights[0], weights[1]
 
 
 def _labels(logits: np.ndarray, size: tuple[int, int], align_corners: bool, threshold: float | None) -> np.ndarray:
