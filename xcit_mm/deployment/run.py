@@ -351,8 +351,10 @@ def _summary(found: Detections | Segmentation, classes: list[str]) -> list[str]:
     if isinstance(found, Segmentation):
         shares = np.bincount(found.labels.ravel(), minlength=len(classes)) / found.labels.size
         return [f"{classes[label]:20} {shares[label]:7.2%}" for label in np.argsort(-shares) if shares[label]]
-    lines = zip(found.labels, found.scores, found.boxes.round(1).tolist(), strict=True)
-    return [f"{classes[label]:20} {score:.3f}  {box}" for label, score, box in lines]
+    lines = zip(found.labels, found.scores, found.boxes, strict=True)
+    return [
+        f"{classes[label]:20} {score:.3f} " + " ".join(f"{side:7.1f}" for side in box) for label, score, box in lines
+    ]
 
 
 def main() -> int:
