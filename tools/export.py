@@ -2,10 +2,13 @@
 
     python tools/export.py CONFIG CHECKPOINT --out model.onnx
     python tools/export.py CONFIG CHECKPOINT --out backbone.pt2 --part backbone
+    python tools/export.py CONFIG CHECKPOINT --out model.onnx --with-preprocessing
 
-The input is a normalised image (B, C, H, W); mean, std, channel order and classes are in the file's metadata. The
-file is run beside torch at two other sizes than the traced one; if it deviates, nothing is written and the exit code
-is 1.
+The input is a normalised image (B, C, H, W); mean, std, channel order and classes are in the file's metadata, and so
+is what else the config's test pipeline does. With --with-preprocessing the file does it: the input is the picture
+(H, W, 3), RGB, uint8, and what is found is in its pixels. xcit_mm/deployment/run.py runs both kinds without torch.
+The file is run beside torch at two other sizes than the traced one; if it deviates, nothing is written and the exit
+code is 1.
 """
 
 import argparse
@@ -13,6 +16,15 @@ import sys
 from pathlib import Path
 
 from xcit_mm.deployment.export import PARTS, export_model
+from xcit_mm.deployment.pictures import Moved
+
+
+def moved_line(moved: Moved) -> str:
+    if moved.shift is None:
+        what = f"{moved.share:.2%} of the pixels are of another class"
+    else:
+        what = f"{moved.share:.2%} of the detections have no counterpart, the others' boxes move {moved.shift:.2f} px"
+    return f"within {moved.grey_levels:.1f} grey levels of OpenCV; {what} ({moved.pictures})"
 
 
 def main() -> int:
@@ -21,9 +33,12 @@ def main() -> int:
     parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME; it must fill all that is exported")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx or .pt2")
     parser.add_argument("--part", choices=PARTS, help="default: a whole segmentor, a detector's backbone")
+    parser.add_argument(
+        "--with-preprocessing", action="store_true", help="let the .onnx file take and prepare pictures"
+    )
     args = parser.parse_args()
     try:
-        exported = export_model(args.config, args.checkpoint, args.out, args.part)
+        exported = export_model(args.config, args.checkpoint, args.out, args.part, args.with_preprocessing)
     except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
@@ -31,6 +46,8 @@ def main() -> int:
         return 130
     for name, deviation in exported.outputs.items():
         print(f"{name:15} within {deviation:.1e} of torch, in units of its mean magnitude")
+    if exported.moved:
+        print(f"{'prepared':15} {moved_line(exported.moved)}")
     if exported.operators:
         operators = ", ".join(f"{name} {count}" for name, count in exported.operators.most_common())
         print(f"{'operators':15} {operators}")

@@ -22,6 +22,8 @@ from ..models.factory import backbone_from_config, model_from_config
 from ..runs.configs import channel_order, read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
+from .pictures import Moved, check_pictures
+from .preprocessing import check_preparation, preparation, with_preprocessing
 from .traceable import Logits, exportable
 
 __all__ = ["PARTS", "Exported", "export_model"]
@@ -42,14 +44,18 @@ class Exported:
         outputs: For each output its largest deviation from torch, in units of its mean magnitude.
         operators: Of an ONNX file, how often each occurs.
         metadata: What the file says of itself.
+        moved: Of a file that takes pictures, what preparing them in it changes.
     """
 
     outputs: dict[str, float]
     operators: Counter[str]
     metadata: dict[str, str]
+    moved: Moved | None = None
 
 
-def export_model(config: str, checkpoint: str, out: Path, part: str | None = None) -> Exported:
+def export_model(
+    config: str, checkpoint: str, out: Path, part: str | None = None, takes_pictures: bool = False
+) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
     The backbone gives its pyramid, `stride4` to `stride32`; a segmentor gives `logits` (B, classes, H, W), whose argmax
@@ -60,6 +66,8 @@ def export_model(config: str, checkpoint: str, out: Path, part: str | None = Non
         checkpoint: A path, a URL or `xcit://NAME`. It fills all that is exported.
         out: A file name in .onnx or .pt2, torch.export's, which takes images from 64 pixels a side.
         part: 'backbone' or 'model'; default: a detector's backbone, a whole segmentor.
+        takes_pictures: Whether the file takes `picture` (H, W, 3), RGB, uint8, instead, prepares it as the config's
+            test pipeline does, and answers in its pixels, as `with_preprocessing` says.
 
     Raises:
         FileNotFoundError: If config, checkpoint or the folder of `out` are not there.
@@ -71,6 +79,8 @@ def export_model(config: str, checkpoint: str, out: Path, part: str | None = Non
     cfg = read_config(config, [])
     check_checkpoint(checkpoint)
     part = _check_part(cfg, part)
+    if takes_pictures:
+        _check_takes_pictures(cfg, part, out)
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
     names = ["logits"] if part == "model" else [f"stride{stride}" for stride in model.strides]
@@ -89,8 +99,12 @@ def export_model(config: str, checkpoint: str, out: Path, part: str | None = Non
         for name, deviation in outputs.items():
             if not deviation <= TOLERANCE:
                 raise RuntimeError(f"{name} of the exported {part} deviates by {deviation:.1e} from torch: not written")
+        moved = None
+        if takes_pictures:
+            operators = _put_preprocessing(written)
+            moved = check_pictures(written, config, checkpoint)
         written.replace(out)
-    return Exported(outputs, operators, metadata)
+    return Exported(outputs, operators, metadata, moved)
 
 
 @contextmanager
@@ -132,6 +146,12 @@ def _check_part(cfg: Config, part: str | None) -> str:
     return part or ("backbone" if library == "mmdet" else "model")
 
 
+def _check_takes_pictures(cfg: Config, part: str, out: Path) -> None:
+    if out.suffix != ".onnx":
+        raise ValueError(f"{out}: only .onnx files prepare pictures: name it .onnx")
+    check_preparation(part, preparation(cfg))
+
+
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     batch, height, width = TRACED
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
@@ -155,6 +175,16 @@ def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
     return Counter(node.op_type for node in graph)
+
+
+def _put_preprocessing(path: Path) -> Counter[str]:
+    """Let a written file take pictures; returns its operators."""
+    import onnx
+
+    model = with_preprocessing(onnx.load(path))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return Counter(node.op_type for node in model.graph.node)
 
 
 def _read_onnx(path: Path) -> Callable[[Tensor], list[Tensor]]:
@@ -206,4 +236,9 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     )
     if backbone is not model:
         found |= dict(classes=json.dumps(tested_metainfo(cfg)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))
+        found |= dict(preparation=json.dumps(preparation(cfg)))
+    if found["task"] == "semantic segmentation":
+        segmentor: Any = model
+        threshold = segmentor.decode_head.threshold if segmentor.out_channels == 1 else None
+        found |= dict(align_corners=json.dumps(segmentor.align_corners), threshold=json.dumps(threshold))
     return found

@@ -1,0 +1,130 @@
+"""Files that take pictures, beside torch with the config's own pipeline."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import mmcv
+import numpy as np
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS
+
+from ..prediction.predictor import Predictor
+from ..prediction.results import Instances
+from ..runs.configs import read_config
+from .preprocessing import prepare_graph
+from .run import Detections, Model, Segmentation
+
+__all__ = ["Moved", "check_pictures"]
+
+PICTURES = 8  # of the test set
+MADE = ((203, 330), (480, 320), (97, 128))  # heights and widths
+GREY_LEVEL = 1.001  # float32's rounding included
+MOVED = 0.02  # of the pixels
+LOST = 0.5  # of the detections; few are compared, and what lies at the padding moves, but a wrong scale loses them all
+SCORE = 0.3  # of detections that must have a counterpart
+
+
+class Moved(NamedTuple):
+    """How far predictions of a file that prepares pictures are from those of torch, where OpenCV prepares them.
+
+    Attributes:
+        pictures: Which were compared.
+        grey_levels: Largest deviation of a prepared picture.
+        share: Of the pixels, those of another class; of the detections of a score from 0.3, those without a
+            counterpart of their class that they overlap by half (IoU).
+        shift: Largest distance of a side of a box from its counterpart's, in pixels; None of a segmentor.
+    """
+
+    pictures: str
+    grey_levels: float
+    share: float
+    shift: float | None
+
+
+def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
+    """Compare a file that takes pictures with torch, on images of the config's test set or, without these, made ones.
+
+    Raises:
+        RuntimeError: If a prepared picture deviates by more than a grey level, more than a fiftieth of the pixels are
+            of another class, or more than half of the detections have no counterpart.
+    """
+    import onnx
+    from onnxruntime import InferenceSession
+
+    predictor, model = Predictor(config, checkpoint, device="cpu"), Model(path)
+    prepare = InferenceSession(prepare_graph(onnx.load(path)).SerializeToString(), providers=["CPUExecutionProvider"])
+    images = _test_images(read_config(config, []))
+    name = f"{len(images)} images of the test set" if images else f"{len(MADE)} made pictures"
+    grey_levels, moved, compared, shifts = 0.0, 0, 0, []
+    for image in images or _made_images():
+        picture = np.ascontiguousarray(image[..., ::-1])
+        (prepared,) = prepare.run(["image"], dict(picture=picture))
+        grey_levels = max(_grey_levels(prepared, predictor, image), grey_levels)
+        if not grey_levels <= GREY_LEVEL:
+            raise RuntimeError(f"a picture prepared in the file deviates by {grey_levels:.1f} grey levels: not written")
+        found, expected = model(picture), predictor.predict(image)
+        if isinstance(found, Segmentation):
+            moved += int((found.labels != expected.labels).sum())
+            compared += found.labels.size
+        else:
+            assert expected.instances is not None
+            lost, count, shift = _compare(found, expected.instances)
+            moved, compared = moved + lost, compared + count
+            shifts.append(shift)
+    share = moved / max(compared, 1)
+    if share > (LOST if shifts else MOVED):
+        raise RuntimeError(f"{share:.1%} is found otherwise where pictures are prepared in the file: not written")
+    return Moved(name, grey_levels, share, max(shifts) if shifts else None)
+
+
+def _test_images(cfg: Config) -> list[np.ndarray]:
+    """The first images of a config's test set, (H, W, 3), BGR, uint8; none if it is not there."""
+    try:
+        dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    except FileNotFoundError:
+        return []
+    paths = [dataset.get_data_info(number)["img_path"] for number in range(min(PICTURES, len(dataset)))]
+    images = [mmcv.imread(path) for path in paths if Path(path).is_file()]
+    return [image for image in images if image is not None]
+
+
+def _made_images() -> list[np.ndarray]:
+    """Coloured clouds, (H, W, 3), BGR, uint8."""
+    random = np.random.default_rng(0)
+    grids = (random.integers(0, 256, (9, 12, 3), dtype=np.uint8) for _ in MADE)
+    return [cv2.resize(grid, size[::-1], interpolation=cv2.INTER_CUBIC) for grid, size in zip(grids, MADE, strict=True)]
+
+
+def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) -> float:
+    """Largest deviation of a prepared image from what the config's pipeline and data preprocessor give."""
+    preprocessor: Any = predictor.inferencer.model.data_preprocessor
+    expected = preprocessor(pseudo_collate([predictor.prepare(image)]), False)["inputs"].numpy()
+    if prepared.shape != expected.shape:
+        raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}: not written")
+    unit = preprocessor.std.numpy() if preprocessor._enable_normalize else 1
+    return float((np.abs(prepared - expected) * unit).max())
+
+
+def _compare(found: Detections, expected: Instances) -> tuple[int, int, float]:
+    """How many detections have no counterpart, of how many; and the largest shift of a side of the others."""
+    overlaps = _overlaps(found.boxes, expected.boxes)
+    overlaps[found.labels[:, None] != expected.labels] = 0
+    sure, surely = found.scores >= SCORE, expected.scores >= SCORE
+    lost = (overlaps[sure].max(axis=1, initial=0) < 0.5).sum() + (
+        overlaps[:, surely].max(axis=0, initial=0) < 0.5
+    ).sum()
+    pairs = [
+        (overlaps[:, one].argmax(), one) for one in np.flatnonzero(surely) if overlaps[:, one].max(initial=0) >= 0.5
+    ]
+    shift = max((float(np.abs(found.boxes[a] - expected.boxes[b]).max()) for a, b in pairs), default=0.0)
+    return int(lost), int(sure.sum() + surely.sum()), shift
+
+
+def _overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of boxes (n, 4) and others (m, 4): (n, m)."""
+    corners = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
+    shared = (corners[1] - corners[0]).clip(0).prod(axis=2)
+    areas, other_areas = ((one[:, 2:] - one[:, :2]).prod(axis=1) for one in (boxes, others))
+    return shared / np.maximum(areas[:, None] + other_areas - shared, 1e-9)
