@@ -83,7 +83,9 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
     layers = extractor.roi_layers
     levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet's boxes begin with the image's number
     scales = [layer.spatial_scale for layer in layers]
-    return roi_align(list(maps[: len(layers)]), boxes, levels, scales, layers[0].output_size[0], layers[0].sampling_ratio)
+    return roi_align(
+        list(maps[: len(layers)]), boxes, levels, scales, layers[0].output_size[0], layers[0].sampling_ratio
+    )
 
 
 def _classified(

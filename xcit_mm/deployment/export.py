@@ -1,4 +1,4 @@
-"""Trained backbones and segmentors as ONNX or torch.export files for images of any size, checked against torch."""
+"""Trained models as ONNX or torch.export files for images of any size, checked against torch."""
 
 import importlib.util
 import json
@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from torch import Tensor, nn
@@ -22,6 +24,11 @@ from ..models.factory import backbone_from_config, model_from_config
 from ..runs.configs import channel_order, read_config, tested_metainfo
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
+from .agreement import Agreement, compare_with_mmdet
+from .detectors import Detections
+from .evaluation import check_evaluation, evaluate_file
+from .operators import to_onnx
+from .supported import check_detector
 from .traceable import Logits, exportable
 
 __all__ = ["PARTS", "Exported", "export_model"]
@@ -29,8 +36,9 @@ __all__ = ["PARTS", "Exported", "export_model"]
 PARTS = ("backbone", "model")
 SUFFIXES = (".onnx", ".pt2")
 OPSET = 18  # the one that torch's exporter writes without converting
-TRACED = (2, 96, 160)  # batch, height, width; a batch of 1 would be taken for a constant
+TRACED = (2, 96, 160)  # batch, height, width; a batch of 1 is taken for a constant, as it is meant for detectors
 CHECKED = ((1, 203, 330), (2, 256, 128))
+DETECTED = ("boxes", "scores", "labels", "masks")
 TOLERANCE = 1e-3  # of an output's mean magnitude
 
 
@@ -39,30 +47,34 @@ class Exported:
     """What was written.
 
     Attributes:
-        outputs: For each output its largest deviation from torch, in units of its mean magnitude.
+        outputs: For each output how near to torch it is.
         operators: Of an ONNX file, how often each occurs.
         metadata: What the file says of itself.
+        scores: If evaluated, for each metric torch's and the file's.
     """
 
-    outputs: dict[str, float]
+    outputs: dict[str, str]
     operators: Counter[str]
     metadata: dict[str, str]
+    scores: dict[str, tuple[float, float]]
 
 
-def export_model(config: str, checkpoint: str, out: Path, part: str | None = None) -> Exported:
+def export_model(config: str, checkpoint: str, out: Path, part: str = "model", evaluate: int | None = None) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
     The backbone gives its pyramid, `stride4` to `stride32`; a segmentor gives `logits` (B, classes, H, W), whose argmax
-    is the segmentation map. `out` is written only if it gives what torch gives, at other sizes than the traced one.
+    is the segmentation map. A detector takes one image, and gives what `Detections` gives. `out` is written only if it
+    gives what torch gives, at other sizes than the traced one; see `Agreement` for detectors.
 
     Args:
         config: Path of a config of mmdet or mmseg.
         checkpoint: A path, a URL or `xcit://NAME`. It fills all that is exported.
-        out: A file name in .onnx or .pt2, torch.export's, which takes images from 64 pixels a side.
-        part: 'backbone' or 'model'; default: a detector's backbone, a whole segmentor.
+        out: A file name in .onnx or .pt2, torch.export's, which takes images from 64 pixels a side and no detectors.
+        part: 'backbone' or 'model'.
+        evaluate: Test the file and torch on so many images of the config's test set.
 
     Raises:
-        FileNotFoundError: If config, checkpoint or the folder of `out` are not there.
+        FileNotFoundError: If config, checkpoint, data to test on or the folder of `out` are not there.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing fails, or the file does not give what torch gives.
@@ -70,27 +82,27 @@ def export_model(config: str, checkpoint: str, out: Path, part: str | None = Non
     _check_target(out)
     cfg = read_config(config, [])
     check_checkpoint(checkpoint)
-    part = _check_part(cfg, part)
+    _check_part(cfg, part, out)
+    if evaluate is not None:
+        check_evaluation(cfg, part, evaluate)
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
-    names = ["logits"] if part == "model" else [f"stride{stride}" for stride in model.strides]
     metadata = _metadata(cfg, model)
-    model = Logits(model) if part == "model" else model
+    traced, names = _outputs(cfg, model)
     channels = cfg.model.backbone.get("in_channels", 3)
     with _quiet(), TemporaryDirectory(dir=out.parent, prefix=".export-") as folder, torch.no_grad():
         written = Path(folder) / out.name
         try:
-            program = _trace(exportable(model), channels)
+            program = _trace(exportable(traced), channels)
             write, read = (_write_onnx, _read_onnx) if out.suffix == ".onnx" else (_write_pt2, _read_pt2)
             operators = write(program, written, names, metadata)
-            outputs = _deviations(model, read(written), names, channels)
+            agreement = _compared(traced, partial(read, written), names, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"this {part} cannot be exported: {' '.join(str(error).split())[:300]}") from error
-        for name, deviation in outputs.items():
-            if not deviation <= TOLERANCE:
-                raise RuntimeError(f"{name} of the exported {part} deviates by {deviation:.1e} from torch: not written")
+        agreement.check()
+        scores = evaluate_file(cfg, model, read(written), evaluate) if evaluate is not None else {}
         written.replace(out)
-    return Exported(outputs, operators, metadata)
+    return Exported(agreement.lines(), operators, metadata, scores)
 
 
 @contextmanager
@@ -117,7 +129,7 @@ def _check_target(out: Path) -> None:
         raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
 
 
-def _check_part(cfg: Config, part: str | None) -> str:
+def _check_part(cfg: Config, part: str, out: Path) -> None:
     library = cfg.get("default_scope")
     backbone = cfg.get("model", {}).get("backbone", {}).get("type")
     if backbone != "XCiT":
@@ -125,16 +137,26 @@ def _check_part(cfg: Config, part: str | None) -> str:
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if part == "model" and library == "mmdet":
-        raise ValueError(
-            "a whole detector is not exported here, since its boxes and masks need mmdeploy: export the backbone"
-        )
+        if out.suffix != ".onnx":
+            raise ValueError(f"{out}: a whole detector is written as .onnx only: name it so, or export the backbone")
+        check_detector(cfg)
     check_backbone(cfg)
-    return part or ("backbone" if library == "mmdet" else "model")
+
+
+def _outputs(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:
+    """A model in the form that is traced, and the names of its outputs."""
+    if not hasattr(model, "backbone"):
+        return model, [f"stride{stride}" for stride in model.strides]
+    if cfg.default_scope == "mmseg":
+        return Logits(model), ["logits"]
+    detections = Detections(model)
+    return detections, detections.outputs
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     batch, height, width = TRACED
-    sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    batch, first = (1, Dim.STATIC) if isinstance(model, Detections) else (batch, Dim.DYNAMIC)
+    sizes = {0: first, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (torch.zeros(batch, channels, height, width),), dynamic_shapes=(sizes,))
 
 
@@ -145,6 +167,7 @@ def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata
         input_names=["image"],
         output_names=names,
         dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
+        custom_translation_table=to_onnx(),
         opset_version=OPSET,
         dynamo=True,
         verbose=False,
@@ -152,16 +175,29 @@ def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata
     graph = onnx.model.graph
     for node in graph:
         node.metadata_props.clear()  # stack traces, with paths of this machine
+    for output in graph.outputs:
+        if output.name in DETECTED:
+            output.shape[0] = "detections"  # the exporter's name is a number
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
     return Counter(node.op_type for node in graph)
 
 
-def _read_onnx(path: Path) -> Callable[[Tensor], list[Tensor]]:
-    from onnxruntime import InferenceSession
+def _read_onnx(path: Path, score_threshold: float | None = None) -> Callable[[Tensor], list[Tensor]]:
+    """A file as a function; a detector's score threshold can be another than the config's."""
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-    session = InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda image: [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
+    options = SessionOptions()
+    if score_threshold is not None:
+        threshold = OrtValue.ortvalue_from_numpy(np.array([score_threshold], dtype=np.float32))
+        options.add_initializer("score_threshold", threshold)  # in place of the file's
+    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(image: Tensor) -> list[Tensor]:
+        assert options  # with the initializer, which has to outlive the session
+        return [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
+
+    return run
 
 
 def _write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
@@ -173,18 +209,41 @@ def _read_pt2(path: Path) -> nn.Module:
     return torch.export.load(path).module()
 
 
-def _deviations(model: nn.Module, run: Callable, names: list[str], channels: int) -> dict[str, float]:
-    """For each output the largest deviation of `run` from `model` at the sizes checked, over its mean magnitude."""
+@dataclass
+class Deviations:
+    """For each output its largest deviation from torch, in units of its mean magnitude."""
+
+    largest: dict[str, float]
+
+    def check(self) -> None:
+        """Raise a RuntimeError if one is beyond the tolerance, or no number."""
+        for name, deviation in self.largest.items():
+            if not deviation <= TOLERANCE:
+                raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch: not written")
+
+    def lines(self) -> dict[str, str]:
+        """For each output how near it is."""
+        return {
+            name: f"within {deviation:.1e} of torch, in units of its mean magnitude"
+            for name, deviation in self.largest.items()
+        }
+
+
+def _compared(model: nn.Module, read: Callable, names: list[str], channels: int) -> Agreement | Deviations:
+    """Compare what has been written with torch at the sizes checked."""
+    if isinstance(model, Detections):
+        return compare_with_mmdet(model, read, channels)
+    run = read()
     generator = torch.Generator().manual_seed(0)
-    worst = dict.fromkeys(names, 0.0)
+    largest = dict.fromkeys(names, 0.0)
     for batch, height, width in CHECKED:
         image = torch.randn(batch, channels, height, width, generator=generator)
         for name, found, expected in zip(names, _as_tuple(run(image)), _as_tuple(model(image)), strict=True):
             if found.shape != expected.shape:
                 raise RuntimeError(f"{name} of the exported model is {tuple(found.shape)}, not {tuple(expected.shape)}")
             deviation = ((found - expected).abs().max() / expected.abs().mean()).item()
-            worst[name] = max(deviation, worst[name]) if deviation == deviation else float("nan")
-    return worst
+            largest[name] = max(deviation, largest[name]) if deviation == deviation else float("nan")
+    return Deviations(largest)
 
 
 def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -195,9 +254,12 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     """What a user of the file has to know: text, lists as JSON."""
     backbone: Any = getattr(model, "backbone", model)
     preprocessor = cfg.model.get("data_preprocessor") or {}
+    task = "semantic segmentation"
+    if cfg.default_scope == "mmdet":
+        task = "instance segmentation" if getattr(model, "with_mask", False) else "object detection"
     found = dict(
         xcit_mm_version=__version__,
-        task="backbone" if backbone is model else "semantic segmentation",
+        task="backbone" if backbone is model else task,
         arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
         patch_size=str(backbone.patch_size),
         channel_order=channel_order(cfg),
@@ -206,4 +268,13 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     )
     if backbone is not model:
         found |= dict(classes=json.dumps(tested_metainfo(cfg)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))
+    if backbone is not model and cfg.default_scope == "mmdet":
+        own = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
+        found |= dict(
+            score_threshold=json.dumps(own.get("score_thr", 0)),
+            max_per_img=json.dumps(own.max_per_img),
+            pad_size_divisor=json.dumps(preprocessor.get("pad_size_divisor", 1)),
+        )
+        if model.with_mask:
+            found |= dict(mask_threshold=json.dumps(own.mask_thr_binary))
     return found

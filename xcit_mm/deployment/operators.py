@@ -66,9 +66,7 @@ def roi_align(
 
 
 @roi_align.register_fake
-def _(
-    maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
-) -> Tensor:
+def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int) -> Tensor:
     return boxes.new_empty(boxes.shape[0], maps[0].shape[1], size, size)
 
 
@@ -86,9 +84,7 @@ def to_onnx() -> dict[Callable, Callable]:
         )
         return op.Squeeze(op.Slice(kept, [2], [3], [1]), [1])  # of image, class, box
 
-    def onnx_roi_align(
-        maps: Any, boxes: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int
-    ) -> Any:
+    def onnx_roi_align(maps: Any, boxes: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int) -> Any:
         chosen, pooled = [], []
         for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
             indices = op.Squeeze(op.NonZero(op.Equal(levels, op.Constant(value_int=level))), [0])
