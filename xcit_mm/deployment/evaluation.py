@@ -1,6 +1,8 @@
 """Scores of an exported file on a config's test set, beside those of the model in torch."""
 
+import io
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from itertools import islice
 from typing import Any
 
@@ -32,6 +34,8 @@ def check_evaluation(cfg: Config, part: str, count: int) -> None:
     check_data(cfg, ["test"])
 
 
+@torch.no_grad()
+@redirect_stdout(io.StringIO())  # pycocotools prints tables
 def evaluate_file(cfg: Config, model: Any, run: Callable, count: int) -> dict[str, tuple[float, float]]:
     """Score the first images of a config's test set by its evaluator.
 
@@ -47,16 +51,9 @@ def evaluate_file(cfg: Config, model: Any, run: Callable, count: int) -> dict[st
     Returns:
         Of each metric torch's and the file's.
     """
-    loader = Runner.build_dataloader(
-        cfg.test_dataloader
-        | dict(
-            batch_size=1,
-            num_workers=0,
-            persistent_workers=False,
-            sampler=dict(type="DefaultSampler", shuffle=False),
-            batch_sampler=None,
-        )
-    )
+    alone = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
+    in_order = dict(sampler=dict(type="DefaultSampler", shuffle=False))
+    loader = Runner.build_dataloader(cfg.test_dataloader | alone | in_order)
     both = [Evaluator(evaluators(cfg, "test")) for _ in range(2)]
     seen = []
     for batch in islice(loader, count):

@@ -22,6 +22,7 @@ from torch.export import Dim, ExportedProgram
 from ..archs import arch_name
 from ..models.factory import backbone_from_config, model_from_config
 from ..runs.configs import channel_order, read_config, tested_metainfo
+from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
 from .agreement import Agreement, compare_with_mmdet
@@ -36,7 +37,9 @@ __all__ = ["PARTS", "Exported", "export_model"]
 PARTS = ("backbone", "model")
 SUFFIXES = (".onnx", ".pt2")
 OPSET = 18  # the one that torch's exporter writes without converting
-TRACED = (2, 96, 160)  # batch, height, width; a batch of 1 is taken for a constant, as it is meant for detectors
+# Batch, height, width. What is 1 is taken for a constant, as it is meant for the batch of a detector, but not for the
+# cells of its level of stride 128.
+TRACED = (2, 288, 416)
 CHECKED = ((1, 203, 330), (2, 256, 128))
 DETECTED = ("boxes", "scores", "labels", "masks")
 TOLERANCE = 1e-3  # of an output's mean magnitude
@@ -98,9 +101,12 @@ def export_model(config: str, checkpoint: str, out: Path, part: str = "model", e
             operators = write(program, written, names, metadata)
             agreement = _compared(traced, partial(read, written), names, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
-            raise RuntimeError(f"this {part} cannot be exported: {' '.join(str(error).split())[:300]}") from error
+            raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
         agreement.check()
-        scores = evaluate_file(cfg, model, read(written), evaluate) if evaluate is not None else {}
+        try:
+            scores = evaluate_file(cfg, model, read(written), evaluate) if evaluate is not None else {}
+        except Exception as error:  # data sets and metrics too
+            raise RuntimeError(f"the file cannot be evaluated, and is not written: {reason(error)}") from error
         written.replace(out)
     return Exported(agreement.lines(), operators, metadata, scores)
 
