@@ -1,11 +1,10 @@
 """Scores of an exported file on a config's test set, beside those of the model in torch."""
 
-import io
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from itertools import islice
 from typing import Any
 
+import torch
 from mmengine.config import Config
 from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
@@ -35,7 +34,6 @@ def check_evaluation(cfg: Config, part: str, count: int) -> None:
 
 
 @torch.no_grad()
-@redirect_stdout(io.StringIO())  # pycocotools prints tables
 def evaluate_file(cfg: Config, model: Any, run: Callable, count: int) -> dict[str, tuple[float, float]]:
     """Score the first images of a config's test set by its evaluator.
 

@@ -1,12 +1,13 @@
 """Trained models as ONNX or torch.export files for images of any size, checked against torch."""
 
 import importlib.util
+import io
 import json
 import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -113,11 +114,11 @@ def export_model(config: str, checkpoint: str, out: Path, part: str = "model", e
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of builders, and the exporters' notes on their own workings."""
+    """Without the warnings of builders, the exporters' notes on their own workings, and pycocotools' tables."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
