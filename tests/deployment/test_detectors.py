@@ -258,6 +258,7 @@ def test_what_counts_as_agreement(chosen, field, change, message):
             compared.check()
 
 
+@pytest.mark.slow
 def test_a_file_that_detects_otherwise_is_not_written(exported, monkeypatch):
     monkeypatch.setattr(detectors, "decode", lambda *args: decode(*args) * 1.01)
     with pytest.raises(RuntimeError, match="detections of the exported model and torch have no counterpart"):
