@@ -26,17 +26,16 @@ class Detections(nn.Module):
 
     score_threshold: Tensor
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.cfg = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
+        self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
         self.register_buffer("score_threshold", torch.tensor([float(self.cfg.get("score_thr", 0))]))
 
     @property
     def outputs(self) -> list[str]:
         """Names of what `forward` returns."""
-        masks = ["masks"] if getattr(self.model, "with_mask", False) else []
-        return ["boxes", "scores", "labels", *masks]
+        return ["boxes", "scores", "labels"] + ["masks"] * self.model.with_mask
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Detect.
@@ -51,7 +50,7 @@ class Detections(nn.Module):
         height, width = image.shape[2:]
         size = (height, width)
         maps = self.model.extract_feat(image)
-        if "masks" not in self.outputs and not hasattr(self.model, "roi_head"):
+        if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
             return self._best(boxes, scores, labels)
         proposals = propose(self.model.rpn_head, maps, size)

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.config import Config
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from ..version import __version__
 from .agreement import Agreement, compare_with_mmdet
 from .detectors import Detections
 from .evaluation import check_evaluation, evaluate_file
-from .operators import to_onnx
+from .formats import read_onnx, read_pt2, write_onnx, write_pt2
 from .supported import check_detector
 from .traceable import Logits, exportable
 
@@ -37,12 +36,10 @@ __all__ = ["PARTS", "Exported", "export_model"]
 
 PARTS = ("backbone", "model")
 SUFFIXES = (".onnx", ".pt2")
-OPSET = 18  # the one that torch's exporter writes without converting
 # Batch, height, width. What is 1 is taken for a constant, as it is meant for the batch of a detector, but not for the
 # cells of its level of stride 128.
 TRACED = (2, 288, 416)
 CHECKED = ((1, 203, 330), (2, 256, 128))
-DETECTED = ("boxes", "scores", "labels", "masks")
 TOLERANCE = 1e-3  # of an output's mean magnitude
 
 
@@ -98,7 +95,7 @@ def export_model(config: str, checkpoint: str, out: Path, part: str = "model", e
         written = Path(folder) / out.name
         try:
             program = _trace(exportable(traced), channels)
-            write, read = (_write_onnx, _read_onnx) if out.suffix == ".onnx" else (_write_pt2, _read_pt2)
+            write, read = (write_onnx, read_onnx) if out.suffix == ".onnx" else (write_pt2, read_pt2)
             operators = write(program, written, names, metadata)
             agreement = _compared(traced, partial(read, written), names, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
@@ -165,55 +162,6 @@ def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     batch, first = (1, Dim.STATIC) if isinstance(model, Detections) else (batch, Dim.DYNAMIC)
     sizes = {0: first, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (torch.zeros(batch, channels, height, width),), dynamic_shapes=(sizes,))
-
-
-def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
-    """Write a program, weights and all, in one file; returns its operators."""
-    onnx: Any = torch.onnx.export(
-        program,
-        input_names=["image"],
-        output_names=names,
-        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
-        custom_translation_table=to_onnx(),
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    graph = onnx.model.graph
-    for node in graph:
-        node.metadata_props.clear()  # stack traces, with paths of this machine
-    for output in graph.outputs:
-        if output.name in DETECTED:
-            output.shape[0] = "detections"  # the exporter's name is a number
-    onnx.model.metadata_props.update(metadata)
-    onnx.save(path, external_data=False)
-    return Counter(node.op_type for node in graph)
-
-
-def _read_onnx(path: Path, score_threshold: float | None = None) -> Callable[[Tensor], list[Tensor]]:
-    """A file as a function; a detector's score threshold can be another than the config's."""
-    from onnxruntime import InferenceSession, OrtValue, SessionOptions
-
-    options = SessionOptions()
-    if score_threshold is not None:
-        threshold = OrtValue.ortvalue_from_numpy(np.array([score_threshold], dtype=np.float32))
-        options.add_initializer("score_threshold", threshold)  # in place of the file's
-    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def run(image: Tensor) -> list[Tensor]:
-        assert options  # with the initializer, which has to outlive the session
-        return [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
-
-    return run
-
-
-def _write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
-    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    return Counter()
-
-
-def _read_pt2(path: Path) -> nn.Module:
-    return torch.export.load(path).module()
 
 
 @dataclass

@@ -72,7 +72,9 @@ def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], si
 
 def to_onnx() -> dict[Callable, Callable]:
     """The operators in ONNX's standard ones, for the `custom_translation_table` of torch's exporter."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
+
+    op: Any = opset18
 
     def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, score_threshold: Any, max_num: int) -> Any:
         kept = op.NonMaxSuppression(

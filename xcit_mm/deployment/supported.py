@@ -8,7 +8,7 @@ from mmengine.config import Config
 __all__ = ["check_detector"]
 
 # Parts of a detector by their key in the config, and the types whose predictions `Detections` computes.
-TYPES = dict(
+TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
     rpn_head=("RPNHead", "UnpaddedRPNHead"),
     roi_head=("StandardRoIHead", "CascadeRoIHead"),
@@ -24,7 +24,7 @@ TYPES = dict(
     nms=("nms",),
 )
 # Options of parts that must have these values, which are the defaults, if they are given.
-VALUES = dict(
+VALUES: dict[str, dict[str, Any]] = dict(
     roi_layer=dict(pool_mode="avg", aligned=True),
     anchor_generator=dict(use_box_type=False),
     bbox_coder=dict(add_ctr_clamp=False, use_box_type=False),
@@ -44,7 +44,7 @@ def check_detector(cfg: Config) -> None:
         if kind not in known:
             fix = f"one of {', '.join(known)} is, and" if known else "leave it out;"
             raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix} --part backbone exports the backbone")
-        expected = dict(VALUES.get(key, {}))
+        expected = {**VALUES.get(key, {})}
         if key == "nms":
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
         elif key == "loss_cls" and where.count(".") == 2:  # of an anchor head
