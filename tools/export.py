@@ -1,14 +1,14 @@
-"""Export a trained segmentor or backbone to ONNX or torch.export, for images of any size.
+"""Export a trained detector, segmentor or backbone to ONNX or torch.export, for images of any size.
 
-    python tools/export.py CONFIG CHECKPOINT --out model.onnx
+    python tools/export.py CONFIG CHECKPOINT --out model.onnx [--evaluate 100]
     python tools/export.py CONFIG CHECKPOINT --out backbone.pt2 --part backbone
     python tools/export.py CONFIG CHECKPOINT --out model.onnx --with-preprocessing
 
-The input is a normalised image (B, C, H, W); mean, std, channel order and classes are in the file's metadata, and so
-is what else the config's test pipeline does. With --with-preprocessing the file does it: the input is the picture
-(H, W, 3), RGB, uint8, and what is found is in its pixels. xcit_mm/deployment/run.py runs both kinds without torch.
-The file is run beside torch at two other sizes than the traced one; if it deviates, nothing is written and the exit
-code is 1.
+The input is a normalised image (B, C, H, W), for detectors one image; mean, std, channel order and classes are in the
+file's metadata, and so is what else the config's test pipeline does. With --with-preprocessing the file does it: the
+input is the picture (H, W, 3), RGB, uint8, and what is found is in its pixels. xcit_mm/deployment/run.py runs both
+kinds without torch. The file is run beside torch at other sizes than the traced one; if it deviates, nothing is written
+and the exit code is 1.
 """
 
 import argparse
@@ -32,22 +32,29 @@ def main() -> int:
     parser.add_argument("config")
     parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME; it must fill all that is exported")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx or .pt2")
-    parser.add_argument("--part", choices=PARTS, help="default: a whole segmentor, a detector's backbone")
+    parser.add_argument("--part", choices=PARTS, default="model", help="default: the whole model")
     parser.add_argument(
         "--with-preprocessing", action="store_true", help="let the .onnx file take and prepare pictures"
     )
+    parser.add_argument(
+        "--evaluate", type=int, metavar="N", help="score file and torch on N images of the config's test set"
+    )
     args = parser.parse_args()
     try:
-        exported = export_model(args.config, args.checkpoint, args.out, args.part, args.with_preprocessing)
+        exported = export_model(
+            args.config, args.checkpoint, args.out, args.part, args.with_preprocessing, args.evaluate
+        )
     except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         print(f"interrupted: {args.out} is not written", file=sys.stderr)
         return 130
-    for name, deviation in exported.outputs.items():
-        print(f"{name:15} within {deviation:.1e} of torch, in units of its mean magnitude")
+    for name, line in exported.outputs.items():
+        print(f"{name:15} {line}")
     if exported.moved:
         print(f"{'prepared':15} {moved_line(exported.moved)}")
+    for name, (torch_score, file_score) in exported.scores.items():
+        print(f"{name:15} {file_score:.4f}, of torch {torch_score:.4f}")
     if exported.operators:
         operators = ", ".join(f"{name} {count}" for name, count in exported.operators.most_common())
         print(f"{'operators':15} {operators}")

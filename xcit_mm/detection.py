@@ -25,16 +25,14 @@ class UnpaddedRPNHead(RPNHead):
             batch_img_metas: Of each image, with its `img_shape`.
             options: Passed on.
         """
-        strides = self.prior_generator.strides
         proposals = []
         for number, meta in enumerate(batch_img_metas):
-            height, width = meta["img_shape"][:2]
-            own = [
-                [
-                    m[number, None, :, : -(height // -y), : -(width // -x)]
-                    for m, (x, y) in zip(kind, strides, strict=True)
-                ]
-                for kind in maps
-            ]
+            own = [self.own_cells([level[number, None] for level in kind], meta["img_shape"][:2]) for kind in maps]
             proposals += super().predict_by_feat(*own, batch_img_metas=[meta], **options)
         return proposals
+
+    def own_cells(self, maps: list[Tensor], size: tuple[int, int]) -> list[Tensor]:
+        """Of a map (B, C, h, w) for each level the cells of an image of `size`, height and width, without padding."""
+        height, width = size
+        strides = self.prior_generator.strides
+        return [m[:, :, : -(height // -y), : -(width // -x)] for m, (x, y) in zip(maps, strides, strict=True)]

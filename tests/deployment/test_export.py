@@ -157,7 +157,7 @@ def test_torchscript_s_exporter_keeps_sizes_variable(patch_size, tmp_path):
 
 def test_the_backbone_of_a_detector_in_torch_s_format(trained, tool, tmp_path):
     config, checkpoint, model = trained(MASK_RCNN)
-    run = tool("export", config, checkpoint, "--out", tmp_path / "backbone.pt2")
+    run = tool("export", config, checkpoint, "--out", tmp_path / "backbone.pt2", "--part", "backbone")
     assert run.returncode == 0, run.stderr
     assert "stride16        within" in run.stdout and "arch            32x3x4" in run.stdout
     extra = {"metadata.json": ""}
@@ -187,7 +187,7 @@ def test_a_file_that_deviates_is_not_written(small, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "exportable", broken)
     out.write_text("an earlier file")
     with pytest.raises(RuntimeError, match=r"deviates by .* from torch"):
-        export.export_model(*small, out)
+        export.export_model(*small, out, "backbone")
     assert out.read_text() == "an earlier file"
     assert list(tmp_path.iterdir()) == [out]
 
@@ -202,13 +202,13 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     torch.save({key: value for key, value in state.items() if not key.startswith("fpn")}, classifier)
     out = tmp_path / "model.pt2"
     for config, file, path, part, error, message in [
-        (detector, checkpoint, out, "model", ValueError, "mmdeploy: export the backbone"),
-        (detector, str(classifier), out, None, ValueError, "pyramid, which would be random"),
-        (segmentor, checkpoint, out, None, ValueError, "does not fit the model"),
-        (str(fasterrcnn), checkpoint, out, None, ValueError, "backbone is ResNet"),
-        (detector, "none.pth", out, None, FileNotFoundError, "no checkpoint at none.pth"),
-        (detector, checkpoint, tmp_path / "model.pth", None, ValueError, r"\.onnx or \.pt2"),
-        (detector, checkpoint, tmp_path / "no" / "model.pt2", None, FileNotFoundError, "no folder"),
+        (detector, checkpoint, out, "model", ValueError, r"a whole detector is written as \.onnx only"),
+        (detector, str(classifier), out, "backbone", ValueError, "pyramid, which would be random"),
+        (segmentor, checkpoint, out, "model", ValueError, "does not fit the model"),
+        (str(fasterrcnn), checkpoint, out, "model", ValueError, "backbone is ResNet"),
+        (detector, "none.pth", out, "backbone", FileNotFoundError, "no checkpoint at none.pth"),
+        (detector, checkpoint, tmp_path / "model.pth", "model", ValueError, r"\.onnx or \.pt2"),
+        (detector, checkpoint, tmp_path / "no" / "model.pt2", "model", FileNotFoundError, "no folder"),
     ]:
         with pytest.raises(error, match=message) as raised:
             export.export_model(config, file, path, part)

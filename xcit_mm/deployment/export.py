@@ -1,13 +1,15 @@
-"""Trained backbones and segmentors as ONNX or torch.export files for images of any size, checked against torch."""
+"""Trained models as ONNX or torch.export files for images of any size, checked against torch."""
 
 import importlib.util
+import io
 import json
 import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,18 +22,25 @@ from torch.export import Dim, ExportedProgram
 from ..archs import arch_name
 from ..models.factory import backbone_from_config, model_from_config
 from ..runs.configs import channel_order, read_config, tested_metainfo
+from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
+from .agreement import Agreement, compare_with_mmdet
+from .detectors import Detections
+from .evaluation import check_evaluation, evaluate_file
+from .formats import read_onnx, read_pt2, write_onnx, write_pt2
 from .pictures import Moved, check_pictures
 from .preprocessing import check_preparation, preparation, with_preprocessing
+from .supported import check_detector
 from .traceable import Logits, exportable
 
 __all__ = ["PARTS", "Exported", "export_model"]
 
 PARTS = ("backbone", "model")
 SUFFIXES = (".onnx", ".pt2")
-OPSET = 18  # the one that torch's exporter writes without converting
-TRACED = (2, 96, 160)  # batch, height, width; a batch of 1 would be taken for a constant
+# Batch, height, width. What is 1 is taken for a constant, as it is meant for the batch of a detector, but not for the
+# cells of its level of stride 128.
+TRACED = (2, 288, 416)
 CHECKED = ((1, 203, 330), (2, 256, 128))
 TOLERANCE = 1e-3  # of an output's mean magnitude
 
@@ -41,36 +50,45 @@ class Exported:
     """What was written.
 
     Attributes:
-        outputs: For each output its largest deviation from torch, in units of its mean magnitude.
+        outputs: For each output how near to torch it is.
         operators: Of an ONNX file, how often each occurs.
         metadata: What the file says of itself.
+        scores: If evaluated, for each metric torch's and the file's.
         moved: Of a file that takes pictures, what preparing them in it changes.
     """
 
-    outputs: dict[str, float]
+    outputs: dict[str, str]
     operators: Counter[str]
     metadata: dict[str, str]
+    scores: dict[str, tuple[float, float]]
     moved: Moved | None = None
 
 
 def export_model(
-    config: str, checkpoint: str, out: Path, part: str | None = None, takes_pictures: bool = False
+    config: str,
+    checkpoint: str,
+    out: Path,
+    part: str = "model",
+    takes_pictures: bool = False,
+    evaluate: int | None = None,
 ) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
     The backbone gives its pyramid, `stride4` to `stride32`; a segmentor gives `logits` (B, classes, H, W), whose argmax
-    is the segmentation map. `out` is written only if it gives what torch gives, at other sizes than the traced one.
+    is the segmentation map. A detector takes one image, and gives what `Detections` gives. `out` is written only if it
+    gives what torch gives, at other sizes than the traced one; see `Agreement` for detectors.
 
     Args:
         config: Path of a config of mmdet or mmseg.
         checkpoint: A path, a URL or `xcit://NAME`. It fills all that is exported.
-        out: A file name in .onnx or .pt2, torch.export's, which takes images from 64 pixels a side.
-        part: 'backbone' or 'model'; default: a detector's backbone, a whole segmentor.
+        out: A file name in .onnx or .pt2, torch.export's, which takes images from 64 pixels a side and no detectors.
+        part: 'backbone' or 'model'.
         takes_pictures: Whether the file takes `picture` (H, W, 3), RGB, uint8, instead, prepares it as the config's
             test pipeline does, and answers in its pixels, as `with_preprocessing` says.
+        evaluate: Test the file and torch on so many images of the config's test set.
 
     Raises:
-        FileNotFoundError: If config, checkpoint or the folder of `out` are not there.
+        FileNotFoundError: If config, checkpoint, data to test on or the folder of `out` are not there.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing fails, or the file does not give what torch gives.
@@ -78,42 +96,45 @@ def export_model(
     _check_target(out)
     cfg = read_config(config, [])
     check_checkpoint(checkpoint)
-    part = _check_part(cfg, part)
+    _check_part(cfg, part, out)
     if takes_pictures:
         _check_takes_pictures(cfg, part, out)
+    if evaluate is not None:
+        check_evaluation(cfg, part, evaluate)
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
-    names = ["logits"] if part == "model" else [f"stride{stride}" for stride in model.strides]
     metadata = _metadata(cfg, model)
-    model = Logits(model) if part == "model" else model
+    traced, names = _outputs(cfg, model)
     channels = cfg.model.backbone.get("in_channels", 3)
     with _quiet(), TemporaryDirectory(dir=out.parent, prefix=".export-") as folder, torch.no_grad():
         written = Path(folder) / out.name
         try:
-            program = _trace(exportable(model), channels)
-            write, read = (_write_onnx, _read_onnx) if out.suffix == ".onnx" else (_write_pt2, _read_pt2)
+            program = _trace(exportable(traced), channels)
+            write, read = (write_onnx, read_onnx) if out.suffix == ".onnx" else (write_pt2, read_pt2)
             operators = write(program, written, names, metadata)
-            outputs = _deviations(model, read(written), names, channels)
+            agreement = _compared(traced, partial(read, written), names, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
-            raise RuntimeError(f"this {part} cannot be exported: {' '.join(str(error).split())[:300]}") from error
-        for name, deviation in outputs.items():
-            if not deviation <= TOLERANCE:
-                raise RuntimeError(f"{name} of the exported {part} deviates by {deviation:.1e} from torch: not written")
+            raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
+        agreement.check()
+        try:
+            scores = evaluate_file(cfg, model, read(written), evaluate) if evaluate is not None else {}
+        except Exception as error:  # data sets and metrics too
+            raise RuntimeError(f"the file cannot be evaluated, and is not written: {reason(error)}") from error
         moved = None
         if takes_pictures:
             operators = _put_preprocessing(written)
             moved = check_pictures(written, config, checkpoint)
         written.replace(out)
-    return Exported(outputs, operators, metadata, moved)
+    return Exported(agreement.lines(), operators, metadata, scores, moved)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of builders, and the exporters' notes on their own workings."""
+    """Without the warnings of builders, the exporters' notes on their own workings, and pycocotools' tables."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -131,7 +152,7 @@ def _check_target(out: Path) -> None:
         raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
 
 
-def _check_part(cfg: Config, part: str | None) -> str:
+def _check_part(cfg: Config, part: str, out: Path) -> None:
     library = cfg.get("default_scope")
     backbone = cfg.get("model", {}).get("backbone", {}).get("type")
     if backbone != "XCiT":
@@ -139,11 +160,20 @@ def _check_part(cfg: Config, part: str | None) -> str:
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if part == "model" and library == "mmdet":
-        raise ValueError(
-            "a whole detector is not exported here, since its boxes and masks need mmdeploy: export the backbone"
-        )
+        if out.suffix != ".onnx":
+            raise ValueError(f"{out}: a whole detector is written as .onnx only: name it so, or export the backbone")
+        check_detector(cfg)
     check_backbone(cfg)
-    return part or ("backbone" if library == "mmdet" else "model")
+
+
+def _outputs(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:
+    """A model in the form that is traced, and the names of its outputs."""
+    if not hasattr(model, "backbone"):
+        return model, [f"stride{stride}" for stride in model.strides]
+    if cfg.default_scope == "mmseg":
+        return Logits(model), ["logits"]
+    detections = Detections(model)
+    return detections, detections.outputs
 
 
 def _check_takes_pictures(cfg: Config, part: str, out: Path) -> None:
@@ -154,27 +184,29 @@ def _check_takes_pictures(cfg: Config, part: str, out: Path) -> None:
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     batch, height, width = TRACED
-    sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    batch, first = (1, Dim.STATIC) if isinstance(model, Detections) else (batch, Dim.DYNAMIC)
+    sizes = {0: first, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (torch.zeros(batch, channels, height, width),), dynamic_shapes=(sizes,))
 
 
-def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
-    """Write a program, weights and all, in one file; returns its operators."""
-    onnx: Any = torch.onnx.export(
-        program,
-        input_names=["image"],
-        output_names=names,
-        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    graph = onnx.model.graph
-    for node in graph:
-        node.metadata_props.clear()  # stack traces, with paths of this machine
-    onnx.model.metadata_props.update(metadata)
-    onnx.save(path, external_data=False)
-    return Counter(node.op_type for node in graph)
+@dataclass
+class Deviations:
+    """For each output its largest deviation from torch, in units of its mean magnitude."""
+
+    largest: dict[str, float]
+
+    def check(self) -> None:
+        """Raise a RuntimeError if one is beyond the tolerance, or no number."""
+        for name, deviation in self.largest.items():
+            if not deviation <= TOLERANCE:
+                raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch: not written")
+
+    def lines(self) -> dict[str, str]:
+        """For each output how near it is."""
+        return {
+            name: f"within {deviation:.1e} of torch, in units of its mean magnitude"
+            for name, deviation in self.largest.items()
+        }
 
 
 def _put_preprocessing(path: Path) -> Counter[str]:
@@ -187,34 +219,21 @@ def _put_preprocessing(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
 
 
-def _read_onnx(path: Path) -> Callable[[Tensor], list[Tensor]]:
-    from onnxruntime import InferenceSession
-
-    session = InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda image: [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
-
-
-def _write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
-    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    return Counter()
-
-
-def _read_pt2(path: Path) -> nn.Module:
-    return torch.export.load(path).module()
-
-
-def _deviations(model: nn.Module, run: Callable, names: list[str], channels: int) -> dict[str, float]:
-    """For each output the largest deviation of `run` from `model` at the sizes checked, over its mean magnitude."""
+def _compared(model: nn.Module, read: Callable, names: list[str], channels: int) -> Agreement | Deviations:
+    """Compare what has been written with torch at the sizes checked."""
+    if isinstance(model, Detections):
+        return compare_with_mmdet(model, read, channels)
+    run = read()
     generator = torch.Generator().manual_seed(0)
-    worst = dict.fromkeys(names, 0.0)
+    largest = dict.fromkeys(names, 0.0)
     for batch, height, width in CHECKED:
         image = torch.randn(batch, channels, height, width, generator=generator)
         for name, found, expected in zip(names, _as_tuple(run(image)), _as_tuple(model(image)), strict=True):
             if found.shape != expected.shape:
                 raise RuntimeError(f"{name} of the exported model is {tuple(found.shape)}, not {tuple(expected.shape)}")
             deviation = ((found - expected).abs().max() / expected.abs().mean()).item()
-            worst[name] = max(deviation, worst[name]) if deviation == deviation else float("nan")
-    return worst
+            largest[name] = max(deviation, largest[name]) if deviation == deviation else float("nan")
+    return Deviations(largest)
 
 
 def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -225,9 +244,12 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     """What a user of the file has to know: text, lists as JSON."""
     backbone: Any = getattr(model, "backbone", model)
     preprocessor = cfg.model.get("data_preprocessor") or {}
+    task = "semantic segmentation"
+    if cfg.default_scope == "mmdet":
+        task = "instance segmentation" if getattr(model, "with_mask", False) else "object detection"
     found = dict(
         xcit_mm_version=__version__,
-        task="backbone" if backbone is model else "semantic segmentation",
+        task="backbone" if backbone is model else task,
         arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
         patch_size=str(backbone.patch_size),
         channel_order=channel_order(cfg),

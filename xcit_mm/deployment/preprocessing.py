@@ -74,7 +74,7 @@ def _padding(preprocessor: dict) -> tuple[int, float]:
     """Divisor of the padded sides and the value there, of mmdet's or mmseg's data preprocessor in testing."""
     name = preprocessor.get("type", "none").rpartition(".")[2]
     if name == "DetDataPreprocessor":
-        return preprocessor.get("pad_size_divisor", 1), preprocessor.get("pad_value", 0)
+        return 1, 0  # a detector's file pads, and so knows where the picture ends
     if name != "SegDataPreProcessor":
         raise _Unknown(f"data_preprocessor.type={name!r} in the config")
     test_cfg = preprocessor.get("test_cfg") or {}
@@ -86,7 +86,7 @@ def _padding(preprocessor: dict) -> tuple[int, float]:
 def with_preprocessing(model: "ModelProto") -> "ModelProto":
     """A file of this package that takes the picture itself: `picture` (H, W, 3), RGB, uint8, for `image`.
 
-    A detector's boxes are then in pixels of the picture, where they may reach into the padding; a segmentor gives
+    A detector's boxes are then in pixels of the picture, up to rounding within it; a segmentor gives
     `segmentation_map` (H, W), the classes as uint8, or int32 beyond 256 classes.
 
     Raises:

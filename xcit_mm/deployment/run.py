@@ -120,7 +120,7 @@ class Model:
         masks = None
         if "masks" in outputs:
             masks = _paste(outputs["masks"][kept], boxes, height, width, self._mask_threshold)
-        # Only now, since masks fill their whole boxes; these may reach into the padding.
+        # Only now, since masks fill their whole boxes; by rounding these may end beyond the picture.
         return Detections(boxes.clip(0, [width, height] * 2).astype(np.float32), scores, labels, masks)
 
     def _prepared_size(self, height: int, width: int) -> tuple[int, int]:

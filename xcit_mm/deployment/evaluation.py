@@ -1,0 +1,84 @@
+"""Scores of an exported file on a config's test set, beside those of the model in torch."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.evaluator import Evaluator
+from mmengine.runner import Runner
+from torch import Tensor
+
+from ..runs.configs import evaluators
+from ..runs.preflight import check_data
+from .agreement import to_instances
+
+__all__ = ["check_evaluation", "evaluate_file"]
+
+
+def check_evaluation(cfg: Config, part: str, count: int) -> None:
+    """Check that a file of this part can be evaluated on so many images of a config's test set.
+
+    Raises:
+        FileNotFoundError: If the data are not there.
+        ValueError: If there is nothing to evaluate.
+    """
+    if part != "model":
+        raise ValueError("a backbone has no score: leave --evaluate out, or export the whole model")
+    if count < 1:
+        raise ValueError(f"--evaluate {count}: at least one image")
+    if not evaluators(cfg, "test"):
+        raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate out")
+    check_data(cfg, ["test"])
+
+
+@torch.no_grad()
+def evaluate_file(cfg: Config, model: Any, run: Callable, count: int) -> dict[str, tuple[float, float]]:
+    """Score the first images of a config's test set by its evaluator.
+
+    The file sees the images that the config's pipeline and preprocessor make, a detector's without the padding. A
+    segmentor's file always takes the image whole, whatever its test_cfg's `mode`.
+
+    Args:
+        cfg: A config of mmdet or mmseg.
+        model: Its model, in eval mode.
+        run: From an image (1, C, H, W) to the file's outputs.
+        count: How many images.
+
+    Returns:
+        Of each metric torch's and the file's.
+    """
+    alone = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
+    in_order = dict(sampler=dict(type="DefaultSampler", shuffle=False))
+    loader = Runner.build_dataloader(cfg.test_dataloader | alone | in_order)
+    both = [Evaluator(evaluators(cfg, "test")) for _ in range(2)]
+    seen = []
+    for batch in islice(loader, count):
+        predictions = model.test_step(batch), [_predicted_by_file(cfg, model, run, batch)]
+        for evaluator, predicted in zip(both, predictions, strict=True):
+            evaluator.dataset_meta = loader.dataset.metainfo
+            evaluator.process(predicted, batch)
+        seen += [sample.metainfo.get("img_id") for sample in predictions[0]]
+    for evaluator in both:
+        for metric in evaluator.metrics:
+            if hasattr(metric, "img_ids"):  # CocoMetric would count all other images as missed
+                metric.img_ids = seen
+    torch_scores, file_scores = (evaluator.evaluate(len(seen)) for evaluator in both)
+    return {name: (float(score), float(file_scores[name])) for name, score in torch_scores.items()}
+
+
+def _predicted_by_file(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:
+    """The data sample of a batch of one image, with what the file predicts."""
+    data = model.data_preprocessor(batch, False)
+    image: Tensor = data["inputs"]
+    (sample,) = data["data_samples"]
+    height, width = sample.img_shape[:2]
+    if cfg.default_scope == "mmdet":  # the file pads
+        image = image[..., :height, :width].contiguous()
+    outputs = run(image)
+    if cfg.default_scope == "mmseg":
+        return model.postprocess_result(outputs[0], [sample])[0]
+    threshold = cfg.model.test_cfg.get("rcnn", {}).get("mask_thr_binary", 0.5)
+    sample.pred_instances = to_instances(outputs, sample.metainfo, threshold)
+    return sample

@@ -1,0 +1,68 @@
+"""The formats of exported models: ONNX and torch.export's."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from .operators import to_onnx
+
+__all__ = ["read_onnx", "read_pt2", "write_onnx", "write_pt2"]
+
+OPSET = 18  # the one that torch's exporter writes without converting
+DETECTED = ("boxes", "scores", "labels", "masks")
+
+
+def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
+    """Write a program, weights and all, in one file; returns its operators."""
+    onnx: Any = torch.onnx.export(
+        program,
+        input_names=["image"],
+        output_names=names,
+        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
+        custom_translation_table=to_onnx(),
+        opset_version=OPSET,
+        dynamo=True,
+        verbose=False,
+    )
+    graph = onnx.model.graph
+    for node in graph:
+        node.metadata_props.clear()  # stack traces, with paths of this machine
+    for output in graph.outputs:
+        if output.name in DETECTED:
+            output.shape[0] = "detections"  # the exporter's name is a number
+    onnx.model.metadata_props.update(metadata)
+    onnx.save(path, external_data=False)
+    return Counter(node.op_type for node in graph)
+
+
+def read_onnx(path: Path, score_threshold: float | None = None) -> Callable[[Tensor], list[Tensor]]:
+    """A file as a function; a detector's score threshold can be another than the config's."""
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
+
+    options = SessionOptions()
+    if score_threshold is not None:
+        threshold = OrtValue.ortvalue_from_numpy(np.array([score_threshold], dtype=np.float32))
+        options.add_initializer("score_threshold", threshold)  # in place of the file's
+    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(image: Tensor) -> list[Tensor]:
+        assert options  # with the initializer, which has to outlive the session
+        return [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
+
+    return run
+
+
+def write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
+    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
+    return Counter()
+
+
+def read_pt2(path: Path) -> nn.Module:
+    return torch.export.load(path).module()

@@ -1,0 +1,112 @@
+"""Non-maximum suppression and RoIAlign as torch operators whose number of outputs the data decide, and as ONNX's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["nms", "roi_align", "to_onnx"]
+
+
+@torch.library.custom_op("xcit_mm::nms", mutates_args=())
+def nms(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int
+) -> Tensor:  # the schema is made from these types
+    """Indices of the boxes that no better one overlaps, best first.
+
+    Args:
+        boxes: (n, 4), x1, y1, x2, y2.
+        scores: (n,)
+        iou_threshold: A box goes that overlaps a better one by more.
+        score_threshold: (1,), a box needs more.
+        max_num: No more than so many are kept.
+
+    Returns:
+        (kept,), int64.
+    """
+    from mmcv.ops import nms as suppress
+
+    candidates = (scores > score_threshold).nonzero()[:, 0]
+    _, kept = suppress(boxes[candidates], scores[candidates], iou_threshold, max_num=max_num)
+    return candidates[kept]
+
+
+@nms.register_fake
+def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
+    kept = torch.library.get_ctx().new_dynamic_size(min=0, max=max_num)
+    return boxes.new_empty(kept, dtype=torch.long)
+
+
+@torch.library.custom_op("xcit_mm::roi_align", mutates_args=())
+def roi_align(
+    maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
+) -> Tensor:
+    """What RoIAlign, aligned, pools from the maps of one image, for each box from the map of its level.
+
+    Args:
+        maps: A level each, (1, C, h, w).
+        boxes: (n, 4), in pixels of the image.
+        levels: (n,), int64.
+        scales: Of each level, cells a pixel.
+        size: Rows and columns of what is pooled.
+        sampling_ratio: Samples a cell and direction; 0: as many as there are cells of the map.
+
+    Returns:
+        (n, C, size, size)
+    """
+    from mmcv.ops import roi_align as pool
+
+    pooled = boxes.new_zeros(len(boxes), maps[0].shape[1], size, size)
+    for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
+        chosen = (levels == level).nonzero()[:, 0]
+        rois = torch.nn.functional.pad(boxes[chosen], (1, 0))  # of image 0
+        pooled[chosen] = pool(features, rois, size, scale, sampling_ratio, "avg", True)
+    return pooled
+
+
+@roi_align.register_fake
+def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int) -> Tensor:
+    return boxes.new_empty(boxes.shape[0], maps[0].shape[1], size, size)
+
+
+def to_onnx() -> dict[Callable, Callable]:
+    """The operators in ONNX's standard ones, for the `custom_translation_table` of torch's exporter."""
+    from onnxscript import opset18
+
+    op: Any = opset18
+
+    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, score_threshold: Any, max_num: int) -> Any:
+        kept = op.NonMaxSuppression(
+            op.Unsqueeze(boxes, [0]),
+            op.Unsqueeze(scores, [0, 1]),
+            op.Constant(value_ints=[max_num]),
+            op.Constant(value_floats=[iou_threshold]),
+            score_threshold,
+        )
+        return op.Squeeze(op.Slice(kept, [2], [3], [1]), [1])  # of image, class, box
+
+    def onnx_roi_align(maps: Any, boxes: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int) -> Any:
+        chosen, pooled = [], []
+        for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
+            indices = op.Squeeze(op.NonZero(op.Equal(levels, op.Constant(value_int=level))), [0])
+            image = op.Sub(indices, indices)  # of a batch of one, the first for all
+            pooled.append(
+                op.RoiAlign(
+                    features,
+                    op.Gather(boxes, indices),
+                    image,
+                    coordinate_transformation_mode="half_pixel",
+                    mode="avg",
+                    output_height=size,
+                    output_width=size,
+                    sampling_ratio=sampling_ratio,
+                    spatial_scale=scale,
+                )
+            )
+            chosen.append(indices)
+        order = op.Concat(*chosen, axis=0)
+        positions = op.Range(op.Constant(value_int=0), op.Size(order), op.Constant(value_int=1))
+        return op.Gather(op.Concat(*pooled, axis=0), op.ScatterElements(order, order, positions))
+
+    return {torch.ops.xcit_mm.nms.default: onnx_nms, torch.ops.xcit_mm.roi_align.default: onnx_roi_align}

@@ -1,0 +1,70 @@
+"""Which detectors of mmdet can be exported whole."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.config import Config
+
+__all__ = ["check_detector"]
+
+# Parts of a detector by their key in the config, and the types whose predictions `Detections` computes.
+TYPES: dict[str, tuple[str, ...]] = dict(
+    model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
+    rpn_head=("RPNHead", "UnpaddedRPNHead"),
+    roi_head=("StandardRoIHead", "CascadeRoIHead"),
+    bbox_head=("Shared2FCBBoxHead", "Shared4Conv1FCBBoxHead", "ConvFCBBoxHead", "RetinaHead"),
+    mask_head=("FCNMaskHead",),
+    bbox_roi_extractor=("SingleRoIExtractor",),
+    mask_roi_extractor=("SingleRoIExtractor",),
+    roi_layer=("RoIAlign",),
+    anchor_generator=("AnchorGenerator",),
+    bbox_coder=("DeltaXYWHBBoxCoder",),
+    loss_cls=("CrossEntropyLoss", "FocalLoss"),  # others may bring an activation
+    shared_head=(),
+    nms=("nms",),
+)
+# Options of parts that must have these values, which are the defaults, if they are given.
+VALUES: dict[str, dict[str, Any]] = dict(
+    roi_layer=dict(pool_mode="avg", aligned=True),
+    anchor_generator=dict(use_box_type=False),
+    bbox_coder=dict(add_ctr_clamp=False, use_box_type=False),
+    bbox_head=dict(predict_box_type="hbox", with_avg_pool=False),
+)
+
+
+def check_detector(cfg: Config) -> None:
+    """Check that each part of mmdet's detector is known.
+
+    Raises:
+        ValueError: With the first that is not.
+    """
+    for where, part in _parts("model", cfg.model):
+        key = where.rpartition(".")[2]
+        kind, known = part.get("type", "nms" if key == "nms" else None), TYPES[key]
+        if kind not in known:
+            fix = f"one of {', '.join(known)} is, and" if known else "leave it out;"
+            raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix} --part backbone exports the backbone")
+        expected = {**VALUES.get(key, {})}
+        if key == "nms":
+            expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
+        elif key == "loss_cls" and where.count(".") == 2:  # of an anchor head
+            expected["use_sigmoid"] = True
+        for option, value in expected.items():
+            if part.get(option, value) != value:
+                raise ValueError(
+                    f"{where}.{option}={part[option]!r} cannot be exported: leave it out, or export the backbone with "
+                    "--part backbone"
+                )
+
+
+def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
+    """The parts of a config that have a row in `TYPES`, with their places in it."""
+    if isinstance(part, dict):
+        if where.rpartition(".")[2] in TYPES:
+            yield where, part
+        for key, value in part.items():
+            if key not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
+                yield from _parts(f"{where}.{key}", value)
+    elif isinstance(part, (list, tuple)):
+        for one in part:
+            yield from _parts(where, one)
