@@ -51,6 +51,7 @@ def parse_args() -> argparse.Namespace:
     for name in ("config", "checkpoint", "images"):
         speed.add_argument(name)
     speed.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
+    speed.add_argument("--workers", type=int, default=0, help="of tools/infer.py (default: 0, as it takes on a CPU)")
     speed.add_argument("--repeats", type=int, default=3)
     memory = kinds.add_parser("memory")
     memory.add_argument("out", type=Path)
@@ -89,7 +90,7 @@ def measure_speed(args: argparse.Namespace) -> None:
         predict.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
             run = start_run(Path(out), identity, inputs)
-            Engine(run, predict, 2, False, lambda *_: None).work(run.missing())
+            Engine(run, predict, args.workers, False, lambda *_: None).work(run.missing())
 
     ways: dict[str, Callable[[], None]] = {"plain loop": lambda: plain_loop(predict, paths)}
     for size in args.batch_sizes:

@@ -35,6 +35,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mmengine.device import get_device
+
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.hands import Job, here, in_rank, on_ray
 from xcit_mm.prediction.inputs import find_inputs, read_categories
@@ -87,7 +89,9 @@ def parse_args() -> argparse.Namespace:
     speed = parser.add_argument_group("speed, which changes no result but by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
     speed.add_argument("--batch-size", type=int, default=1, metavar="N", help="images of one size, or tiles, at a time")
-    speed.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read images (default: 2)")
+    speed.add_argument(
+        "--workers", type=int, metavar="N", help="processes that read images (default: 2, or 0 where the CPU predicts)"
+    )
     speed.add_argument("--launcher", choices=("none", "pytorch"), default="none", help="pytorch: one of torchrun's")
     speed.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: its address, auto, or local")
     drawing = parser.add_argument_group("pictures")
@@ -104,7 +108,7 @@ def check(args: argparse.Namespace) -> None:
     if not 0 <= args.alpha <= 1:
         raise ValueError(f"--alpha {args.alpha}: must be from 0 to 1")
     for name, least in (("part_size", 1), ("batch_size", 1), ("workers", 0)):
-        if getattr(args, name) < least:
+        if (getattr(args, name) or 0) < least:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
     if args.overwrite and args.retry_failed:
         raise ValueError("--overwrite and --retry-failed: one starts anew, the other goes on; give one of them")
@@ -176,6 +180,8 @@ def main() -> int:
     try:
         check(args)
         paths = [one if one.startswith(REMOTE) else os.path.abspath(one) for one in (args.config, args.checkpoint)]
+        if args.workers is None:  # beside a model that has all cores they would only take some of them
+            args.workers = 0 if not args.ray and (args.device or get_device()) == "cpu" else 2
         job = Job(os.path.abspath(args.out), *paths, args.device, args.batch_size, args.workers, args.retry_failed)
         if args.launcher == "pytorch":
             if not in_rank(job, begin):  # what remains is rank 0's

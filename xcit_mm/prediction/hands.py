@@ -35,7 +35,7 @@ class Job(NamedTuple):
     checkpoint: str
     device: str | None = None
     batch_size: int = 1
-    workers: int = 2
+    workers: int = 0
     retry: bool = False
 
 
