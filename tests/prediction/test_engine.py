@@ -278,7 +278,18 @@ def survive(arguments: list[str], out: Path, kills: int, seed: int, log: Path) -
     ],
 )
 def test_killed_at_any_moment(kind, name, kills, models, photos, tmp_path):
-    arguments = [str(photos), *models[kind], "--part-size", "2", "--batch-size", "2", "--format", name]
+    arguments = [
+        str(photos),
+        *models[kind],
+        "--part-size",
+        "2",
+        "--batch-size",
+        "2",
+        "--workers",
+        "2",
+        "--format",
+        name,
+    ]
     process = started([*arguments, "--out", str(tmp_path / "calm")], tmp_path / "log")
     process.join(300)
     assert process.exitcode == 0
