@@ -1,7 +1,10 @@
 # make demo · make test · make lint · make bench: each sets up .venv first, if it is not there.
+# make STACK=onedl ...: with the forks that OneDL maintains, in .venv-onedl.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+STACK ?= mm
+VENV := .venv$(if $(filter-out mm,$(STACK)),-$(STACK))
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 
 .PHONY: setup demo test test-slow lint bench clean
 
@@ -11,10 +14,10 @@ setup: $(READY)
 # silently come without its operators; pip keeps the wheel for the next time.
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 12) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 to 3.12; run make PYTHON=python3.11")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
-	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/mm.txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt
+	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/$(STACK).txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@
@@ -65,4 +68,4 @@ bench: $(READY)
 	cat docs/benchmark/*.md > docs/benchmark.md
 
 clean:
-	rm -rf .venv $(MMPRETRAIN)
+	rm -rf .venv .venv-onedl $(MMPRETRAIN)

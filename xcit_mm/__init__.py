@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from mmengine.config import Config
+try:
+    from mmengine.config import Config
+except ModuleNotFoundError as error:  # no requirement of the package, which would put one stack over the other
+    if error.name != "mmengine":
+        raise
+    raise ModuleNotFoundError("xcit_mm needs mmengine: pip install mmengine, or onedl-mmengine of the forks") from None
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
