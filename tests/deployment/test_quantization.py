@@ -125,7 +125,7 @@ def test_a_loss_beyond_the_bound_is_said_plainly():
     quantized = Quantized((30, 40), 32, 100, scores, 100, {1: (200.0, 100.0)}, (800, 1344), (180.0, 50.0))
     assert quantized.losses == pytest.approx({"coco/bbox_mAP": 3, "coco/segm_mAP": 0})
     layers, boxes, masks, speed = quantized.lines()
-    assert "+3.00 points lost: more than 0.5" in boxes and masks.endswith("+0.00 points lost")
+    assert "-3.00 points on 100 images, a loss of more than 0.5" in boxes and masks.endswith("points on 100 images")
     assert "30 of 40 layers" in layers and "2.00 times as fast" in speed
 
 

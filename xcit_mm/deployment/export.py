@@ -62,7 +62,7 @@ class Exported:
     outputs: dict[str, str]
     operators: Counter[str]
     metadata: dict[str, str]
-    scores: dict[str, tuple[float, float]]
+    scores: dict[str, tuple[float, ...]]
     moved: Moved | None = None
     quantized: Quantized | None = None
 
@@ -127,7 +127,8 @@ def export_model(
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
         agreement.check()
-        final, scores, quantized, moved = written, {}, None, None
+        final, quantized, moved = written, None, None
+        scores: dict[str, tuple[float, ...]] = {}
         try:
             if paths:
                 final = Path(folder) / f"int8-{out.name}"

@@ -73,9 +73,9 @@ class Quantized:
         lines = [f"{chosen} of {total} layers, calibrated by {self.images} images; {before:.1f} to {after:.1f} MB"]
         for name, loss in self.losses.items():
             _, full, small = self.scores[name]
-            much = f": more than {LOSS}, weigh it" if loss > LOSS else ""
+            much = f", a loss of more than {LOSS}: weigh it" if loss > LOSS else ""
             lines.append(
-                f"{name} {small:.4f}, of float32 {full:.4f} ({self.evaluated} images): {loss:+.2f} points lost{much}"
+                f"{name} {small:.4f}, of float32 {full:.4f}: {-loss:+.2f} points on {self.evaluated} images{much}"
             )
         for threads, (full, small) in self.milliseconds.items():
             times = f"{small:.0f} ms, of float32 {full:.0f}, {full / small:.2f} times as fast"
