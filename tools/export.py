@@ -39,10 +39,16 @@ def main() -> int:
     parser.add_argument(
         "--evaluate", type=int, metavar="N", help="score file and torch on N images of the config's test set"
     )
+    parser.add_argument(
+        "--int8",
+        metavar="IMAGES",
+        help="write it in int8, calibrated by a folder, glob or list of images, some 32 to 100, and tested on the "
+        "config's test set, all or N images",
+    )
     args = parser.parse_args()
     try:
         exported = export_model(
-            args.config, args.checkpoint, args.out, args.part, args.with_preprocessing, args.evaluate
+            args.config, args.checkpoint, args.out, args.part, args.with_preprocessing, args.evaluate, args.int8
         )
     except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
@@ -55,6 +61,9 @@ def main() -> int:
         print(f"{'prepared':15} {moved_line(exported.moved)}")
     for name, (torch_score, file_score) in exported.scores.items():
         print(f"{name:15} {file_score:.4f}, of torch {torch_score:.4f}")
+    if exported.quantized:
+        for line in exported.quantized.lines():
+            print(f"{'int8':15} {line}")
     if exported.operators:
         operators = ", ".join(f"{name} {count}" for name, count in exported.operators.most_common())
         print(f"{'operators':15} {operators}")

@@ -283,12 +283,13 @@ def test_scores_of_a_file_are_those_of_the_images_it_has_seen(shapes):
         grid = torch.ones(len(boxes), 28, 28)
         return [boxes * 150 / 96, torch.ones(len(boxes)), labels, grid]
 
-    scores = evaluation.evaluate_file(cfg, model, oracle, 2)
+    count, scores = evaluation.evaluate_files(cfg, model, [oracle], 2)
+    assert count == 2
     assert seen == [(1, 3, 150, 150)] * 2
     of_torch, of_file = scores["coco/bbox_mAP"]
     assert of_file > 0.99 > 0.5 > of_torch
     model_file = in_torch(Detections(model))()
-    for of_torch, of_file in evaluation.evaluate_file(cfg, model, model_file, 3).values():
+    for of_torch, of_file in evaluation.evaluate_files(cfg, model, [model_file], 3)[1].values():
         assert of_torch == pytest.approx(of_file, abs=1e-3)
 
 

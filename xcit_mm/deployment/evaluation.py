@@ -1,6 +1,6 @@
-"""Scores of an exported file on a config's test set, beside those of the model in torch."""
+"""Scores of exported files on a config's test set, beside those of the model in torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,58 +14,60 @@ from ..runs.configs import evaluators
 from ..runs.preflight import check_data
 from .agreement import to_instances
 
-__all__ = ["check_evaluation", "evaluate_file"]
+__all__ = ["check_evaluation", "evaluate_files"]
 
 
-def check_evaluation(cfg: Config, part: str, count: int) -> None:
-    """Check that a file of this part can be evaluated on so many images of a config's test set.
+def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
+    """Check that a file of this part can be evaluated on so many images of a config's test set; None: all.
 
     Raises:
         FileNotFoundError: If the data are not there.
         ValueError: If there is nothing to evaluate.
     """
     if part != "model":
-        raise ValueError("a backbone has no score: leave --evaluate out, or export the whole model")
-    if count < 1:
+        raise ValueError("a backbone has no score: leave --evaluate and --int8 out, or export the whole model")
+    if count is not None and count < 1:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
-        raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate out")
+        raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
     check_data(cfg, ["test"])
 
 
 @torch.no_grad()
-def evaluate_file(cfg: Config, model: Any, run: Callable, count: int) -> dict[str, tuple[float, float]]:
+def evaluate_files(
+    cfg: Config, model: Any, runs: Sequence[Callable], count: int | None
+) -> tuple[int, dict[str, tuple[float, ...]]]:
     """Score the first images of a config's test set by its evaluator.
 
-    The file sees the images that the config's pipeline and preprocessor make, a detector's without the padding. A
+    Files see the images that the config's pipeline and preprocessor make, a detector's without the padding. A
     segmentor's file always takes the image whole, whatever its test_cfg's `mode`.
 
     Args:
         cfg: A config of mmdet or mmseg.
         model: Its model, in eval mode.
-        run: From an image (1, C, H, W) to the file's outputs.
-        count: How many images.
+        runs: From an image (1, C, H, W) to a file's outputs, one for each file.
+        count: How many images; None: all.
 
     Returns:
-        Of each metric torch's and the file's.
+        How many images there were, and of each metric torch's score and then the files'.
     """
     alone = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
     in_order = dict(sampler=dict(type="DefaultSampler", shuffle=False))
     loader = Runner.build_dataloader(cfg.test_dataloader | alone | in_order)
-    both = [Evaluator(evaluators(cfg, "test")) for _ in range(2)]
+    judges = [Evaluator(evaluators(cfg, "test")) for _ in range(1 + len(runs))]
     seen = []
     for batch in islice(loader, count):
-        predictions = model.test_step(batch), [_predicted_by_file(cfg, model, run, batch)]
-        for evaluator, predicted in zip(both, predictions, strict=True):
+        predictions = [model.test_step(batch), *([_predicted_by_file(cfg, model, run, batch)] for run in runs)]
+        for evaluator, predicted in zip(judges, predictions, strict=True):
             evaluator.dataset_meta = loader.dataset.metainfo
             evaluator.process(predicted, batch)
         seen += [sample.metainfo.get("img_id") for sample in predictions[0]]
-    for evaluator in both:
+    for evaluator in judges:
         for metric in evaluator.metrics:
             if hasattr(metric, "img_ids"):  # CocoMetric would count all other images as missed
                 metric.img_ids = seen
-    torch_scores, file_scores = (evaluator.evaluate(len(seen)) for evaluator in both)
-    return {name: (float(score), float(file_scores[name])) for name, score in torch_scores.items()}
+    scores = [evaluator.evaluate(len(seen)) for evaluator in judges]
+    return len(seen), {name: tuple(float(one[name]) for one in scores) for name in scores[0]}
 
 
 def _predicted_by_file(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:

@@ -27,10 +27,11 @@ from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
 from .agreement import Agreement, compare_with_mmdet
 from .detectors import Detections
-from .evaluation import check_evaluation, evaluate_file
-from .formats import read_onnx, read_pt2, write_onnx, write_pt2
+from .evaluation import check_evaluation, evaluate_files
+from .formats import count_operators, read_onnx, read_pt2, write_onnx, write_pt2
 from .pictures import Moved, check_pictures
-from .preprocessing import check_preparation, preparation, with_preprocessing
+from .preprocessing import check_preparation, preparation, put_preprocessing
+from .quantization import Quantized, calibration_paths, write_int8
 from .supported import check_detector
 from .traceable import Logits, exportable
 
@@ -55,13 +56,15 @@ class Exported:
         metadata: What the file says of itself.
         scores: If evaluated, for each metric torch's and the file's.
         moved: Of a file that takes pictures, what preparing them in it changes.
+        quantized: Of an int8 file, what that costs and brings.
     """
 
     outputs: dict[str, str]
     operators: Counter[str]
     metadata: dict[str, str]
-    scores: dict[str, tuple[float, float]]
+    scores: dict[str, tuple[float, ...]]
     moved: Moved | None = None
+    quantized: Quantized | None = None
 
 
 def export_model(
@@ -71,6 +74,7 @@ def export_model(
     part: str = "model",
     takes_pictures: bool = False,
     evaluate: int | None = None,
+    calibration: str | None = None,
 ) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
@@ -86,9 +90,11 @@ def export_model(
         takes_pictures: Whether the file takes `picture` (H, W, 3), RGB, uint8, instead, prepares it as the config's
             test pipeline does, and answers in its pixels, as `with_preprocessing` says.
         evaluate: Test the file and torch on so many images of the config's test set.
+        calibration: A folder, glob or list of images, by which the file becomes one of int8; then `evaluate` is the
+            whole test set by default.
 
     Raises:
-        FileNotFoundError: If config, checkpoint, data to test on or the folder of `out` are not there.
+        FileNotFoundError: If config, checkpoint, images, data to test on or the folder of `out` are not there.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing fails, or the file does not give what torch gives.
@@ -99,8 +105,13 @@ def export_model(
     _check_part(cfg, part, out)
     if takes_pictures:
         _check_takes_pictures(cfg, part, out)
-    if evaluate is not None:
+    if evaluate is not None or calibration is not None:
         check_evaluation(cfg, part, evaluate)
+    paths = []
+    if calibration is not None:
+        if out.suffix != ".onnx":
+            raise ValueError(f"{out}: only .onnx files are quantised: name it .onnx")
+        paths = calibration_paths(cfg, calibration)
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
     metadata = _metadata(cfg, model)
@@ -116,16 +127,25 @@ def export_model(
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
         agreement.check()
+        final, quantized, moved = written, None, None
+        scores: dict[str, tuple[float, ...]] = {}
         try:
-            scores = evaluate_file(cfg, model, read(written), evaluate) if evaluate is not None else {}
+            if paths:
+                final = Path(folder) / f"int8-{out.name}"
+                quantized = write_int8(cfg, model, written, final, paths, evaluate)
+                metadata["int8"] = quantized.to_json()
+                operators = count_operators(final)
+            elif evaluate is not None:
+                _, scores = evaluate_files(cfg, model, [read(written)], evaluate)
         except Exception as error:  # data sets and metrics too
             raise RuntimeError(f"the file cannot be evaluated, and is not written: {reason(error)}") from error
-        moved = None
         if takes_pictures:
-            operators = _put_preprocessing(written)
+            for file in {written, final}:
+                put_preprocessing(file)
+            operators = count_operators(final)
             moved = check_pictures(written, config, checkpoint)
-        written.replace(out)
-    return Exported(agreement.lines(), operators, metadata, scores, moved)
+        final.replace(out)
+    return Exported(agreement.lines(), operators, metadata, scores, moved, quantized)
 
 
 @contextmanager
@@ -207,16 +227,6 @@ class Deviations:
             name: f"within {deviation:.1e} of torch, in units of its mean magnitude"
             for name, deviation in self.largest.items()
         }
-
-
-def _put_preprocessing(path: Path) -> Counter[str]:
-    """Let a written file take pictures; returns its operators."""
-    import onnx
-
-    model = with_preprocessing(onnx.load(path))
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, path)
-    return Counter(node.op_type for node in model.graph.node)
 
 
 def _compared(model: nn.Module, read: Callable, names: list[str], channels: int) -> Agreement | Deviations:

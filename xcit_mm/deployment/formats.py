@@ -1,6 +1,7 @@
 """The formats of exported models: ONNX and torch.export's."""
 
 import json
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch.export import ExportedProgram
 
 from .operators import to_onnx
 
-__all__ = ["read_onnx", "read_pt2", "write_onnx", "write_pt2"]
+__all__ = ["count_operators", "read_onnx", "read_pt2", "write_onnx", "write_pt2"]
 
 OPSET = 18  # the one that torch's exporter writes without converting
 DETECTED = ("boxes", "scores", "labels", "masks")
@@ -32,7 +33,9 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
         verbose=False,
     )
     graph = onnx.model.graph
+    names_given: Counter[str] = Counter()
     for node in graph:
+        node.name = _node_name(node, names_given)
         node.metadata_props.clear()  # stack traces, with paths of this machine
     for output in graph.outputs:
         if output.name in DETECTED:
@@ -40,6 +43,21 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
     return Counter(node.op_type for node in graph)
+
+
+def _node_name(node: Any, given: Counter[str]) -> str:
+    """The module that a node is of and its operator, `model.neck.fpn_convs.0.conv/Conv`; repeated, with a number."""
+    scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
+    name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
+    given[name] += 1
+    return f"{name}_{given[name]}" if given[name] > 1 else name
+
+
+def count_operators(path: Path) -> Counter[str]:
+    """How often each operator occurs in an ONNX file."""
+    import onnx
+
+    return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
 def read_onnx(path: Path, score_threshold: float | None = None) -> Callable[[Tensor], list[Tensor]]:

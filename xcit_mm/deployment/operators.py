@@ -1,6 +1,7 @@
 """Non-maximum suppression and RoIAlign as torch operators whose number of outputs the data decide, and as ONNX's."""
 
 from collections.abc import Callable
+from math import sqrt
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], si
 
 
 def to_onnx() -> dict[Callable, Callable]:
-    """The operators in ONNX's standard ones, for the `custom_translation_table` of torch's exporter."""
+    """The operators, and GELU, in ONNX's standard ones, for the `custom_translation_table` of torch's exporter."""
     from onnxscript import opset18
 
     op: Any = opset18
@@ -109,4 +110,13 @@ def to_onnx() -> dict[Callable, Callable]:
         positions = op.Range(op.Constant(value_int=0), op.Size(order), op.Constant(value_int=1))
         return op.Gather(op.Concat(*pooled, axis=0), op.ScatterElements(order, order, positions))
 
-    return {torch.ops.xcit_mm.nms.default: onnx_nms, torch.ops.xcit_mm.roi_align.default: onnx_roi_align}
+    def onnx_gelu(x: Any, approximate: str = "none") -> Any:
+        # In the order in which onnxruntime fuses it to one operator; torch's multiplies (1 + erf) by 0.5 first.
+        assert approximate == "none", approximate
+        return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, op.Constant(value_float=sqrt(2)))), 1.0)), 0.5)
+
+    return {
+        torch.ops.aten.gelu.default: onnx_gelu,
+        torch.ops.xcit_mm.nms.default: onnx_nms,
+        torch.ops.xcit_mm.roi_align.default: onnx_roi_align,
+    }

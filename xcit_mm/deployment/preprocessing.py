@@ -1,6 +1,7 @@
 """How a config's test pipeline prepares pictures: as data for the runner, and as a graph inside the file."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
@@ -10,7 +11,7 @@ from ..runs.configs import leaf_datasets
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["check_preparation", "preparation", "prepare_graph", "with_preprocessing"]
+__all__ = ["check_preparation", "preparation", "prepare_graph", "put_preprocessing", "with_preprocessing"]
 
 _HARMLESS = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # the image passes through them as it is
 # What each step may be told; anything else would have to be done by a runner too.
@@ -112,6 +113,15 @@ def with_preprocessing(model: "ModelProto") -> "ModelProto":
     )
     del whole.opset_import[1:]  # the same, of each part
     return whole
+
+
+def put_preprocessing(path: Path) -> None:
+    """Let a written file take pictures, as `with_preprocessing` says."""
+    import onnx
+
+    model = with_preprocessing(onnx.load(path))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
 
 
 def check_preparation(task: str, steps: dict[str, Any]) -> None:
