@@ -36,7 +36,7 @@ EXTRAS = dict(
     loading=("raster",),
     tta=("mm",),
     deployment=("mm", "export"),
-    tools=("mm", "parquet", "raster", "classification", "bench", "dev"),
+    tools=("mm", "export", "parquet", "raster", "classification", "bench", "dev"),
 )
 USE = """
 import xcit_mm
