@@ -14,7 +14,7 @@ from ..runs.configs import evaluators
 from ..runs.preflight import check_data
 from .agreement import to_instances
 
-__all__ = ["check_evaluation", "evaluate_files"]
+__all__ = ["check_evaluation", "evaluate_files", "file_input"]
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
@@ -70,15 +70,20 @@ def evaluate_files(
     return len(seen), {name: tuple(float(one[name]) for one in scores) for name in scores[0]}
 
 
+def file_input(data: dict, is_detector: bool) -> Tensor:
+    """The image (1, C, h, w) of a preprocessed batch of one as a file takes it: a detector's file pads by itself."""
+    image: Tensor = data["inputs"]
+    if not is_detector:
+        return image
+    height, width = data["data_samples"][0].img_shape[:2]
+    return image[..., :height, :width].contiguous()
+
+
 def _predicted_by_file(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:
     """The data sample of a batch of one image, with what the file predicts."""
     data = model.data_preprocessor(batch, False)
-    image: Tensor = data["inputs"]
     (sample,) = data["data_samples"]
-    height, width = sample.img_shape[:2]
-    if cfg.default_scope == "mmdet":  # the file pads
-        image = image[..., :height, :width].contiguous()
-    outputs = run(image)
+    outputs = run(file_input(data, cfg.default_scope == "mmdet"))
     if cfg.default_scope == "mmseg":
         return model.postprocess_result(outputs[0], [sample])[0]
     threshold = cfg.model.test_cfg.get("rcnn", {}).get("mask_thr_binary", 0.5)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import cv2
 import mmcv
 import numpy as np
+import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS
@@ -13,6 +14,7 @@ from mmengine.registry import DATASETS
 from ..prediction.predictor import Predictor
 from ..prediction.results import Instances
 from ..runs.configs import read_config
+from .evaluation import file_input
 from .preprocessing import prepare_graph
 from .run import Detections, Model, Segmentation
 
@@ -100,7 +102,8 @@ def _made_images() -> list[np.ndarray]:
 def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) -> float:
     """Largest deviation of a prepared image from what the config's pipeline and data preprocessor give."""
     preprocessor: Any = predictor.inferencer.model.data_preprocessor
-    expected = preprocessor(pseudo_collate([predictor.prepare(image)]), False)["inputs"].numpy()
+    data = preprocessor(pseudo_collate([predictor.prepare(image)]), False)
+    expected = file_input(data, predictor.is_detector).numpy()
     if prepared.shape != expected.shape:
         raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}: not written")
     unit = preprocessor.std.numpy() if preprocessor._enable_normalize else 1
@@ -109,7 +112,9 @@ def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) 
 
 def _compare(found: Detections, expected: Instances) -> tuple[int, int, float]:
     """How many detections have no counterpart, of how many; and the largest shift of a side of the others."""
-    overlaps = _overlaps(found.boxes, expected.boxes)
+    from mmdet.structures.bbox import bbox_overlaps
+
+    overlaps = bbox_overlaps(*(torch.from_numpy(one.boxes).float() for one in (found, expected))).numpy()
     overlaps[found.labels[:, None] != expected.labels] = 0
     sure, surely = found.scores >= SCORE, expected.scores >= SCORE
     lost = (overlaps[sure].max(axis=1, initial=0) < 0.5).sum() + (
@@ -120,11 +125,3 @@ def _compare(found: Detections, expected: Instances) -> tuple[int, int, float]:
     ]
     shift = max((float(np.abs(found.boxes[a] - expected.boxes[b]).max()) for a, b in pairs), default=0.0)
     return int(lost), int(sure.sum() + surely.sum()), shift
-
-
-def _overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of boxes (n, 4) and others (m, 4): (n, m)."""
-    corners = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
-    shared = (corners[1] - corners[0]).clip(0).prod(axis=2)
-    areas, other_areas = ((one[:, 2:] - one[:, :2]).prod(axis=1) for one in (boxes, others))
-    return shared / np.maximum(areas[:, None] + other_areas - shared, 1e-9)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..runs.configs import leaf_datasets
+from ..runs.configs import tested_dataset
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -44,9 +44,8 @@ class _Unknown(Exception):
 
 
 def _preparation(cfg: Config) -> dict[str, Any]:
-    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
     resize = None
-    for step in dataset.get("pipeline", []):
+    for step in tested_dataset(cfg).get("pipeline", []):
         name = step["type"].rpartition(".")[2]
         if name in _HARMLESS:
             continue

@@ -15,9 +15,9 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import init_default_scope
 
 from ..prediction.inputs import find_inputs
-from ..runs.configs import leaf_datasets
+from ..runs.configs import tested_dataset
 from ..runs.findings import reason
-from .evaluation import evaluate_files
+from .evaluation import evaluate_files, file_input
 from .formats import read_onnx
 
 __all__ = ["LOSS", "Quantized", "calibration_paths", "quantize", "write_int8"]
@@ -124,8 +124,7 @@ def calibration_paths(cfg: Config, given: str) -> list[str]:
 
 def _pipeline(cfg: Config) -> Compose:
     """A config's test pipeline without its annotations."""
-    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
-    return Compose([step for step in dataset["pipeline"] if not step["type"].endswith("LoadAnnotations")])
+    return Compose([step for step in tested_dataset(cfg)["pipeline"] if not step["type"].endswith("LoadAnnotations")])
 
 
 def _given(path: str) -> dict[str, Any]:
@@ -137,9 +136,7 @@ def prepared_images(cfg: Config, model: Any, paths: Iterable[str]) -> Iterator[n
     pipeline = _pipeline(cfg)
     for path in paths:
         data = model.data_preprocessor(pseudo_collate([pipeline(_given(path))]), False)
-        height, width = data["data_samples"][0].img_shape[:2]
-        image = data["inputs"].numpy()
-        yield np.ascontiguousarray(image[..., :height, :width]) if cfg.default_scope == "mmdet" else image
+        yield file_input(data, cfg.default_scope == "mmdet").numpy()
 
 
 def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Quantized:

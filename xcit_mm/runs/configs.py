@@ -88,10 +88,14 @@ def metainfo(dataset: dict) -> dict[str, Any]:
     return dataset_class(dataset)._load_metainfo(dataset.get("metainfo"))
 
 
+def tested_dataset(cfg: Config) -> dict:
+    """What a config tests on; of several data sets, the first."""
+    return next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
+
+
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """`metainfo` of what a config tests on."""
-    dataset = next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
-    return metainfo(dict(_scope_=cfg.get("default_scope")) | dataset)
+    return metainfo(dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg))
 
 
 def loading_step(dataset: dict) -> dict | None:
@@ -102,7 +106,7 @@ def loading_step(dataset: dict) -> dict | None:
 
 def raster_step(cfg: Config) -> dict | None:
     """The step by which a config's test pipeline loads rasters, all values as they are; None if it loads pictures."""
-    step = loading_step(next(iter(leaf_datasets(cfg.test_dataloader.dataset))))
+    step = loading_step(tested_dataset(cfg))
     return step if step and step["type"].rpartition(".")[2] == "LoadRasterFromFile" else None
 
 
@@ -123,7 +127,7 @@ def image_side(cfg: Config) -> int | None:
 
     Without a step that resizes, the size of the crops that the data preprocessor trains on.
     """
-    pipeline = next(iter(leaf_datasets(cfg.test_dataloader.dataset))).get("pipeline", [])
+    pipeline = tested_dataset(cfg).get("pipeline", [])
     sizes = [step["scale"] for step in pipeline if step["type"].rpartition(".")[2] == "Resize" and step.get("scale")]
     size = sizes[0] if sizes else (cfg.model.get("data_preprocessor") or {}).get("size")
     return min(size) if isinstance(size, Sequence) else size
@@ -131,7 +135,7 @@ def image_side(cfg: Config) -> int | None:
 
 def channel_order(cfg: Config) -> str:
     """In which order a config's model takes the channels of an image: 'RGB' or 'BGR', or as which step loads them."""
-    step = loading_step(next(iter(leaf_datasets(cfg.test_dataloader.dataset)))) or dict(type="LoadImageFromFile")
+    step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
     name = step["type"].rpartition(".")[2]
     if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
         options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
