@@ -192,6 +192,15 @@ def test_nothing_lies_over_anything_else(heads, sides):
             assert min(wide, high) < 1e-9
 
 
+@pytest.mark.parametrize("blocks", [[1], [1, 3], [0, 1, 2, 3, 5]])
+def test_the_heading_is_whole(blocks, backbone):
+    image = torch.rand(1, 3, 64, 64)
+    figure = draw(capture_activations(backbone, lambda: backbone(image), blocks), image[0])
+    figure.draw_without_rendering()
+    heading, first = figure.texts[0].get_window_extent(), figure.axes[1].get_tightbbox()
+    assert heading.x1 <= figure.bbox.x1 and heading.y1 <= figure.bbox.y1 and heading.y0 > first.y1
+
+
 def test_a_classifier_is_shown_where_a_detector_would_tap_it(dino, call, tmp_path):
     cv2.imwrite(str(tmp_path / "grey.png"), np.full((40, 40, 3), 99, np.uint8))
     code, printed, _ = call("visualize", tmp_path / "grey.png", dino, "--out", tmp_path / "view.png")

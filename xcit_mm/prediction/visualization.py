@@ -158,20 +158,24 @@ def principal_components(features: Tensor) -> Tensor:
 
 
 class _Sheet:
-    """A figure of rows of cells, under a line of text; sizes in inches.
+    """A figure of rows of cells, under a heading that leaves the first column free; sizes in inches.
 
     Args:
         heights: Of the rows.
         columns: Cells in a row.
+        heading: Broken into lines where there are few columns.
     """
 
-    cell, gap, top = 2.4, 0.1, 0.62
+    cell, gap = 2.4, 0.1
 
-    def __init__(self, heights: Sequence[float], columns: int) -> None:
-        self.heights = heights
+    def __init__(self, heights: Sequence[float], columns: int, heading: str) -> None:
+        lines = textwrap.wrap(heading, 24 * (columns - 1))
+        self.heights, self.top = heights, 0.42 + 0.2 * len(lines)
         self.width = columns * (self.cell + self.gap) + self.gap
         self.height = self.top + sum(heights) + len(heights) * self.gap
         self.figure = Figure(figsize=(self.width, self.height), dpi=120)
+        place = (2 * self.gap + self.cell) / self.width, 1 - 0.12 / self.height
+        self.figure.text(*place, "\n".join(lines), fontsize=12, weight="bold", va="top")
 
     def axes(self, row: int, column: float, span: float = 1) -> Axes:
         left = self.gap + column * (self.cell + self.gap)
@@ -221,13 +225,11 @@ def draw(activations: Activations, picture: Tensor) -> Figure:
     matrices = [_tiles(block.covariance.cpu()) for block in blocks]
     square = _Sheet.cell * matrices[0].shape[0] / matrices[0].shape[1] + 0.2
     heights = [tall, tall, tall, max(square, 1.45)] + [overlaid] * (lines * len(activations.class_attention))
-    sheet = _Sheet(heights, 1 + columns)
-    corners = dict(extent=(0, width, height, 0))
-
     size = " x ".join(map(str, blocks[0].features.shape))
     heading = f"Map after a block ({size}), its first three principal components as red, green and blue"
-    left = (2 * sheet.gap + sheet.cell) / sheet.width
-    sheet.figure.text(left, 1 - 0.12 / sheet.height, heading, fontsize=12, weight="bold", va="top")
+    sheet = _Sheet(heights, 1 + columns, heading)
+    corners: Any = dict(extent=(0, width, height, 0))
+
     sheet.show(0, 0, picture.permute(1, 2, 0).cpu().numpy(), f"image, {width} x {height}")
     for column, (number, block) in enumerate(activations.blocks.items(), start=1):
         components = principal_components(block.features.float().cpu())
@@ -249,7 +251,7 @@ def draw(activations: Activations, picture: Tensor) -> Figure:
     for column, (block, matrix) in enumerate(zip(blocks, matrices, strict=True), start=1):
         shown = sheet.show(3, column, matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
         low, high = block.temperature.min(), block.temperature.max()
-        place = dict(ha="center", va="top", transform=shown.axes.transAxes)
+        place: Any = dict(ha="center", va="top", transform=shown.axes.transAxes)
         shown.axes.text(0.5, -0.01, f"temperatures {low:.2f} to {high:.2f}", fontsize=8, color="0.25", **place)
     explanation = "Cosines of query channels (down) and key channels, a square a head. Times the temperature, they go"
     sheet.explain(3, "cross-covariance", f"{explanation} into the softmax that mixes the channels.", shown)
@@ -257,8 +259,8 @@ def draw(activations: Activations, picture: Tensor) -> Figure:
         first = 4 + number * lines
         sheet.explain(first, f"class attention {number + 1}", "Of the CLS token to the patches, a picture a head.")
         for head, overlay in enumerate(_overlays(attention.cpu(), picture.cpu())):
-            line, place = divmod(head, in_line)
-            sheet.show(first + line, 1 + place * share, overlay.numpy(), span=share)
+            line, position = divmod(head, in_line)
+            sheet.show(first + line, 1 + position * share, overlay.numpy(), span=share)
     return sheet.figure
 
 
