@@ -7,9 +7,9 @@ The first looks into the backbone of a detector or segmentor, which sees the ima
 prepares it. The second takes weights of a backbone in any layout (a path, a URL or xcit://NAME), which
 tell the architecture, and the image in its own size.
 
-The picture holds the image, the principal components of the maps that the backbone puts out, and of some
-blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class
-attention, of ImageNet or DINO, add the attention of CLS to the patches.
+The picture holds the image and, of some blocks, the principal components of the map after it, the magnitudes of
+queries and keys, and the cross-covariance matrix of each head. Weights with class attention, of ImageNet or DINO,
+add the attention of CLS to the patches. Rings at the border are the model's, whose convolutions pad with zeros.
 
 Where the config loads rasters (LoadRasterFromFile), IMAGE is one, and shown by its first three bands that the model
 takes, or the first, each stretched from its 2nd to its 98th percentile.
@@ -41,7 +41,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("model", help="a config, or weights of a backbone")
     parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
     parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .jpeg, .pdf or .svg")
-    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that the backbone taps)")
+    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that feed the pyramid)")
     parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
@@ -94,7 +94,10 @@ def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1)
     prepare = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
     image = prepare(dict(inputs=[rgb]))["inputs"]
-    return capture_activations(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
+    taps = backbone.out_indices
+    if len(taps) == 1:  # a classifier's, of any depth: shown where a detector would tap it
+        taps = sorted({max(len(backbone.blocks) * twelfths // 12, 1) - 1 for twelfths in (4, 6, 8, 12)})
+    return capture_activations(backbone, lambda: backbone(image), args.blocks or taps), rgb / 255
 
 
 if __name__ == "__main__":
