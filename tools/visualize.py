@@ -31,7 +31,7 @@ from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
-from xcit_mm.runs.configs import raster_step, read_config, takes_rgb
+from xcit_mm.runs.configs import normalisation, raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device
 
 
@@ -72,9 +72,11 @@ def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
     if load:
         return found, stretched(found.image.cpu().numpy())
-    mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
+    cfg = predict.inferencer.cfg
+    mean, std = normalisation(cfg)
+    mean, std = (found.image.new_tensor(values).view(-1, 1, 1) for values in (mean or [0.0], std or [1.0]))
     picture = ((found.image * std + mean) / 255).clip(0, 1)
-    return found, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
+    return found, picture if takes_rgb(cfg) else picture.flip(0)
 
 
 def stretched(bands: np.ndarray) -> Tensor:
