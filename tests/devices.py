@@ -1,10 +1,12 @@
 """Where a test runs: on the CPU, and by the same code on a GPU, which is marked `gpu`."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from mmengine.optim.optimizer import amp_optimizer_wrapper
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +21,13 @@ def on_each_device_in(cpu: list[str], cuda: list[str]) -> pytest.MarkDecorator:
     """Parametrises `device` and `dtype`, a name in torch, with what each kind of device computes in."""
     on_gpu = [pytest.param("cuda", dtype, marks=GPU) for dtype in cuda]
     return pytest.mark.parametrize("device, dtype", [*(("cpu", dtype) for dtype in cpu), *on_gpu])
+
+
+def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mmengine's AmpOptimWrapper, which is for GPUs only, work on the CPU too, in bfloat16 with a loss scaler."""
+    if device == "cpu":
+        monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
+        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
 
 
 def need_operators(device: str, dtype: torch.dtype = torch.float32) -> None:

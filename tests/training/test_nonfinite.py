@@ -1,6 +1,5 @@
 """A loss or gradient that is not finite: named, reproduced, and kept from the weights."""
 
-import functools
 import os
 import re
 import sys
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options
-from devices import on_each_device
+from devices import allow_mixed_precision, on_each_device
 from mmengine.model import BaseModel
-from mmengine.optim.optimizer import amp_optimizer_wrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData, PixelData
@@ -136,9 +134,7 @@ def test_finite_training_is_not_changed(tmp_path):
 @pytest.fixture
 def scaled(device, monkeypatch):
     """An optim_wrapper config for mixed precision, which mmengine has for GPUs only, with a loss scaler."""
-    if device == "cpu":
-        monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
-        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
+    allow_mixed_precision(device, monkeypatch)
 
     def config(scale: float, fused: bool, clip: bool, dtype: str = "bfloat16") -> dict:
         optimizer = dict(type="AdamW", lr=1e-3, fused=fused)
