@@ -2,10 +2,10 @@
 
     python tools/benchmark_forms.py --device cuda --out docs/benchmark/9-forms.csv
 
-The classifier takes 64 images of 224, 384, 512 and 1024 pixels, as in the paper; with --train it computes gradients too.
-The forms alternate, so that a device that slows down slows all alike; a batch that does not fit is OOM. What is printed
-last says for each precision from which ratio of tokens to channels on a form was the fastest: by that `choose_form` of
-xcit_mm/models/attention.py is set. The csv names the device and the versions.
+The classifier takes 64 images of 224, 384, 512 and 1024 pixels, as in the paper; with --train gradients are computed
+too. The forms alternate, so that a device that slows down slows all alike; a batch that does not fit is OOM. What is
+printed last says for each precision from which ratio of tokens to channels on a form was the fastest: by that
+`choose_form` of xcit_mm/models/attention.py is set. The csv names the device and the versions.
 """
 
 import argparse
