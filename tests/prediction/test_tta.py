@@ -1,5 +1,6 @@
 """Test-time augmentation: one view is plain testing, several agree with each other, --tta works on every config."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import SCORES, cfg_options
+from devices import need_operators, on_each_device
 from mmcv.transforms import Compose
 from mmdet.models.roi_heads import StandardRoIHead
 from mmdet.structures import DetDataSample
@@ -121,10 +123,12 @@ def assert_same(sample: DetDataSample, expected: DetDataSample) -> None:
     assert (found.masks != wanted.masks).sum() < 1e-4 * wanted.masks.numel()
 
 
+@on_each_device
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("scale", [(96, 96), (150, 130)])
-def test_one_view_is_plain_testing(detector, image, scale, flip):
-    image = image[:80]
+def test_one_view_is_plain_testing(detector, image, scale, flip, device):
+    need_operators(device)
+    image, detector = image[:80], copy.deepcopy(detector).to(device)
     plain = predict(detector, [image], (scale, flip))[0]
     view = predict(MaskTTAModel(detector), [image], (scale, flip))[0]
     assert_same(view, mirrored(plain) if flip else plain)

@@ -97,8 +97,9 @@ def export_model(
         FileNotFoundError: If config, checkpoint, images, data to test on or the folder of `out` are not there.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If tracing fails, or the file does not give what torch gives.
+        RuntimeError: If torch is too old, tracing fails, or the file does not give what torch gives.
     """
+    _check_torch()
     _check_target(out)
     cfg = read_config(config, [])
     check_checkpoint(checkpoint)
@@ -159,6 +160,11 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+def _check_torch() -> None:
+    if not hasattr(Dim, "DYNAMIC"):
+        raise RuntimeError(f"torch {torch.__version__} traces no images of any size: export with torch 2.6 or newer")
 
 
 def _check_target(out: Path) -> None:

@@ -125,10 +125,14 @@ def check_precision(cfg: Config, amp: bool = False) -> None:
         return
     if amp:
         raise ValueError("--amp is mixed precision, which needs a GPU, and there is none: leave --amp out")
-    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper":
+    wrapper = cfg.get("optim_wrapper") or {}
+    if wrapper.get("type") == "AmpOptimWrapper":
+        others = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         raise ValueError(
             "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
-            "--cfg-options optim_wrapper.type=OptimWrapper"
+            # OptimWrapper would refuse them.
+            + f"leave out {' and '.join(others)}, and give " * bool(others)
+            + "--cfg-options optim_wrapper.type=OptimWrapper"
         )
 
 
