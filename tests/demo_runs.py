@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import torch
 from paths import CONFIGS
+
+from xcit_mm.weights.reader import load_from_file
 
 DEMO = CONFIGS / "demo"
 SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "coco/segm_mAP"}
@@ -28,3 +31,14 @@ def printed_scores(folder: Path) -> list[dict]:
     logs = sorted(folder.glob("2*/vis_data/scalars.json"))
     lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     return [line for line in lines if any(score in line for score in SCORES.values())]
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    """Check that two checkpoints hold the same weights, optimizer, schedule and random numbers, bit for bit."""
+    a, b = load_from_file(str(one)), load_from_file(str(other))
+    torch.testing.assert_close(a["state_dict"], b["state_dict"], rtol=0, atol=0)
+    torch.testing.assert_close(a["optimizer"], b["optimizer"], rtol=0, atol=0)
+    assert a["param_schedulers"] == b["param_schedulers"]
+    for state, same in zip(a["random_state"], b["random_state"], strict=True):
+        assert torch.equal(state.pop("torch"), same.pop("torch"))
+        assert state == same

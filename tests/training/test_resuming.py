@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo_runs import DEMO, SCORES, cfg_options, printed_scores
+from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
@@ -33,16 +33,6 @@ STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter",
 CHANCE = random.Random(0)
 CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "fsync")
 OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(18)), STARTUP]
-
-
-def assert_same_state(one: Path, other: Path) -> None:
-    a, b = load_from_file(str(one)), load_from_file(str(other))
-    torch.testing.assert_close(a["state_dict"], b["state_dict"], rtol=0, atol=0)
-    torch.testing.assert_close(a["optimizer"], b["optimizer"], rtol=0, atol=0)
-    assert a["param_schedulers"] == b["param_schedulers"]
-    for state, same in zip(a["random_state"], b["random_state"], strict=True):
-        assert torch.equal(state.pop("torch"), same.pop("torch"))
-        assert state == same
 
 
 @pytest.mark.parametrize(
