@@ -89,9 +89,8 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
             label_map = existing(source / "CamVid" / f"{folder}annot" / frame.name)
             labels = np.asarray(Image.open(label_map))
             if labels.ndim != 2 or labels.max() > VOID:
-                raise ValueError(
-                    f"{label_map} is no map of labels from 0 to {VOID}, but {labels.shape} with values up to {labels.max()}"
-                )
+                found = f"{labels.shape} with values up to {labels.max()}"
+                raise ValueError(f"{label_map} is no map of labels from 0 to {VOID}, but {found}")
             Image.open(frame).convert("RGB").save(images / f"{frame.stem}.jpg", quality=JPEG_QUALITY)
             shutil.copyfile(label_map, maps / frame.name)
         counts[split] = len(frames)
