@@ -52,11 +52,12 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
     def read(name: str, arguments: list[str]) -> None:
         if name in ("train", "test"):
             return launch.run_tool(name, arguments)
-        if "argparse" not in (ROOT / "tools" / f"{name}.py").read_text() if name != "run" else False:
+        module = run if name == "run" else importlib.import_module(name)
+        if not hasattr(module, "argparse"):
             assert not arguments, f"tools/{name}.py takes no arguments"
             raise Parsed
         monkeypatch.setattr("sys.argv", [f"{name}.py", *arguments])
-        return (run if name == "run" else importlib.import_module(name)).main()
+        return module.main()
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
     return read
