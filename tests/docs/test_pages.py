@@ -27,8 +27,8 @@ class Parsed(Exception):
 def tool_lines() -> list[tuple[str, str]]:
     """Names of scripts and their arguments, whatever starts the script."""
     # The line ends where the shell would cut it.
-    pattern = re.compile(r"(?:tools/(\w+)\.py|xcit_mm/deployment/(run)\.py|(?<=python )(?:\S*/)?(run)\.py)([^|;&>]*)")
-    return [(m[1] or "run", m[4]) for line in TYPED if (m := pattern.search(line))]
+    pattern = re.compile(r"(?:python|torchrun)\s(?:[^|;&>]*?\s)?(?:(?:tools/(\w+)|(?:\S*/)?(run))\.py)([^|;&>]*)")
+    return [(m[1] or m[2], m[3]) for line in TYPED if (m := pattern.search(line))]
 
 
 @pytest.fixture
