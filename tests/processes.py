@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import runpy
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -31,13 +33,22 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
         kill_at: The process is killed when a method of hooks, or os.fsync, is called the n-th time.
         limits: `file_size` in bytes.
     """
+    return _to_its_end(_run, name, list(map(str, arguments)), cwd, kill_at, limits)
+
+
+def run_script(script: Path, *arguments: str, cwd: Path) -> Ended:
+    """Run a script, any tool or code of a page, to its end: as `python SCRIPT ARGUMENTS` in a folder."""
+    return _to_its_end(_run_script, str(script), list(arguments), cwd)
+
+
+def _to_its_end(function: Callable, name: str, arguments: list[str], cwd: Path, *others: object) -> Ended:
     files = [cwd / "stdout.txt", cwd / "stderr.txt"]
-    process = CONTEXT.Process(target=_run, args=(name, list(map(str, arguments)), cwd, files, kill_at, limits))
+    process = CONTEXT.Process(target=function, args=(name, arguments, cwd, files, *others))
     process.start()
     process.join(300)
     if process.exitcode is None:
         process.kill()
-        raise TimeoutError(f"tools/{name}.py hangs: {files[1].read_text()[-2000:]}")
+        raise TimeoutError(f"{name} hangs: {files[1].read_text()[-2000:]}")
     return Ended(process.exitcode, *(file.read_text() for file in files))
 
 
@@ -67,15 +78,9 @@ def _run(
     kill_at: tuple[str, int] | None,
     limits: dict[str, int],
 ) -> None:
-    import torch
-
     from xcit_mm.runs import launch
 
-    os.chdir(cwd)
-    for number, file in enumerate(files, start=1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    _settle(cwd, files)
     if kill_at:
         _arrange_death(*kill_at)
     if "file_size" in limits:
@@ -84,6 +89,24 @@ def _run(
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
     launch.run_tool(name, arguments)
+
+
+def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:
+    _settle(cwd, files)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str((cwd / script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _settle(cwd: Path, files: list[Path]) -> None:
+    """Go to a folder, and write stdout and stderr to files."""
+    import torch
+
+    os.chdir(cwd)
+    for number, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
 
 
 def _arrange_death(call: str, count: int) -> None:

@@ -1,0 +1,95 @@
+"""What the pages tell to type can be typed: options, make targets and paths exist."""
+
+import argparse
+import importlib
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pages import PAGES, blocks, commands
+from paths import ROOT
+
+from xcit_mm.deployment import run
+from xcit_mm.runs import launch
+
+TYPED = sorted(
+    {line for page in PAGES for language, code in blocks(page) if language == "bash" for line in commands(code)}
+)
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+class Parsed(Exception):
+    """A command line was taken whole."""
+
+
+def tool_lines() -> list[tuple[str, str]]:
+    """Names of scripts and their arguments, whatever starts the script."""
+    # The line ends where the shell would cut it.
+    pattern = re.compile(r"(?:python|torchrun)\s(?:[^|;&>]*?\s)?(?:(?:tools/(\w+)|(?:\S*/)?(run))\.py)([^|;&>]*)")
+    return [(m[1] or m[2], m[3]) for line in TYPED if (m := pattern.search(line))]
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
+    """Lets a tool read a command line, and ends it there; raises SystemExit if that is refused."""
+    original, depth = argparse.ArgumentParser.parse_known_args, 0
+
+    def parse_known_args(self, *args, **kwargs):
+        nonlocal depth
+        depth += 1
+        try:
+            namespace, unknown = original(self, *args, **kwargs)
+        finally:
+            depth -= 1
+        if depth == 0:  # else it is a subcommand's parser
+            if unknown:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            raise Parsed
+        return namespace, unknown
+
+    def read(name: str, arguments: list[str]) -> None:
+        if name in ("train", "test"):
+            return launch.run_tool(name, arguments)
+        module = run if name == "run" else importlib.import_module(name)
+        if not hasattr(module, "argparse"):
+            assert not arguments, f"tools/{name}.py takes no arguments"
+            raise Parsed
+        monkeypatch.setattr("sys.argv", [f"{name}.py", *arguments])
+        return module.main()
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+    return read
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in tool_lines()}))
+def test_the_commands_of_a_tool_have_options_that_it_takes(name, parse, capsys):
+    for tool, arguments in tool_lines():
+        if tool == name:
+            try:
+                with pytest.raises(Parsed):
+                    parse(name, [one for one in shlex.split(arguments) if one != "..."])
+            except SystemExit:
+                pytest.fail(f"{name}.py{arguments}: {capsys.readouterr().err.splitlines()[-1]}")
+
+
+def test_an_option_that_is_not_there_is_found(parse):
+    for name, arguments in (
+        ("infer", "a b c --out d --overlapp 3"),
+        ("train", "CONFIG --resumed"),
+        ("weights", "inspekt a"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(name, arguments.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_make_targets_and_paths_that_a_page_names_exist(page: Path):
+    text = page.read_text(encoding="utf-8")
+    typed = [line for language, code in blocks(page) if language == "bash" for line in commands(code)]
+    code = [*re.findall(r"`(make[^`]*)`", text), *typed]
+    targets = {word for line in code if line.startswith("make ") for word in line.split()[1:] if "=" not in word}
+    assert {one for one in targets if one.islower()} <= TARGETS
+    named = {path.rstrip(".") for path in re.findall(r"(?<![\w/.-])(?:configs|tools)/[\w./*-]+", text)}
+    assert [path for path in sorted(named) if not list(ROOT.glob(path))] == []

