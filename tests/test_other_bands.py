@@ -81,7 +81,7 @@ def labels() -> list:
 
 @pytest.mark.parametrize("bands", [4, 6])
 def test_a_detector_takes_bands_that_its_pipeline_normalised(bands):
-    """As the README says, since mmdet's preprocessor knows the means of one or three channels only."""
+    """As docs/bands.md says, since mmdet's preprocessor knows the means of one or three channels only."""
     from mmdet.testing import demo_mm_inputs
 
     cfg = Config.fromfile(DETECTOR)
