@@ -28,15 +28,17 @@ JUNK = (
 )
 # What pip runs, in its own words, without its start: each kind into a folder of its name.
 BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
-# What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py.
+# What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py. The libraries come
+# from OpenMMLab or are its OneDL forks.
+STACKS = ("mm", "onedl")
 EXTRAS = dict(
-    runs=("mm",),
-    prediction=("mm", "parquet", "ray", "raster"),
-    detection=("mm",),
+    runs=STACKS,
+    prediction=(*STACKS, "parquet", "ray", "raster"),
+    detection=STACKS,
     loading=("raster",),
-    tta=("mm",),
-    deployment=("mm", "export"),
-    tools=("mm", "export", "parquet", "raster", "classification", "bench", "dev"),
+    tta=STACKS,
+    deployment=(*STACKS, "export"),
+    tools=(*STACKS, "export", "parquet", "raster", "classification", "bench", "dev"),
 )
 USE = """
 import xcit_mm
@@ -149,7 +151,8 @@ def test_what_is_imported_is_asked_for(wheel):
         part = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
         parts.add(part)
         # mmengine comes with either stack, which to choose is left to the user.
-        allowed = {"mmengine"}.union(asked[""], *(asked[extra] for extra in EXTRAS.get(part, ())))
+        asked_for = (asked[extra] for extra in EXTRAS.get(part, ()))
+        allowed = {"mmengine", "onedl-mmengine"}.union(asked[""], *asked_for)
         for module in imported(source) - scripts:
             names = {name.lower() for name in installed.get(module, [module])}
             assert names & allowed, f"{path} imports {module}, which {part} does not ask for"

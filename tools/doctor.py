@@ -17,9 +17,22 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
 
-REINSTALL = "make clean && make setup"
-REBUILD_MMCV = f"pip cache remove mmcv && {REINSTALL}, which compiles it in sight of this torch"
+
+def stack() -> list[str]:
+    """Names of the installed distributions of OpenMMLab or of its OneDL forks, which are imported by the same names."""
+    found = packages_distributions()
+    return sorted({name for module in ("mmengine", "mmcv", "mmdet", "mmseg") for name in found.get(module, [])})
+
+
+def forks() -> list[str]:
+    """Names of the forks among them."""
+    return [name for name in stack() if name.startswith("onedl-")]
+
+
+REINSTALL = f"make clean && make{' STACK=onedl' if forks() else ''} setup"
+REBUILD_MMCV = f"pip cache remove '*mmcv' && {REINSTALL}, which compiles it in sight of this torch"
 
 
 class Note(Exception):
@@ -46,16 +59,11 @@ def version(package: str, least: str = "0", without: str = "") -> Callable[[], s
 
 
 def one_stack() -> str:
-    """Check that all libraries are OpenMMLab's, or all are the OneDL forks, which are imported by the same names."""
-    from importlib.metadata import packages_distributions
-
-    modules = ("mmengine", "mmcv", "mmdet", "mmseg")
-    found = sorted({one for module in modules for one in packages_distributions().get(module, [])})
-    forks = [one for one in found if one.startswith("onedl-")]
-    if forks and len(forks) < len(found):
-        others = [one for one in found if one not in forks]
-        raise ImportError(f"{', '.join(others)} are of OpenMMLab, {', '.join(forks)} of its OneDL forks: a mix")
-    return f"one stack: {', '.join(found)}"
+    """Check that all libraries are OpenMMLab's, or all are the OneDL forks."""
+    others = [name for name in stack() if name not in forks()]
+    if forks() and others:
+        raise ImportError(f"{', '.join(others)} of OpenMMLab beside {', '.join(forks())} of its OneDL forks: a mix")
+    return f"one stack: {', '.join(stack())}"
 
 
 def mmcv_ops() -> str:

@@ -442,6 +442,20 @@ def test_versions_are_compared_and_libraries_print_beside_the_lines(library, mon
     assert run_doctor(monkeypatch, capsys, (doctor.version(library, least), "pip install it")) == (code, [line])
 
 
+def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
+    """What pip leaves of an mmengine of the other stack."""
+    name = "mmengine" if doctor.forks() else "onedl-mmengine"
+    folder = tmp_path / f"{name.replace('-', '_')}-0.10.7.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.10.7\n")
+    (folder / "top_level.txt").write_text("mmengine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, (line,) = run_doctor(monkeypatch, capsys, (doctor.one_stack, "one of them"))
+    assert (code, line[:6]) == (1, "FAIL  ")
+    assert line.endswith("of its OneDL forks: a mix -- fix: one of them") and f" {name} " in line.replace(",", " ")
+
+
+@pytest.mark.skipif(bool(doctor.forks()), reason="the forks ask for no version of mmcv")
 @pytest.mark.parametrize("library", ["mmdet", "mmseg"])
 def test_an_mmcv_that_does_not_suit_is_named_by_the_library(library, monkeypatch, capsys):
     monkeypatch.setattr("mmcv.__version__", "2.2.0")
