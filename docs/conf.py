@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -36,12 +39,14 @@ html_theme_options = {
 
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 4
+html_math_renderer = "mathml"
 # "$ " of a shell is not for pasting.
 copybutton_prompt_text = "$ "
 
 # `name` in a docstring is a link where there is such a thing, and else code.
 default_role = "py:obj"
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
@@ -78,6 +83,14 @@ autodoc_mock_imports = [module.partition(".")[0] for module in NEEDED if not imp
 nitpick_ignore_regex = [("py:(class|exc)", r"(?!xcit_mm\.).*"), ("py:obj", "(?s).*")]
 
 
+def write_math(translator: Any, node: Any) -> None:
+    """Write a formula as MathML, which browsers show without a script from elsewhere."""
+    block = node.tagname == "math_block"
+    formula = convert(node.astext(), display="block" if block else "inline")
+    translator.body.append(f'<div class="formula">{formula}</div>' if block else formula)
+    raise SkipNode
+
+
 def skip_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
     """Fields of a named tuple are told by its docstring; what Python says of them is left out."""
     return skip or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
@@ -93,5 +106,6 @@ def leave_out_absent_pages(app: Any, name: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("source-read", leave_out_absent_pages)
     app.connect("autodoc-skip-member", skip_fields)
