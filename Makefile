@@ -1,4 +1,5 @@
-# make demo · make test · make lint · make docs · make bench: each sets up .venv first, if it is not there.
+# make demo · make test · make lint · make docs · make bench, and on a GPU make test-gpu · make bench-gpu: each
+# but the last two sets up .venv first, if it is not there.
 # make STACK=onedl ...: with the forks that OneDL maintains, in .venv-onedl.
 PYTHON ?= python3
 STACK ?= mm
@@ -6,7 +7,7 @@ VENV := .venv$(if $(filter-out mm,$(STACK)),-$(STACK))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint docs bench clean
+.PHONY: setup demo test test-slow test-gpu lint docs bench bench-gpu clean
 
 setup: $(READY)
 
@@ -32,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # make test COVERAGE=1 also tells which lines of the package the tests reach; about a quarter slower.
 test: $(READY)
-	$(PYTEST) -m "not slow" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
+	$(PYTEST) -m "not slow and not gpu" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
 
 # On top of .venv, not in it: mmdet imports mmpretrain where it is, and a torchvision made for CUDA, which mmpretrain may
 # bring, cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
@@ -47,6 +48,14 @@ $(MMPRETRAIN)/.ready: $(READY)
 test-slow: $(READY) $(MMPRETRAIN)/.ready
 	$(PYTEST)
 	$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py
+
+# In an environment of one's own, whose torch sees a GPU: the pinned one is made for the CPU. mmcv with operators made for
+# CUDA is needed for detectors; without mmdet and mmseg: make test-gpu GPU_PYTHON=python GPU_TESTS=tests/models
+GPU_PYTHON ?= python
+GPU_TESTS ?= tests
+
+test-gpu:
+	$(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -83,6 +92,10 @@ bench: $(READY)
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 1 --memory --out docs/benchmark/5-huge
 	cat docs/benchmark/*.md > docs/benchmark.md
 	$(BIN)/python tools/readme_tables.py
+
+bench-gpu:
+	$(GPU_PYTHON) tools/benchmark_forms.py --out docs/benchmark/9-forms.csv
+	$(GPU_PYTHON) tools/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
 
 clean:
 	rm -rf .venv .venv-onedl $(MMPRETRAIN) $(SITE)

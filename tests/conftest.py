@@ -17,6 +17,23 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Only `pytest -m gpu` sees the GPUs: the other tests give the same where there are some."""
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture costs time
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("torch.cuda.is_available() is False, as it always is without `-m gpu` (make test-gpu)")
+        # By default a GPU's convolutions of float32 are computed in TF32, a thousandth off.
+        torch.backends.cudnn.allow_tf32 = False
+
+
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory) -> Path:
     """A tiny data set of shapes."""

@@ -41,11 +41,15 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
     return Ended(process.exitcode, *(file.read_text() for file in files))
 
 
-def in_two_processes(function: Callable, *arguments: object) -> None:
-    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of them raised."""
+def in_two_processes(function: Callable, *arguments: object, start_method: str = "forkserver") -> None:
+    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of them raised.
+
+    Processes that use a GPU need the start method 'spawn': where there is one, the libraries have asked CUDA for it in
+    the server, and CUDA works in no fork of a process that did.
+    """
     from torch.multiprocessing import start_processes
 
-    processes = start_processes(function, arguments, 2, join=False, start_method=CONTEXT.get_start_method())
+    processes = start_processes(function, arguments, 2, join=False, start_method=start_method)
     try:
         deadline = time.time() + 240
         while not processes.join(timeout=5):

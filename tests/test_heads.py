@@ -1,6 +1,5 @@
 """XCiT under heads without scores: each config of them trains a step, predicts, and says no more than is so."""
 
-import copy
 import functools
 import shutil
 from pathlib import Path
@@ -9,12 +8,12 @@ import pytest
 import readme_tables
 import torch
 import yaml
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from mmengine.runner import Runner
 from paths import ROOT
+from tiny_recipes import TRUNK, WIDTH, first_batch, read, tiny
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
@@ -32,76 +31,10 @@ ADAMW = dict(
 LEAVES = sorted(path for folder in ADAMW for path in (ROOT / "configs" / folder).glob("*.py"))
 every_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=lambda path: path.stem)
 
-WIDTH = 32
-TRUNK = dict(
-    arch=dict(embed_dim=WIDTH, depth=6, num_heads=4, eta=1.0),
-    drop_path_rate=0.0,  # or by chance a branch learns nothing
-)
-SIZES = ("scale", "scales", "crop_size", "size")  # pixels
-
 COCO, ADE = Path("data/coco"), Path("data/ade/ADEChallengeData2016")
 FOLDERS = [COCO / name for name in ("annotations", "train2017", "val2017")]
 FOLDERS += [ADE / kind / split for kind in ("images", "annotations") for split in ("training", "validation")]
 FILES = [COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")]
-
-parse = functools.cache(Config.fromfile)  # mmengine searches hundreds of metafiles for each base
-
-
-def read(leaf: Path) -> Config:
-    cfg = copy.deepcopy(parse(leaf))
-    init_default_scope(cfg.default_scope)
-    return cfg
-
-
-def divided(size: object, by: int) -> object:
-    if isinstance(size, int):
-        return max(1, size // by)
-    return type(size)(divided(one, by) for one in size)
-
-
-def shrink(node: object, by: int) -> None:
-    """Divide the sizes of images in a config, in place."""
-    if isinstance(node, dict):
-        node.update({key: divided(value, by) for key, value in node.items() if key in SIZES})
-        node = list(node.values())
-    for child in node if isinstance(node, (list, tuple)) else ():
-        shrink(child, by)
-
-
-def tiny(leaf: Path, shapes: Path) -> Config:
-    """A config with a small trunk, few proposals and images of about 100 pixels, those of the shapes data set."""
-    cfg = read(leaf)
-    cfg.model.backbone.update(TRUNK, init_cfg=None)
-    for part in ("neck", "decode_head", "panoptic_head"):
-        if cfg.model.get(part):
-            cfg.model[part].in_channels = [WIDTH] * len(cfg.model[part].in_channels)
-    if "rpn_head" in cfg.model:
-        cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
-        for stage in cfg.model.train_cfg.rcnn:
-            stage.sampler.num = 16
-    answers = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
-    if "nms" in answers:
-        answers.update(score_thr=0.0, max_per_img=5)  # untrained, it is sure of nothing
-    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
-    by = 8 if cfg.default_scope == "mmdet" else 4
-    shrink(cfg.model.data_preprocessor, by)
-    shrink(cfg.get("tta_pipeline"), by)
-    for split, folder in (("train", "training"), ("test", "validation")):
-        loader = cfg[f"{split}_dataloader"]
-        loader.update(num_workers=0, persistent_workers=False)
-        loader.dataset.data_root = str(shapes)
-        shrink(loader.dataset.pipeline, by)
-        if cfg.default_scope == "mmdet":
-            loader.dataset.update(
-                ann_file=f"annotations/instances_{folder}.json",
-                data_prefix=dict(img=f"images/{folder}"),
-                metainfo=dict(classes=("circle", "square", "triangle", "star")),
-            )
-    return cfg
-
-
-def first_batch(loader: ConfigDict) -> dict:
-    return next(iter(Runner.build_dataloader(loader, seed=0)))
 
 
 def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[dict[str, Tensor], set[str]]:

@@ -7,9 +7,9 @@ The first looks into the backbone of a detector or segmentor, which sees the ima
 prepares it. The second takes weights of a backbone in any layout (a path, a URL or xcit://NAME), which
 tell the architecture, and the image in its own size.
 
-The picture holds the image, the principal components of the maps that the backbone puts out, and of some
-blocks the magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class
-attention, of ImageNet or DINO, add the attention of CLS to the patches.
+The picture holds the image and, of some blocks, the principal components of the map after it, the magnitudes of
+queries and keys, and the cross-covariance matrix of each head. Weights with class attention, of ImageNet or DINO,
+add the attention of CLS to the patches. Rings at the border are the model's, whose convolutions pad with zeros.
 
 Where the config loads rasters (LoadRasterFromFile), IMAGE is one, and shown by its first three bands that the model
 takes, or the first, each stretched from its 2nd to its 98th percentile.
@@ -31,7 +31,7 @@ from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
-from xcit_mm.runs.configs import raster_step, read_config, takes_rgb
+from xcit_mm.runs.configs import normalisation, raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device
 
 
@@ -41,7 +41,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("model", help="a config, or weights of a backbone")
     parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
     parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .jpeg, .pdf or .svg")
-    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that the backbone taps)")
+    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that feed the pyramid)")
     parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
@@ -72,9 +72,11 @@ def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
     if load:
         return found, stretched(found.image.cpu().numpy())
-    mean, std = (getattr(model.data_preprocessor, name, default) for name, default in (("mean", 0), ("std", 1)))
+    cfg = predict.inferencer.cfg
+    mean, std = normalisation(cfg)
+    mean, std = (found.image.new_tensor(values).view(-1, 1, 1) for values in (mean or [0.0], std or [1.0]))
     picture = ((found.image * std + mean) / 255).clip(0, 1)
-    return found, picture if takes_rgb(predict.inferencer.cfg) else picture.flip(0)
+    return found, picture if takes_rgb(cfg) else picture.flip(0)
 
 
 def stretched(bands: np.ndarray) -> Tensor:
@@ -94,7 +96,10 @@ def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1)
     prepare = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
     image = prepare(dict(inputs=[rgb]))["inputs"]
-    return capture_activations(backbone, lambda: backbone(image), args.blocks or backbone.out_indices), rgb / 255
+    taps = backbone.out_indices
+    if len(taps) == 1:  # a classifier's, of any depth: shown where a detector would tap it
+        taps = sorted({max(len(backbone.blocks) * twelfths // 12, 1) - 1 for twelfths in (4, 6, 8, 12)})
+    return capture_activations(backbone, lambda: backbone(image), args.blocks or taps), rgb / 255
 
 
 if __name__ == "__main__":

@@ -2,21 +2,26 @@
 _base_ = "./fpn_xcit-n12-p16_shapes.py"
 
 data_root = "data/shapes-4band"
-data_preprocessor = dict(
-    mean=[28732.0, 28004.9, 27878.9, 20594.4],  # of the training images, band by band
-    std=[10123.7, 10422.7, 10531.1, 9505.4],
-    bgr_to_rgb=False,  # the bands come in the order of the file
-)  # by this name too, or test-time augmentation takes the one of mmseg's base config
+# Data preprocessors know the means of one or three channels, so the pipelines normalise. By this name too, or test-time
+# augmentation takes the one of mmseg's base config.
+data_preprocessor = dict(mean=None, std=None, bgr_to_rgb=False)
 model = dict(data_preprocessor=data_preprocessor, backbone=dict(in_channels=4))
 
 load = dict(type="LoadRasterFromFile")
+normalize = dict(
+    type="Normalize",
+    mean=[28732.0, 28004.9, 27878.9, 20594.4],  # of the training images, band by band
+    std=[10123.7, 10422.7, 10531.1, 9505.4],
+    to_rgb=False,  # the bands come in the order of the file
+)
 train_pipeline = [
     load,
     dict(type="LoadAnnotations"),
     dict(type="RandomFlip", prob=0.5),
+    normalize,
     dict(type="PackSegInputs"),
 ]
-test_pipeline = [load, dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
+test_pipeline = [load, normalize, dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
 train_dataloader = dict(
     dataset=dict(
         data_root=data_root, img_suffix=".tif", data_prefix=dict(img_path="rasters/training"), pipeline=train_pipeline
@@ -30,6 +35,7 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 tta_pipeline = [
     load,
+    normalize,
     dict(
         type="TestTimeAug",
         transforms=[

@@ -28,8 +28,10 @@ model = dict(
 """
 TWO_BANDS = """
 _base_ = "{base}"
-model = dict(backbone=dict(in_channels=2), data_preprocessor=dict(mean=[5.5, 6.5], std=[1, 2]))
-test_dataloader = dict(dataset=dict(pipeline=[dict(type="LoadRasterFromFile", bands=(4, 1))]))
+model = dict(backbone=dict(in_channels=2), data_preprocessor=dict(mean=None, std=None))
+load = dict(type="LoadRasterFromFile", bands=(4, 1))
+normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
+test_dataloader = dict(dataset=dict(pipeline=[load, normalize]))
 """
 UPERNET = """
 _base_ = "{root}/configs/upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
@@ -130,7 +132,7 @@ def test_other_bands_are_told_by_the_step_that_loads_them(trained, tmp_path):
     config, checkpoint, _ = trained(TWO_BANDS, base=tmp_path / "fpn.py")
     metadata = export.export_model(config, checkpoint, tmp_path / "model.pt2").metadata
     assert metadata["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
-    assert json.loads(metadata["mean"]) == [5.5, 6.5]
+    assert json.loads(metadata["mean"]) == [5.5, 6.5] and json.loads(metadata["std"]) == [1, 2]
     found = torch.export.load(tmp_path / "model.pt2").module()(torch.zeros(1, 2, 96, 128))
     assert found.shape == (1, 5, 96, 128)
 
@@ -217,3 +219,10 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
         export.export_model(detector, checkpoint, tmp_path / "model.onnx")
+
+
+def test_a_torch_that_is_too_old_is_named_before_anything_is_read(refusal, monkeypatch):
+    monkeypatch.delattr(export.Dim, "DYNAMIC")
+    monkeypatch.setattr(torch, "__version__", "2.4.0")
+    line = refusal("export", "none.py", "none.pth", "--out", "model.pt2")
+    assert line == "RuntimeError: torch 2.4.0 traces no images of any size: export with torch 2.6 or newer"

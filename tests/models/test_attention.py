@@ -1,10 +1,12 @@
 """The forms of cross-covariance attention are one function."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from benchmark import saved_bytes
+from devices import on_each_device
 from golden import GOLDEN, deviation, fill, image
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -157,17 +159,24 @@ def test_gradients_agree(form):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * a.abs().max().item())
 
 
+@on_each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("form", FAST)
-def test_half_precision_is_as_good_as_plain(form, dtype):
-    module = attention(64, 4)
-    x = torch.randn(1, 2000, 64)
-    with torch.no_grad():
-        exact = in_form(module, "plain", x)
-        with torch.autocast("cpu", dtype):
-            plain = (in_form(module, "plain", x).float() - exact).abs().mean()
-            error = (in_form(module, form, x).float() - exact).abs().mean()
-    assert error <= 1.5 * plain
+@pytest.mark.parametrize("form", ["auto", *FAST])
+def test_half_precision_is_as_good_as_plain(form, dtype, device):
+    """Output and gradients, by their distance from float64."""
+    module = attention(64, 4).to(device)
+    x = torch.randn(1, 2000, 64).to(device).requires_grad_()
+
+    def results(name: str, **autocast: Any) -> list[Tensor]:
+        with torch.autocast(device, **autocast):
+            out = in_form(module, name, x.to(module.proj.weight.dtype)).double()
+        return [out, *torch.autograd.grad(out.pow(3).sum(), (x, *module.parameters()))]
+
+    plain, found = results("plain", dtype=dtype), results(form, dtype=dtype)
+    module.double()
+    for exact, one, other in zip(results("plain", enabled=False), plain, found, strict=True):
+        scale = exact.abs().mean()
+        assert (other - exact).abs().mean() <= max(1.5 * (one - exact).abs().mean(), 1e-3 * scale)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -177,13 +186,14 @@ def test_a_model_cast_to_another_type_stays_there(form, dtype):
     assert module(torch.randn(1, 60, 16).to(dtype)).dtype == dtype
 
 
+@on_each_device
 @pytest.mark.parametrize("form", FAST)
-def test_a_million_tokens_do_not_overflow_half_precision(form):
-    module = attention(8, 2)
-    x = 30 * torch.randn(1, 1_000_000, 8)
+def test_a_million_tokens_do_not_overflow_half_precision(form, device):
+    module = attention(8, 2).to(device)
+    x = 30 * torch.randn(1, 1_000_000, 8, device=device)
     with torch.no_grad():
         exact = in_form(module, form, x)
-        with torch.autocast("cpu", torch.float16):
+        with torch.autocast(device, torch.float16):
             half = in_form(module, form, x).float()
     assert half.isfinite().all()
     assert (half - exact).abs().mean() < 5e-3 * exact.abs().mean()

@@ -1,7 +1,10 @@
+import copy
+
 import pytest
 import textbook
 import torch
 from benchmark import saved_bytes
+from devices import on_each_device, on_each_device_in, peak_bytes
 from golden import GOLDEN, deviation, fill, image, keys
 from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
@@ -9,6 +12,7 @@ from torch import nn
 
 from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.archs import ARCHS, default_out_indices
+from xcit_mm.models import chunks
 from xcit_mm.models.layers import PositionalEncoding
 from xcit_mm.models.pyramid import Upsample2x
 
@@ -25,12 +29,13 @@ class TestGolden:
             state = XCiT(arch, patch_size).state_dict()
         assert {key: list(value.shape) for key, value in state.items()} == keys(arch, patch_size)
 
+    @on_each_device
     @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-6)])
-    def test_pyramid_equals_the_authors(self, arch, patch_size, dtype, tolerance):
-        model = fill(XCiT(arch, patch_size).to(dtype))
+    def test_pyramid_equals_the_authors(self, arch, patch_size, dtype, tolerance, device):
+        model = fill(XCiT(arch, patch_size).to(device, dtype))
         for height, width in [(64, 96), (128, 128), (75, 101)]:
             with torch.inference_mode():
-                maps = model(image(height, width, batch=2).to(dtype))
+                maps = [m.cpu() for m in model(image(height, width, batch=2).to(device, dtype))]
             file = GOLDEN / f"pyramid_{arch}_p{patch_size}.npz"
             assert deviation(maps, file, f"{height}x{width}") < tolerance
 
@@ -114,12 +119,13 @@ def test_position_code_is_the_projection_of_the_concatenated_codes():
     torch.testing.assert_close(code(5, 7), expected(5, 7))
 
 
+@on_each_device
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])
-def test_maps_are_contiguous(patch_size, train):
+def test_maps_are_contiguous(patch_size, train, device):
     """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would learn nothing."""
-    model = XCiT(TINY, patch_size).train(train)
-    assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101)))
+    model = XCiT(TINY, patch_size).train(train).to(device)
+    assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101, device=device)))
 
 
 def test_own_arch_and_norm_in_other_spellings():
@@ -181,15 +187,16 @@ class TestModes:
 
 
 class TestPrecision:
+    @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_autocast_is_as_precise_without_gradients(self, dtype):
-        model = fill(XCiT("n12"))
-        x = image(64, 96).float()
+    def test_autocast_is_as_precise_without_gradients(self, dtype, device):
+        model = fill(XCiT("n12")).to(device)
+        x = image(64, 96).float().to(device)
         with torch.no_grad():
             exact = model(x)
-            with torch.autocast("cpu", dtype):
+            with torch.autocast(device, dtype):
                 inferred = model(x)
-        with torch.autocast("cpu", dtype):
+        with torch.autocast(device, dtype):
             trained = model(x)
         assert [m.dtype for m in inferred] == [m.dtype for m in trained]
         assert inferred[2].dtype == torch.float32  # the residual stream itself
@@ -198,13 +205,14 @@ class TestPrecision:
             assert (a - b).abs().mean() < 0.01 * scale, level
             assert (a - b).abs().mean() < 1.05 * (a - c).abs().mean(), level
 
-    def test_half_precision_does_not_overflow_the_residual_stream(self):
+    @on_each_device
+    def test_half_precision_does_not_overflow_the_residual_stream(self, device):
         """Sums beyond float16, of branches within it."""
-        model = fill(XCiT(TINY, norm_cfg=BN))
+        model = fill(XCiT(TINY, norm_cfg=BN)).to(device)
         for block in model.blocks:
             block.gamma2.data.fill_(3e4)
-        with torch.autocast("cpu", torch.float16), torch.no_grad():
-            assert all(m.isfinite().all() for m in model(image(64, 96).float())[2:])
+        with torch.autocast(device, torch.float16), torch.no_grad():
+            assert all(m.isfinite().all() for m in model(image(64, 96).float().to(device))[2:])
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
     def test_a_model_of_another_type_stays_there(self, dtype):
@@ -212,19 +220,29 @@ class TestPrecision:
         with torch.no_grad():
             assert {m.dtype for m in model(image(64, 96).to(dtype))} == {dtype}
 
-    def test_autocast_trains(self):
-        model = XCiT(TINY, with_cp=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = sum(m.float().square().mean() for m in model(torch.randn(2, 3, 64, 64)))
+    @on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
+    def test_autocast_trains(self, device, dtype):
+        model = XCiT(TINY, with_cp=True).to(device)
+        with torch.autocast(device, getattr(torch, dtype)):
+            loss = sum(m.float().square().mean() for m in model(torch.randn(2, 3, 64, 64, device=device)))
         loss.backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
-    def test_channels_last_input(self):
-        model = XCiT(TINY).eval()
-        x = torch.randn(2, 3, 75, 101)
-        with torch.inference_mode():
-            for a, b in zip(model(x), model(x.to(memory_format=torch.channels_last)), strict=True):
-                torch.testing.assert_close(a, b)
+    @on_each_device
+    @pytest.mark.parametrize("model_too", [False, True])
+    def test_channels_last(self, model_too, device):
+        model = XCiT(TINY, norm_cfg=BN).to(device)
+        other = copy.deepcopy(model)
+        if model_too:
+            other.to(memory_format=torch.channels_last)
+        x = torch.randn(2, 3, 75, 101, device=device)
+        results = []
+        for one, given in ((model, x), (other, x.to(memory_format=torch.channels_last))):
+            maps = one(given)
+            grads = torch.autograd.grad(sum(m.square().mean() for m in maps), tuple(one.parameters()))
+            results.append((*maps, *grads))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item())
 
     def test_trains_after_inference_mode(self):
         model = XCiT(TINY, norm_cfg=BN)
@@ -267,17 +285,43 @@ def test_upsampling_is_a_transposed_convolution():
     torch.testing.assert_close(layer(x), nn.ConvTranspose2d.forward(layer, x))
 
 
-def test_training_keeps_a_fraction_of_what_plain_modules_would():
-    """Bytes kept for backward at 2x800x1344 against the trunk's own maps: none of the hidden ones twice."""
+@on_each_device
+def test_training_keeps_a_fraction_of_what_plain_modules_would(device):
+    """Bytes kept for backward at 512x512 against the trunk's own maps: none of the hidden ones twice."""
 
     def saved(**kwargs) -> float:
-        model = XCiT("n12", norm_cfg=BN, **kwargs)
-        return saved_bytes(model, lambda: model(torch.randn(1, 3, 512, 512))) / (1024 * 128 * 4)
+        model = XCiT("n12", norm_cfg=BN, **kwargs).to(device)
+        x = torch.randn(1, 3, 512, 512, device=device)
+        if device == "cpu":
+            found = saved_bytes(model, lambda: model(x))
+        else:
+            model(x)  # cuBLAS and cuDNN take their workspaces
+            before = torch.cuda.memory_allocated()
+            maps = model(x)
+            found = torch.cuda.memory_allocated() - before
+            assert maps
+        return found / (1024 * 128 * 4)
 
     # In units of tokens x channels: 13 a block (input, 3 norms' outputs, 2 residual sums, 3 branches
     # and 4 of the MLP's hidden map), and the stem and the pyramid.
     assert saved() < 12 * 14 + 70
     assert saved(with_cp=True) < 12 * 1.5 + 70
+
+
+@on_each_device_in(["float32", "bfloat16"], ["float32", "float16", "bfloat16"])
+def test_peak_memory_of_inference(device, dtype, monkeypatch):
+    """It is that of the stride 4 level, made at once or in chunks, whatever the trunk's depth."""
+    arch, side = ("n12", 1024) if device == "cpu" else ("s12", 2048)
+    if device == "cpu":  # as large in proportion to the image as a chunk of a GPU
+        monkeypatch.setitem(chunks._POSITIONS, "cpu", 16384)
+    model = XCiT(arch, norm_cfg=BN).eval().to(device)
+    x = torch.randn(1, 3, side, side, device=device)
+    with torch.inference_mode(), torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"):
+        found = peak_bytes(model, lambda: model(x), device) / (4 * model.arch.embed_dim * (side // 16) ** 2)
+    # In float32 maps of the trunk: its four taps, and of the autocast type the level of stride 8, which is as large as
+    # four, and the sixteen of stride 4 before and after their cells take their places; a tenth for what is small.
+    expected = 4 + (4 + 16 + 16) * getattr(torch, dtype).itemsize / 4
+    assert 0.9 * expected < found < 1.1 * expected
 
 
 class TestRegistry:
@@ -398,14 +442,36 @@ class TestCompile:
         """Models of other tests do not count towards the limit of recompilations."""
         torch._dynamo.reset()
 
+    @on_each_device
     @pytest.mark.parametrize("form", ["plain", "gram", "covariance"])
-    def test_inference(self, form):
-        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1), attn_form=form).eval()
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    def test_inference(self, form, device):
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1), attn_form=form).eval().to(device)
+        # On a GPU with the compiler that users have there.
+        backend = "eager" if device == "cpu" else "inductor"
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
         for size in [(64, 96), (75, 101)]:
-            x = torch.randn(1, 3, *size)
+            x = torch.randn(1, 3, *size, device=device)
             with torch.inference_mode():
-                torch.testing.assert_close(compiled(x), model(x))
+                for a, b in zip(compiled(x), model(x), strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+    @on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
+    def test_half_precision_trains(self, device, dtype):
+        """As near to float32 as without the compiler."""
+        torch.manual_seed(0)
+        model = XCiT({**TINY, "depth": 2}, norm_cfg=BN, out_indices=(0, 1)).to(device)
+        backend = "aot_eager" if device == "cpu" else "inductor"
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        x = torch.randn(2, 3, 64, 96, device=device)
+        results = []
+        for run, half in ((model, False), (model, True), (compiled, True)):
+            with torch.autocast(device, getattr(torch, dtype), enabled=half):
+                maps = run(x)
+            grads = torch.autograd.grad(sum(m.float().square().mean() for m in maps), tuple(model.parameters()))
+            results.append((*maps, *grads))
+        for exact, eager, found in zip(*results, strict=True):
+            allowed = max(2 * (eager - exact).abs().mean(), 0.01 * exact.abs().mean())
+            assert (found - exact).abs().mean() <= allowed
 
     def test_checkpointing_saves_what_it_saves_in_eager_mode(self):
         """And computes the same: outputs, gradients, statistics counted once, paths dropped alike in both passes."""

@@ -105,7 +105,7 @@ def test_bands_are_those_that_are_named(scene, model, call, tmp_path):
     config = tmp_path / "turned.py"
     config.write_text(
         f"_base_ = {model[0]!r}\nload = dict(type='LoadRasterFromFile', bands=[5, 4, 2, 1])\n"
-        "test_dataloader = dict(dataset=dict(pipeline=[load, dict(type='PackSegInputs')]))\n"
+        "test_dataloader = dict(dataset=dict(pipeline=[load, {{_base_.normalize}}, dict(type='PackSegInputs')]))\n"
     )
     commands = dict(
         scene=(scene, *model), given=(turned, *model, "--bands", 5, 4, 2, 1), loaded=(turned, config, model[1])

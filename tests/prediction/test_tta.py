@@ -1,5 +1,6 @@
 """Test-time augmentation: one view is plain testing, several agree with each other, --tta works on every config."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import SCORES, cfg_options
+from devices import need_operators, on_each_device
 from mmcv.transforms import Compose
 from mmdet.models.roi_heads import StandardRoIHead
 from mmdet.structures import DetDataSample
@@ -28,7 +30,7 @@ from xcit_mm import StrictLoadHook
 from xcit_mm.models.factory import model_from_config
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.tta import MaskTTAModel
-from xcit_mm.runs.configs import read_config
+from xcit_mm.runs.configs import raster_bands, read_config
 
 DEMO = CONFIGS / "demo"
 # One of each recipe: the other leaves differ in the backbone alone.
@@ -121,10 +123,12 @@ def assert_same(sample: DetDataSample, expected: DetDataSample) -> None:
     assert (found.masks != wanted.masks).sum() < 1e-4 * wanted.masks.numel()
 
 
+@on_each_device
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("scale", [(96, 96), (150, 130)])
-def test_one_view_is_plain_testing(detector, image, scale, flip):
-    image = image[:80]
+def test_one_view_is_plain_testing(detector, image, scale, flip, device):
+    need_operators(device)
+    image, detector = image[:80], copy.deepcopy(detector).to(device)
     plain = predict(detector, [image], (scale, flip))[0]
     view = predict(MaskTTAModel(detector), [image], (scale, flip))[0]
     assert_same(view, mirrored(plain) if flip else plain)
@@ -258,14 +262,22 @@ def test_weights_load_through_the_wrapper_whole_or_not_at_all(name):
 
 
 @pytest.mark.parametrize("config", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_has_views(config, shapes):
+def test_every_recipe_has_views(config, shapes, tmp_path):
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     with torch.device("meta"):
         MODELS.build(dict(**cfg.tta_model, module=cfg.model))
     number = "00000"
+    image = shapes / "images" / "validation" / f"{number}.jpg"
+    if raster_bands(cfg):
+        rasterio = pytest.importorskip("rasterio")
+        with rasterio.open(image) as three:
+            bands = three.read([1, 2, 3, 1])
+        image = tmp_path / "four.tif"
+        with rasterio.open(image, "w", "GTiff", *bands.shape[:0:-1], len(bands), dtype="uint8") as file:
+            file.write(bands)
     record = dict(
-        img_path=str(shapes / "images" / "validation" / f"{number}.jpg"),
+        img_path=str(image),
         img_id=0,
         instances=[],
         seg_map_path=str(shapes / "annotations" / "validation" / f"{number}.png"),

@@ -12,7 +12,7 @@ from xcit_mm import XCiT
 from xcit_mm.models.backbone import Trunk
 from xcit_mm.models.classifier import XCiTClassifier
 from xcit_mm.models.factory import model_from_weights
-from xcit_mm.prediction.visualization import capture_activations, principal_components
+from xcit_mm.prediction.visualization import capture_activations, draw, principal_components
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 
@@ -48,10 +48,15 @@ def test_magnitudes_are_those_of_the_plain_attention_s_own_queries_and_keys(back
 
 
 def test_watching_changes_nothing_and_leaves_nothing_behind(backbone):
-    image = torch.rand(1, 3, 64, 96)
-    before = backbone(image)
-    view = capture_activations(backbone, lambda: backbone(image), [1])
-    assert all(torch.equal(one, other[0]) for one, other in zip(view.maps, before, strict=True))
+    image, after = torch.rand(1, 3, 64, 96), []
+    with torch.no_grad():
+        before = backbone(image)
+        view = capture_activations(backbone, lambda: after.extend(backbone(image)), backbone.out_indices)
+        maps = Trunk.forward(backbone, image)
+    assert all(torch.equal(one, other) for one, other in zip(after, before, strict=True))
+    assert list(view.blocks) == [1, 2, 3, 5]
+    for block, features in zip(view.blocks.values(), maps, strict=True):
+        assert torch.equal(block.features, features[0])
     assert torch.equal(view.image, image[0])
     with pytest.raises(RuntimeError, match="out of cheese"):
         capture_activations(backbone, lambda: (_ for _ in ()).throw(RuntimeError("out of cheese")), [1])
@@ -76,9 +81,7 @@ def test_class_attention_is_what_queries_and_keys_give():
         expected = (q[:, :1] @ k.transpose(1, 2) / 8**0.5).softmax(dim=2)[:, 0, 1:]
         assert found.shape == (4, 8, 13)
         assert torch.allclose(found.flatten(1), expected, atol=1e-6)
-    (features,) = view.maps
-    assert features.shape == (32, 8, 13)
-    assert torch.allclose(features, model.forward_features(image)[1][0], atol=1e-5)
+    assert view.blocks[5].features.shape == (32, 8, 13)
 
 
 def test_a_classifier_runs_once():
@@ -117,11 +120,11 @@ def test_weights_tell_options_too(options, tmp_path):
 
 def test_principal_components_of_known_ones():
     torch.manual_seed(0)
-    steps = torch.linspace(0, 1, 60)
+    steps = torch.linspace(0, 1, 600)
     wave, ramp = (10 * torch.pi * steps).sin(), steps - 0.5
     weights = torch.linalg.qr(torch.randn(8, 2)).Q
-    features = weights[:, :1] * (5 * wave) + weights[:, 1:] * ramp + 1e-4 * torch.randn(8, 60)
-    first, second, _ = principal_components(features.unflatten(1, (6, 10))).flatten(1)
+    features = weights[:, :1] * (5 * wave) + weights[:, 1:] * ramp + 1e-4 * torch.randn(8, 600)
+    first, second, _ = principal_components(features.unflatten(1, (20, 30))).flatten(1)
     for found, truth in ((first, wave), (second, ramp)):
         assert abs(np.corrcoef(found, truth)[0, 1]) > 0.98
         assert found.min() == 0 and found.max() == 1
@@ -129,6 +132,25 @@ def test_principal_components_of_known_ones():
 
 def test_a_constant_map_has_a_picture():
     assert torch.isfinite(principal_components(torch.ones(8, 4, 4))).all()
+
+
+def test_a_ring_at_the_border_does_not_take_the_first_component():
+    """Half a map each of two kinds of cells, inside a border ten times as far from both."""
+    features = torch.zeros(8, 20, 30)
+    features[0, :, 8:22] = 1
+    features[1] = 10
+    features[1, 2:-2, 2:-2] = 0
+    first = principal_components(features + 1e-4 * torch.randn(8, 20, 30))[0, 2:-2, 2:-2]
+    inside, outside = first[:, 6:20], torch.cat((first[:, :6], first[:, 20:]), dim=1)
+    assert inside.min() > outside.max() + 0.9 or outside.min() > inside.max() + 0.9
+
+
+def test_what_is_rare_is_bright():
+    features = torch.zeros(8, 20, 20)
+    features[0, 8:12, 8:12] = 1
+    for sign in (1, -1):
+        first = principal_components(sign * features)[0]
+        assert first[9, 9] == 1 and first[3, 3] == 0
 
 
 @pytest.fixture
@@ -149,9 +171,40 @@ def test_pictures(suffix, models, dino, call, tmp_path):
         assert "blocks 0, 11" in printed
         picture = cv2.imread(str(out))
         assert min(picture.shape[:2]) > 500 and picture.std() > 20
-        corner = picture[: picture.shape[0] // 6, : picture.shape[1] // 6].reshape(-1, 3).astype(int)
+        corner = picture[: picture.shape[0] // 5, : picture.shape[1] // 3].reshape(-1, 3).astype(int)
         assert (np.abs(corner - (255, 0, 0)).max(axis=1) < 20).mean() > 0.3
         out.unlink()
+
+
+@pytest.mark.parametrize("heads, sides", [(4, (64, 100)), (16, (100, 64)), (3, (32, 320))])
+def test_nothing_lies_over_anything_else(heads, sides):
+    arch = dict(embed_dim=16 * heads, depth=6, num_heads=heads, eta=1.0)
+    model = fill(XCiTClassifier(arch, 8, num_classes=0, norm_cfg=dict(type="BN")))
+    image = torch.rand(1, 3, *sides)
+    figure = draw(capture_activations(model, lambda: model(image), [1, 5]), image[0])
+    boxes = [axes.get_position().extents for axes in figure.axes]
+    assert len([axes for axes in figure.axes if axes.images]) == 1 + 4 * 2 + 2 * heads
+    for number, (left, bottom, right, top) in enumerate(boxes):
+        assert 0 <= left < right <= 1 and 0 <= bottom < top <= 1
+        for other in boxes[:number]:
+            wide = min(right, other[2]) - max(left, other[0])
+            high = min(top, other[3]) - max(bottom, other[1])
+            assert min(wide, high) < 1e-9
+
+
+@pytest.mark.parametrize("blocks", [[1], [1, 3], [0, 1, 2, 3, 5]])
+def test_the_heading_is_whole(blocks, backbone):
+    image = torch.rand(1, 3, 64, 64)
+    figure = draw(capture_activations(backbone, lambda: backbone(image), blocks), image[0])
+    figure.draw_without_rendering()
+    heading, first = figure.texts[0].get_window_extent(), figure.axes[1].get_tightbbox()
+    assert heading.x1 <= figure.bbox.x1 and heading.y1 <= figure.bbox.y1 and heading.y0 > first.y1
+
+
+def test_a_classifier_is_shown_where_a_detector_would_tap_it(dino, call, tmp_path):
+    cv2.imwrite(str(tmp_path / "grey.png"), np.full((40, 40, 3), 99, np.uint8))
+    code, printed, _ = call("visualize", tmp_path / "grey.png", dino, "--out", tmp_path / "view.png")
+    assert code == 0 and printed.startswith("blocks 3, 5, 7, 11 of ")
 
 
 def test_weights_see_the_image_normalised_as_in_training(dino, tmp_path):

@@ -10,6 +10,7 @@ from mmengine.config import Config
 from paths import CONFIGS
 
 from xcit_mm import XCiT
+from xcit_mm.runs.configs import channel_order, normalisation
 from xcit_mm.runs.preflight import check_backbone
 from xcit_mm.runs.start_checks import check_training
 
@@ -85,11 +86,6 @@ def test_an_unreadable_raster_is_named():
     "config, options, message",
     [
         (
-            FOUR,
-            dict(in_channels=5),
-            "model.data_preprocessor.mean has 4 values, the backbone has in_channels=5: give one",
-        ),
-        (
             SHAPES,
             dict(in_channels=1),
             "model.data_preprocessor.mean has 3 values, the backbone has in_channels=1: give one",
@@ -116,11 +112,24 @@ def test_normalisation_for_other_bands_is_named(config, options, message):
     check_backbone(cfg)
 
 
+@pytest.mark.parametrize("swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")])
+def test_a_step_that_normalises_counts_as_the_preprocessor_does(swaps, to_rgb, order):
+    cfg = Config.fromfile(SHAPES)
+    cfg.model.data_preprocessor.update(bgr_to_rgb=swaps)
+    assert normalisation(cfg) == (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
+    if to_rgb:
+        cfg.model.data_preprocessor.update(mean=None, std=None)
+        step = dict(type="Normalize", mean=[1.5], std=[2.5], to_rgb=to_rgb)
+        cfg.test_dataloader.dataset.pipeline.insert(1, step)
+        assert normalisation(cfg) == ([1.5], [2.5])
+    assert channel_order(cfg) == order
+
+
 def test_augmentation_takes_the_normalisation_beside_the_model():
     """Where mmengine finds one there, it replaces the model's: mmseg's base configs bring it, for three bands."""
     cfg = Config.fromfile(SHAPES)
     cfg.model.backbone.in_channels = 4
-    cfg.model.data_preprocessor.update(mean=[1, 2, 3, 4.5], std=[1, 1, 1, 1])
+    cfg.model.data_preprocessor.update(mean=None, std=None)
     check_backbone(cfg)
     with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 3 values, the backbone has in_channels=4"):
         check_backbone(cfg, tta=True)

@@ -217,8 +217,25 @@ def test_mixed_precision_without_a_gpu(monkeypatch):
     assert fix == ["--cfg-options", "optim_wrapper.type=OptimWrapper"]
     assert "the train data are not at data/coco" in refused("train", MASK_RCNN, *fix)
     assert "leave --amp out" in refused("train", MASK_RCNN, *fix, "--amp")
+    given = ("--cfg-options", "optim_wrapper.dtype=bfloat16")
+    assert "leave out optim_wrapper.dtype, and give --cfg-options optim" in refused("train", MASK_RCNN, *given)
     monkeypatch.setattr("xcit_mm.runs.preflight.get_device", lambda: "cuda")
     assert "the train data are not at data/coco" in refused("train", MASK_RCNN)
+
+
+# One of each recipe: the other leaves differ in the backbone alone.
+RECIPES = {path.parent.name: path for path in sorted(CONFIGS.glob("[!_]*/*xcit-[ns]12-p16_*.py"))}
+del RECIPES["classification"]  # mmpretrain may not be installed
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_without_a_gpu(recipe, monkeypatch):
+    """In mixed precision by itself or by `--amp`: a line with the cure, and never mmengine's assertion."""
+    monkeypatch.setattr("xcit_mm.runs.preflight.get_device", lambda: "cpu")
+    config = RECIPES[recipe]
+    assert "--amp is mixed precision, which needs a GPU" in refused("train", config, "--amp")
+    mixed = "(AmpOptimWrapper), which needs a GPU, and there is none: --cfg-options optim_wrapper.type=OptimWrapper"
+    assert (mixed in refused("train", config)) == ("_amp-" in config.name)
 
 
 @pytest.mark.parametrize(

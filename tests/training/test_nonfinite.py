@@ -1,6 +1,5 @@
 """A loss or gradient that is not finite: named, reproduced, and kept from the weights."""
 
-import functools
 import os
 import re
 import sys
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options
+from devices import allow_mixed_precision, on_each_device
 from mmengine.model import BaseModel
-from mmengine.optim.optimizer import amp_optimizer_wrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData, PixelData
@@ -55,7 +54,7 @@ def batches(kind: str) -> list[dict]:
     return [dict(inputs=image, kind=kind if number == BAD else "good") for number, image in enumerate(images)]
 
 
-def train(tmp_path, kind: str, optim_wrapper: dict | None = None, **hook) -> Runner:
+def train(tmp_path, kind: str, optim_wrapper: dict | None = None, max_iters: int = 6, **hook) -> Runner:
     torch.manual_seed(0)
     optim_wrapper = optim_wrapper or dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0))
     runner = Runner(
@@ -64,7 +63,7 @@ def train(tmp_path, kind: str, optim_wrapper: dict | None = None, **hook) -> Run
         cfg=dict(model=dict(type="Probe")),
         train_dataloader=torch.utils.data.DataLoader(batches(kind), collate_fn=lambda batch: batch[0]),
         optim_wrapper=optim_wrapper,
-        train_cfg=dict(type="IterBasedTrainLoop", max_iters=6),
+        train_cfg=dict(type="IterBasedTrainLoop", max_iters=max_iters),
         custom_hooks=[dict(type="NonFiniteHook", **hook)],
         experiment_name=f"{kind}{len(list(tmp_path.iterdir()))}",
     )
@@ -133,35 +132,50 @@ def test_finite_training_is_not_changed(tmp_path):
 
 
 @pytest.fixture
-def scaled(monkeypatch):
+def scaled(device, monkeypatch):
     """An optim_wrapper config for mixed precision, which mmengine has for GPUs only, with a loss scaler."""
-    monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
+    allow_mixed_precision(device, monkeypatch)
 
-    def config(scale: float, fused: bool, clip: bool) -> dict:
+    def config(scale: float, fused: bool, clip: bool, dtype: str = "bfloat16") -> dict:
         optimizer = dict(type="AdamW", lr=1e-3, fused=fused)
         clip_grad = dict(max_norm=1.0) if clip else None
-        return dict(type="AmpOptimWrapper", optimizer=optimizer, clip_grad=clip_grad, loss_scale=dict(init_scale=scale))
+        scaler = dict(loss_scale=dict(init_scale=scale), dtype=dtype)
+        return dict(type="AmpOptimWrapper", optimizer=optimizer, clip_grad=clip_grad, **scaler)
 
     return config
 
 
+@on_each_device
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [False, True])
 class TestLossScaling:
-    def test_an_overflow_is_the_scalers_to_skip(self, fused, clip, scaled, tmp_path):
+    def test_an_overflow_is_the_scalers_to_skip(self, fused, clip, device, scaled, tmp_path):
         runner = train(tmp_path, "large", scaled(2.0**127, fused, clip))
         runner.train()
+        assert next(runner.model.parameters()).device.type == device
         assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0**126  # it has overflowed once
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
         assert not list(tmp_path.glob("non_finite*"))
 
     @pytest.mark.parametrize("kind", ["input", "gradient"])
-    def test_what_no_scale_cures_stops(self, kind, fused, clip, scaled, tmp_path):
+    def test_what_no_scale_cures_stops(self, kind, fused, clip, device, scaled, tmp_path):
         runner = train(tmp_path, kind, scaled(1.0, fused, clip))
         with pytest.raises(FloatingPointError, match=rf"iteration {BAD}: {CASES[kind]}"):
             runner.train()
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflows_of_float16_pass_as_the_scale_comes_down(fused, device, scaled, tmp_path):
+    """mmengine computes in float16 on GPUs alone."""
+    runner = train(tmp_path, "good", scaled(2.0**40, fused, True, "float16"), max_iters=60)
+    runner.train()
+    assert runner.optim_wrapper.loss_scaler.get_scale() < 2.0**40
+    assert any(not torch.equal(runner.states[-1][name], value) for name, value in runner.states[0].items())
+    assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+    assert not list(tmp_path.glob("non_finite*"))
 
 
 @pytest.mark.parametrize("config", SCORES)

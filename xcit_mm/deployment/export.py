@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from ..archs import arch_name
 from ..models.factory import backbone_from_config, model_from_config
-from ..runs.configs import channel_order, read_config, tested_metainfo
+from ..runs.configs import channel_order, normalisation, read_config, tested_metainfo
 from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
@@ -97,8 +97,9 @@ def export_model(
         FileNotFoundError: If config, checkpoint, images, data to test on or the folder of `out` are not there.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If tracing fails, or the file does not give what torch gives.
+        RuntimeError: If torch is too old, tracing fails, or the file does not give what torch gives.
     """
+    _check_torch()
     _check_target(out)
     cfg = read_config(config, [])
     check_checkpoint(checkpoint)
@@ -159,6 +160,11 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+def _check_torch() -> None:
+    if not hasattr(Dim, "DYNAMIC"):
+        raise RuntimeError(f"torch {torch.__version__} traces no images of any size: export with torch 2.6 or newer")
 
 
 def _check_target(out: Path) -> None:
@@ -253,7 +259,7 @@ def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     """What a user of the file has to know: text, lists as JSON."""
     backbone: Any = getattr(model, "backbone", model)
-    preprocessor = cfg.model.get("data_preprocessor") or {}
+    mean, std = normalisation(cfg)
     task = "semantic segmentation"
     if cfg.default_scope == "mmdet":
         task = "instance segmentation" if getattr(model, "with_mask", False) else "object detection"
@@ -263,8 +269,8 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
         arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
         patch_size=str(backbone.patch_size),
         channel_order=channel_order(cfg),
-        mean=json.dumps(preprocessor.get("mean")),
-        std=json.dumps(preprocessor.get("std")),
+        mean=json.dumps(mean),
+        std=json.dumps(std),
     )
     if backbone is not model:
         found |= dict(classes=json.dumps(tested_metainfo(cfg)["classes"]), test_cfg=json.dumps(cfg.model.test_cfg))

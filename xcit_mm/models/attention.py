@@ -18,8 +18,8 @@ def choose_form(x: Tensor) -> str:
     'covariance' saves work in proportion to N C^2 and spends it in proportion to C^3, so the ratio
     N / C decides. Measured on 2 x86 cores in float32, C from 128 to 768: 'plain' wins below 1.5,
     'covariance' above 2.5 (1.2x at 3, 1.5x at 5, 2.6x at 11, 3.4x at 44), 'gram' is level or ahead
-    between. In half precision on a GPU, where nothing has been measured yet, it is 'plain', since
-    the float32 statistics of the others forgo the fast units.
+    between. In half precision on a GPU, where nothing has been measured yet (`make bench-gpu` does),
+    it is 'plain', since the float32 statistics of the others forgo the fast units.
     """
     tokens, channels = x.shape[1:]
     if x.is_cuda and (x.element_size() == 2 or torch.is_autocast_enabled()):

@@ -17,6 +17,8 @@ __all__ = [
     "leaf_datasets",
     "loading_step",
     "metainfo",
+    "normalisation",
+    "normalize_step",
     "raster_bands",
     "raster_step",
     "read_config",
@@ -144,6 +146,21 @@ def channel_order(cfg: Config) -> str:
 
 
 def takes_rgb(cfg: Config) -> bool:
-    """Whether a config's model sees images as RGB; mmcv reads BGR, and either flag of the preprocessor swaps it."""
+    """Whether a config's model sees images as RGB: mmcv reads BGR, and the preprocessor or a step may swap it."""
     preprocessor = cfg.model.get("data_preprocessor") or {}
-    return bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
+    step = normalize_step(tested_dataset(cfg).get("pipeline", [])) or dict(to_rgb=False)
+    swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
+    return swaps != step.get("to_rgb", True)
+
+
+def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
+    """Mean and std by which a config normalises images, in the data preprocessor or in a step of the test pipeline."""
+    preprocessor = cfg.model.get("data_preprocessor") or {}
+    step = normalize_step(tested_dataset(cfg).get("pipeline", []))
+    given = preprocessor if preprocessor.get("mean") is not None else step or {}
+    return given.get("mean"), given.get("std")
+
+
+def normalize_step(pipeline: Sequence[dict]) -> dict | None:
+    """The step of a pipeline that normalises, or None."""
+    return next((step for step in pipeline if step["type"].rpartition(".")[2] == "Normalize"), None)

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.model import ImgDataPreprocessor
+from mmengine.registry import MODELS
 
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
 from ..weights.reader import load_checkpoint
-from .configs import evaluators, leaf_datasets
+from .configs import evaluators, leaf_datasets, normalize_step, tested_dataset
 
 __all__ = [
     "check_backbone",
@@ -45,25 +48,34 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
 
 
 def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
-    """Check that the preprocessor's mean and std are for as many channels as the model, or for all alike."""
+    """Check that mean and std, of preprocessor and pipeline, are for as many channels as the model, or for all."""
     # mmengine takes the one beside the model for a model without, and in place of the model's under augmentation.
     places = [("model.data_preprocessor", cfg.model), ("data_preprocessor", cfg)]
     given = [(where, place["data_preprocessor"]) for where, place in places if place.get("data_preprocessor")]
-    where, preprocessor = (given or [("", {})])[-1 if tta else 0]
-    for name in ("mean", "std"):
+    given = given[-1:] if tta else given[:1]
+    step = normalize_step(tested_dataset(cfg).get("pipeline", []))
+    if step:
+        given.append(("Normalize", step))
+    for (where, preprocessor), name in product(given, ("mean", "std")):
         values = preprocessor.get(name)
         if not isinstance(values, Sequence):
             continue
-        if preprocessor.get("type") == "DetDataPreprocessor" and len(values) not in (1, 3):
+        if len(values) not in (1, 3) and _is_for_colours(preprocessor, cfg.get("default_scope")):
             raise ValueError(
-                f"{where}.{name} has {len(values)} values, DetDataPreprocessor takes 1 or 3: set mean and std to None "
-                "and put dict(type='Normalize', mean=..., std=..., to_rgb=False) into the pipelines"
+                f"{where}.{name} has {len(values)} values, {preprocessor['type']} takes 1 or 3: set mean and std to "
+                "None and put dict(type='Normalize', mean=..., std=..., to_rgb=False) into the pipelines"
             )
         if len(values) not in (1, channels):
             raise ValueError(
                 f"{where}.{name} has {len(values)} values, the backbone has in_channels={channels}: "
                 "give one for each channel, or one for all"
             )
+
+
+def _is_for_colours(preprocessor: dict, scope: str | None) -> bool:
+    """Whether a data preprocessor knows RGB and grey only: mmdet's, and mmseg's in the forks, as mmengine's does."""
+    with MODELS.switch_scope_and_registry(scope) as registry:
+        return issubclass(registry.get(preprocessor["type"]) or object, ImgDataPreprocessor)
 
 
 def _check_padding(preprocessor: dict) -> None:
@@ -113,10 +125,14 @@ def check_precision(cfg: Config, amp: bool = False) -> None:
         return
     if amp:
         raise ValueError("--amp is mixed precision, which needs a GPU, and there is none: leave --amp out")
-    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper":
+    wrapper = cfg.get("optim_wrapper") or {}
+    if wrapper.get("type") == "AmpOptimWrapper":
+        others = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         raise ValueError(
             "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
-            "--cfg-options optim_wrapper.type=OptimWrapper"
+            # OptimWrapper would refuse them.
+            + f"leave out {' and '.join(others)}, and give " * bool(others)
+            + "--cfg-options optim_wrapper.type=OptimWrapper"
         )
 
 

@@ -1,0 +1,75 @@
+"""Where a test runs: on the CPU, and by the same code on a GPU, which is marked `gpu`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from mmengine.optim.optimizer import amp_optimizer_wrapper
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+GPU = pytest.mark.gpu
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+on_each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def on_each_device_in(cpu: list[str], cuda: list[str]) -> pytest.MarkDecorator:
+    """Parametrises `device` and `dtype`, a name in torch, with what each kind of device computes in."""
+    on_gpu = [pytest.param("cuda", dtype, marks=GPU) for dtype in cuda]
+    return pytest.mark.parametrize("device, dtype", [*(("cpu", dtype) for dtype in cpu), *on_gpu])
+
+
+def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mmengine's AmpOptimWrapper, which is for GPUs only, work on the CPU too, in bfloat16 with a loss scaler."""
+    if device == "cpu":
+        monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
+        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
+
+
+def need_operators(device: str, dtype: torch.dtype = torch.float32) -> None:
+    """Skip a test of a detector where mmcv has no operators for the device, or no RoIAlign in `dtype`."""
+    ops = pytest.importorskip("mmcv.ops", reason="mmcv without operators", exc_type=ImportError)
+    boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0]], device=device)
+    try:
+        ops.nms(boxes, boxes.new_ones(1), 0.5)
+        rois = torch.cat([boxes.new_zeros(1, 1), boxes], dim=1).to(dtype)
+        ops.roi_align(torch.ones(1, 1, 8, 8, device=device, dtype=dtype), rois, (2, 2))
+    except RuntimeError as error:
+        pytest.skip(f"mmcv's operators, on {device} in {dtype}: {str(error).splitlines()[0]}")
+
+
+class _LiveBytes(TorchDispatchMode):
+    """The most that tensors hold at once, after any operator, but for the parameters and buffers of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.storages = {place: kept for place, kept in self.storages.items() if not kept[0].expired()}
+        for storage in made:
+            if storage.data_ptr() not in self.own:
+                self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
+        return out
+
+
+def peak_bytes(model: nn.Module, run: Callable[[], object], device: str) -> int:
+    """Peak of what torch allocates in a run, on a GPU with what its libraries allocate."""
+    if device == "cpu":
+        with _LiveBytes(model) as live:
+            run()
+        return live.peak
+    run()  # cuBLAS takes a workspace, which stays
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    return torch.cuda.max_memory_allocated() - before

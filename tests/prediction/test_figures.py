@@ -1,0 +1,100 @@
+"""docs/how-xcit-works.md says what the code does, and docs/figures.py draws it."""
+
+import importlib.util
+from types import ModuleType
+
+import complexity
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.analysis import FlopAnalyzer
+from mmengine.analysis.jit_handles import bmm_flop_jit
+from paths import ROOT
+from torch import nn
+
+from xcit_mm.archs import PATCH_SIZES
+from xcit_mm.models.attention import XCA, choose_form
+from xcit_mm.models.pyramid import STRIDES, pyramid_levels
+
+PAGE = (ROOT / "docs" / "how-xcit-works.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("form", ["plain", "gram", "covariance"])
+def test_the_forms_multiply_as_often_as_the_page_says(form, figures):
+    tokens, dim, heads = 300, 96, 4
+    analyzer = FlopAnalyzer(XCA(dim, heads, form=form).eval(), (torch.rand(1, tokens, dim),))
+    analyzer.set_op_handle("aten::baddbmm", lambda inputs, outputs: bmm_flop_jit(inputs[1:3], outputs))
+    analyzer.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    with torch.no_grad():
+        found = analyzer.total()
+    assert found == pytest.approx(figures.multiplications(form, tokens, dim, heads), rel=0.02)
+
+
+def test_the_pages_table(figures):
+    assert figures.table() in PAGE
+
+
+def test_where_the_forms_cross(figures):
+    assert figures.crossing("plain", "gram", 8) == pytest.approx(1) and "from $N = C$ on" in PAGE
+    for pair in (("plain", "covariance"), ("gram", "covariance")):
+        assert f"from $N = {figures.crossing(*pair, 8):.2f}\\,C$" in PAGE
+    assert "below $N = 1.5\\,C$" in PAGE and "above $2.5\\,C$" in PAGE
+    forms = [choose_form(torch.empty(1, tokens, 100)) for tokens in (149, 150, 249, 250)]
+    assert forms == ["plain", "gram", "gram", "covariance"]
+
+
+@pytest.mark.parametrize(
+    "size", [224, pytest.param(448, marks=pytest.mark.slow), pytest.param(896, marks=pytest.mark.slow)]
+)
+def test_multiplications_of_the_whole_model(size):
+    plain, auto = (complexity.count(complexity.build("s12", 16, form), size)[0] for form in ("plain", "auto"))
+    assert f"| {size}x{size} | {(size // 16) ** 2} | {plain:.2f} | {auto:.2f} |" in PAGE
+
+
+@pytest.mark.parametrize("column, patch_size", enumerate(PATCH_SIZES, start=3))
+def test_the_pyramid_is_made_as_the_page_says(column, patch_size):
+    rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `fpn")]
+    words = {0: "as it is", 1: "one", 2: "two"}
+    levels = pyramid_levels(8, patch_size, STRIDES, dict(type="BN"))
+    assert [row[1].strip(" `") for row in rows] == list(levels)
+    for row, level in zip(rows, levels.values(), strict=True):
+        pools = [module.kernel_size for module in level if isinstance(module, nn.MaxPool2d)]
+        upsamplings = sum(isinstance(module, nn.ConvTranspose2d) for module in level)
+        expected = f"max-pooling {pools[0]}x{pools[0]}" if pools else words[upsamplings]
+        assert row[column].strip().startswith(expected)
+
+
+def test_no_text_leaves_its_figure(figures):
+    assert {f"figures/{name}.svg" for name in figures.FIGURES} == {
+        part.split(")")[0] for part in PAGE.split("](") if part.startswith("figures/")
+    }
+    for make in figures.FIGURES.values():
+        figure = make()
+        figure.draw_without_rendering()
+        for text in figure.axes[0].texts:
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+
+
+@pytest.mark.parametrize("kind", ["seg", "det"])
+def test_the_readmes_picture(kind, figures, models, tmp_path):
+    image = tmp_path / "scene.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (72, 96, 3)).astype(np.uint8)
+    cv2.imwrite(str(image), pixels)
+    picture = figures.hero(image, *models[kind])
+    assert picture.shape == (450, 1212, 3)
+    found, components = picture[:, :600], picture[:, 612:]
+    shown = cv2.resize(pixels, (600, 450), interpolation=cv2.INTER_AREA)
+    changed = (found != shown).any(axis=2).mean()
+    # A detector that is sure of nothing draws nothing; a segmentation map covers all.
+    assert changed > 0.9 if kind == "seg" else changed == 0
+    assert components.std() > 20 and len(np.unique(components.reshape(-1, 3), axis=0)) <= 60 * 45

@@ -1,0 +1,76 @@
+"""Recipes made small: the config of a leaf with a narrow trunk, few proposals and images of about 100 pixels."""
+
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
+
+from configs import read_config_file
+
+WIDTH = 32
+TRUNK = dict(
+    arch=dict(embed_dim=WIDTH, depth=6, num_heads=4, eta=1.0),
+    drop_path_rate=0.0,  # or by chance a branch learns nothing
+)
+SIZES = ("scale", "scales", "crop_size", "size")  # pixels
+
+
+def read(leaf: Path) -> Config:
+    cfg = read_config_file(leaf)
+    init_default_scope(cfg.default_scope)
+    return cfg
+
+
+def divided(size: object, by: int) -> object:
+    if isinstance(size, int):
+        return max(1, size // by)
+    return type(size)(divided(one, by) for one in size)
+
+
+def shrink(node: object, by: int) -> None:
+    """Divide the sizes of images in a config, in place."""
+    if isinstance(node, dict):
+        node.update({key: divided(value, by) for key, value in node.items() if key in SIZES})
+        node = list(node.values())
+    for child in node if isinstance(node, (list, tuple)) else ():
+        shrink(child, by)
+
+
+def tiny(leaf: Path, shapes: Path) -> Config:
+    """A config with a small trunk, few proposals and images of about 100 pixels, those of the shapes data set."""
+    cfg = read(leaf)
+    cfg.model.backbone.update(TRUNK, init_cfg=None)
+    for part in ("neck",) if cfg.model.get("neck") else ("decode_head", "panoptic_head"):
+        if cfg.model.get(part):
+            cfg.model[part].in_channels = [WIDTH] * len(cfg.model[part].in_channels)
+    if "auxiliary_head" in cfg.model:
+        cfg.model.auxiliary_head.in_channels = WIDTH
+    if "rpn_head" in cfg.model:
+        cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
+        stages = cfg.model.train_cfg.rcnn
+        for stage in stages if isinstance(stages, list) else [stages]:
+            stage.sampler.num = 16
+    answers = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
+    if "nms" in answers:
+        answers.update(score_thr=0.0, max_per_img=5)  # untrained, it is sure of nothing
+    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
+    by = 8 if cfg.default_scope == "mmdet" else 4
+    shrink(cfg.model.data_preprocessor, by)
+    shrink(cfg.get("tta_pipeline"), by)
+    for split, folder in (("train", "training"), ("test", "validation")):
+        loader = cfg[f"{split}_dataloader"]
+        loader.update(num_workers=0, persistent_workers=False)
+        loader.dataset.data_root = str(shapes)
+        shrink(loader.dataset.pipeline, by)
+        if cfg.default_scope == "mmdet":
+            loader.dataset.update(
+                ann_file=f"annotations/instances_{folder}.json",
+                data_prefix=dict(img=f"images/{folder}"),
+                metainfo=dict(classes=("circle", "square", "triangle", "star")),
+            )
+    return cfg
+
+
+def first_batch(loader: ConfigDict) -> dict:
+    return next(iter(Runner.build_dataloader(loader, seed=0)))

@@ -1,0 +1,57 @@
+"""Every recipe in mixed precision, by its own config or by `--amp`, trains as it does in float32."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from devices import allow_mixed_precision, need_operators, on_each_device_in
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from paths import CONFIGS
+from tiny_recipes import first_batch, tiny
+
+RECIPES = sorted(path for path in CONFIGS.glob("*/*_xcit-s12-p16_*.py"))
+
+
+def test_all_recipes_are_here():
+    assert {path.parent.name for path in RECIPES} == {
+        path.name for path in CONFIGS.iterdir() if path.name not in ("_base_", "classification", "demo")
+    }
+
+
+@on_each_device_in(["bfloat16"], ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "leaf",
+    [pytest.param(path, marks=pytest.mark.slow) if path.parent.name == "upernet" else path for path in RECIPES],
+    ids=lambda path: path.stem,
+)
+def test_a_recipe_trains(leaf: Path, device: str, dtype: str, shapes: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mmseg" if "ade20k" in leaf.stem else "mmdet")
+    cfg = tiny(leaf, shapes)
+    if "roi_head" in cfg.model or (device == "cuda" and leaf.parent.name == "mask2former"):
+        need_operators(device, getattr(torch, dtype))
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    batch = first_batch(cfg.train_dataloader)
+
+    def train(iterations: int, **wrapper: str) -> tuple[list[float], torch.nn.Module]:
+        trained = copy.deepcopy(model).to(device).train()
+        optim_wrapper = build_optim_wrapper(trained, dict(cfg.optim_wrapper, **wrapper))
+        losses = []
+        for _ in range(iterations):
+            torch.manual_seed(1)  # of the samplers
+            losses.append(trained.train_step(copy.deepcopy(batch), optim_wrapper)["loss"].item())
+        return losses, trained
+
+    allow_mixed_precision(device, monkeypatch)
+    exact, _ = train(1)
+    # The loss scaler may have to skip the first iterations.
+    losses, trained = train(5, type="AmpOptimWrapper", dtype=dtype)
+    assert losses[0] == pytest.approx(exact[0], rel=0.05)
+    assert losses[0] != exact[0]  # it was computed in another precision
+    assert losses[-1] < losses[0]
+    moved = [not torch.equal(p.cpu(), q) for p, q in zip(trained.parameters(), model.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+    assert all(p.isfinite().all() for p in trained.parameters())
