@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make bench, and on a GPU make test-gpu · make bench-gpu: each
+# make demo · make test · make lint · make docs · make bench, and on a GPU make test-gpu · make bench-gpu: each
 # but the last two sets up .venv first, if it is not there.
 # make STACK=onedl ...: with the forks that OneDL maintains, in .venv-onedl.
 PYTHON ?= python3
@@ -7,7 +7,7 @@ VENV := .venv$(if $(filter-out mm,$(STACK)),-$(STACK))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-gpu lint bench bench-gpu clean
+.PHONY: setup demo test test-slow test-gpu lint docs bench bench-gpu clean
 
 setup: $(READY)
 
@@ -68,6 +68,20 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python tools/readme_tables.py --check
 
+# The site. Its own environment, on top of .venv, since Sphinx would pin docutils and others for all.
+SITE := .venv-docs
+
+$(SITE)/.ready: $(READY) requirements/docs.txt
+	$(PYTHON) -m venv $(SITE)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(SITE)/lib/python*/site-packages)/venv.pth
+	$(SITE)/bin/python -m pip install --disable-pip-version-check -r requirements/docs.txt
+	touch $@
+
+docs: $(SITE)/.ready
+	rm -rf build/docs
+	$(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
+	$(SITE)/bin/python docs/check_links.py build/docs
+
 # Peers are measured where installed: make bench BENCH_PYTHON=python, in an environment that has them.
 BENCH_PYTHON ?= $(BIN)/python
 BENCH := $(BENCH_PYTHON) tools/benchmark.py
@@ -81,10 +95,11 @@ bench: $(READY)
 		--out docs/benchmark/4-resolution
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 1 --memory --out docs/benchmark/5-huge
 	cat docs/benchmark/*.md > docs/benchmark.md
+	$(BIN)/python tools/readme_tables.py
 
 bench-gpu:
 	$(GPU_PYTHON) tools/benchmark_forms.py --out docs/benchmark/9-forms.csv
 	$(GPU_PYTHON) tools/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
 
 clean:
-	rm -rf .venv .venv-onedl $(MMPRETRAIN)
+	rm -rf .venv .venv-onedl $(MMPRETRAIN) $(SITE)

@@ -43,6 +43,7 @@ setup(
     long_description_content_type="text/markdown",
     author="The xcit_mm authors",
     license="Apache-2.0",
+    url="https://github.com/xcit-mm/xcit_mm",
     project_urls={"Paper": "https://arxiv.org/abs/2106.09681"},
     keywords=["XCiT", "backbone", "object detection", "instance segmentation", "semantic segmentation"],
     classifiers=[

@@ -35,8 +35,10 @@ def markdown(rows: list[Result], args: argparse.Namespace) -> str:
         cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
         cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
         lines.append(f"| {' | '.join(cells)} |")
-    what = f"{args.mode}, batch {args.batch}, {args.dtype}, XCiT {args.arch}/p{args.patch_size}"
-    return "\n".join([f"{what}; {args.repeats} alternating runs; {environment(args)}", "", *lines, "", ""])
+    sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
+    title = f"## {args.mode.capitalize()}, {sizes}, XCiT {args.arch}/p{args.patch_size}"
+    how = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs; {environment(args)}"
+    return "\n".join([title, "", how, "", *lines, "", ""])
 
 
 def write(rows: list[Result], args: argparse.Namespace) -> None:

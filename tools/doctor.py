@@ -109,7 +109,7 @@ def disk() -> str:
 
 
 CHECKS = (
-    (one_stack, "an environment of its own for either, see the README"),
+    (one_stack, "an environment of its own for either, see docs/install.md"),
     (version("mmengine", "0.10"), REINSTALL),
     (version("torch", "2.1"), REINSTALL),
     (version("mmcv"), REBUILD_MMCV),

@@ -1,7 +1,9 @@
-"""Write the README's tables of models from configs/*/metafile.yml, or check that none of these says what is not so.
+"""Write the tables of models and of speed in README.md and docs/model-zoo.md, or check that they are as written.
 
-python tools/readme_tables.py            # rewrites what stands between the two zoo comments in README.md
+python tools/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
 python tools/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
+
+Models are those of configs/*/metafile.yml, speed is that of docs/benchmark/*.csv.
 """
 
 import argparse
@@ -10,13 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import readme_speed
 import yaml
 
 from xcit_mm.archs import SIZES
 from xcit_mm.weights.published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- zoo: written by tools/readme_tables.py -->", "<!-- end of zoo -->"
+SOURCE = "https://github.com/xcit-mm/xcit_mm/blob/main"  # links that work wherever the text is shown
 DEMO = "demo"
 FIELDS = ("Name", "In Collection", "Config", "Metadata")
 
@@ -139,7 +142,7 @@ def check_complete(root: Path, folder: str, models: list[Model]) -> None:
 
 
 def check(root: Path) -> None:
-    """Check metafiles, configs and README against one another.
+    """Check metafiles, configs, benchmark and pages against one another.
 
     Raises:
         ValueError: If anything does not fit, naming it.
@@ -154,31 +157,39 @@ def check(root: Path) -> None:
     for task in TASKS:
         for model in zoo.get(task.folder, []):
             check_published(root, task, model)
-    readme = (root / "README.md").read_text()
-    if readme != with_tables(readme, zoo):
-        raise ValueError("the tables in README.md are not those of the metafiles: python tools/readme_tables.py")
+    for name, text in written(root, zoo).items():
+        if text != (root / name).read_text():
+            raise ValueError(f"the tables in {name} are not as measured and published: python tools/readme_tables.py")
+    if not readme_speed.is_drawn(root):
+        raise ValueError(f"{readme_speed.PLOT} is not of the measured speed: python tools/readme_tables.py")
 
 
 def row(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def published_table(zoo: dict[str, list[Model]]) -> str:
-    """A row for each arch and patch size; for each task its scores and links."""
+def link(text: str, config: str) -> str:
+    return f"[{text}]({SOURCE}/{config})"
+
+
+def published_table(zoo: dict[str, list[Model]], with_weights: bool) -> str:
+    """A row for each arch and patch size; for each task its scores, linked to the config, and its weights."""
     models = {(task, *arch_and_patch(model["Config"])): model for task in TASKS for model in zoo[task.folder]}
     header = ["XCiT"]
     for task in TASKS:
-        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:], ""]
+        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:], *[""] * with_weights]
     lines = [row(*header), "|" + "---|" * len(header)]
     for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
         cells = [f"{arch.upper()}/{patch}"]
         for task in TASKS:
             model = models.get((task, arch, patch))
             if model is None:
-                cells += [""] * (len(task.metrics) + 1)
+                cells += [""] * (len(task.metrics) + with_weights)
                 continue
-            cells += [f"{scores(model)[metric]:.1f}" for metric in task.metrics]
-            cells.append(f"[config]({model['Config']}) · [weights]({model['Weights']})")
+            first, *others = (f"{scores(model)[metric]:.1f}" for metric in task.metrics)
+            cells += [link(first, model["Config"]), *others]
+            if with_weights:
+                cells.append(f"[weights]({model['Weights']})")
         lines.append(row(*cells))
     return "\n".join(lines)
 
@@ -188,28 +199,44 @@ def measured_table(models: list[Model]) -> str:
     for model in models:
         if "Results" not in model:  # not measured yet
             continue
-        found = ", ".join(f"{metric} {value:.1f}" for metric, value in scores(model).items())
         metadata = model["Metadata"]
-        link = f"[{model['Name']}]({model['Config']})"
-        lines.append(row(link, metadata["Training Data"], str(metadata["Iterations"]), found))
+        ranges = metadata.get("Range", {})
+        found = ", ".join(
+            f"{metric} " + " to ".join(f"{one:.1f}" for one in ranges.get(metric, [value]))
+            for metric, value in scores(model).items()
+        )
+        name = link(model["Name"], model["Config"])
+        lines.append(row(name, metadata["Training Data"], str(metadata["Iterations"]), found))
     return "\n".join(lines)
 
 
-def with_tables(readme: str, zoo: dict[str, list[Model]]) -> str:
-    """The README with the tables of the zoo between its two comments.
+def with_block(text: str, name: str, content: str, file: str) -> str:
+    """A text with the content between the two comments of a block.
 
     Raises:
         ValueError: If it does not have each comment once, in order.
     """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
-        raise ValueError(f"README.md must have {BEGIN} once and {END} once after it")
-    tables = (
-        "Scores and weights as the paper's authors published them, on COCO val2017 and ADE20k val, single scale:\n\n"
-        f"{published_table(zoo)}\n\n"
-        "Scores measured with this code and its demo configs, XCiT-N12/16 trained from scratch on a CPU, on held-out "
-        f"images:\n\n{measured_table(zoo[DEMO])}\n"
-    )
-    return f"{readme.partition(BEGIN)[0]}{BEGIN}\n{tables}\n{END}{readme.partition(END)[2]}"
+    begin, end = f"<!-- {name}: written by tools/readme_tables.py -->", f"<!-- end of {name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{file} must have {begin} once and {end} once after it")
+    return f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"
+
+
+def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
+    """README.md and docs/model-zoo.md with their tables; raises as `with_block`."""
+    blocks = {
+        "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo, with_weights=False)},
+        "docs/model-zoo.md": {
+            "published": published_table(zoo, with_weights=True),
+            "measured": measured_table(zoo[DEMO]),
+        },
+    }
+    texts = {}
+    for file, contents in blocks.items():
+        texts[file] = (root / file).read_text()
+        for name, content in contents.items():
+            texts[file] = with_block(texts[file], name, content, file)
+    return texts
 
 
 def main() -> None:
@@ -220,8 +247,9 @@ def main() -> None:
         if args.check:
             check(ROOT)
         else:
-            readme = ROOT / "README.md"
-            readme.write_text(with_tables(readme.read_text(), read_zoo(ROOT)))
+            for name, text in written(ROOT, read_zoo(ROOT)).items():
+                (ROOT / name).write_text(text)
+            readme_speed.draw(ROOT)
     except (ValueError, OSError, yaml.YAMLError) as error:
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
 

@@ -1,9 +1,10 @@
-"""The model zoo says what is so: metafiles, configs, published weights and README agree."""
+"""The model zoo says what is so: metafiles, configs, published weights, benchmark and pages agree."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+import readme_speed
 import readme_tables
 import yaml
 from mmengine.config import Config
@@ -16,9 +17,10 @@ MODELS = [model for models in readme_tables.read_zoo(ROOT).values() for model in
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    for name in ("README.md", "model-index.yml"):
-        shutil.copy(ROOT / name, tmp_path)
+    for name in ("configs", "docs/benchmark"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("README.md", "model-index.yml", "docs/model-zoo.md", "docs/speed.png"):
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -30,9 +32,11 @@ def test_what_is_shipped_is_true(tool):
 @pytest.mark.parametrize(
     "file, old, new, message",
     [
-        ("README.md", "| 43.9 |", "| 44.9 |", "the tables in README.md are not those of the metafiles"),
-        ("README.md", "| CamVid |", "| CamVod |", "the tables in README.md are not those of the metafiles"),
-        ("README.md", readme_tables.END, "", "README.md must have"),
+        ("README.md", "[43.9](", "[44.9](", "the tables in README.md are not as measured"),
+        ("docs/model-zoo.md", "| CamVid |", "| CamVod |", "the tables in docs/model-zoo.md are not as measured"),
+        ("README.md", "<!-- end of speed -->", "", "README.md must have"),
+        ("docs/benchmark/1-forward.csv", "xcit-auto,800x1344,", "xcit-auto,800x1344,9", "the tables in README.md"),
+        ("docs/benchmark/4-resolution.csv", "resnet-50,512x512,", "resnet-50,512x512,9", "docs/speed.png is not of"),
         ("configs/semantic_fpn/metafile.yml", "mIoU: 43.9", "mIoU: 44.9", "begins '# Published on ADE20k.*mIoU 43.9"),
         ("configs/semantic_fpn/metafile.yml", f"Config: {FPN}", "Config: configs/none.py", "should be configs/sem"),
         ("configs/semantic_fpn/metafile.yml", "fpn_xcit-s12-p16_", "fpn_xcit-s13-p16_", "which does not exist"),
@@ -41,7 +45,7 @@ def test_what_is_shipped_is_true(tool):
         ("configs/semantic_fpn/metafile.yml", "small_12_p16.pth", "small_12_p8.pth", "another model's"),
         ("configs/semantic_fpn/metafile.yml", WEIGHTS, WEIGHTS.replace("sem_fpn", "upernet"), "another model's"),
         ("configs/semantic_fpn/metafile.yml", "fpn_xcit-s12-p8_", "fpn_xcit-s12-p16_", "has 2 entries|has 0 entries"),
-        ("configs/demo/metafile.yml", "mIoU: ", "mIoU: 7", "the tables in README.md"),
+        ("configs/demo/metafile.yml", "mIoU: ", "mIoU: 7", "the tables in docs/model-zoo.md"),
         ("model-index.yml", "  - configs/upernet/metafile.yml\n", "", "model-index.yml lists"),
         (FPN, "mIoU 43.9", "mIoU 44.9", "begins '# Published on ADE20k.*mIoU 44.9"),
     ],
@@ -62,11 +66,23 @@ def test_a_config_without_an_entry_is_named(copy):
         readme_tables.check(copy)
 
 
-def test_tables_are_put_back_and_nothing_else_is_touched(copy):
-    shipped = (copy / "README.md").read_text()
-    before, after = shipped.split(readme_tables.BEGIN)[0], shipped.split(readme_tables.END)[1]
-    emptied = f"{before}{readme_tables.BEGIN}\n{readme_tables.END}{after}"
-    assert readme_tables.with_tables(emptied, readme_tables.read_zoo(copy)) == shipped
+@pytest.mark.parametrize("file, block", [("README.md", "models"), ("docs/model-zoo.md", "measured")])
+def test_tables_are_put_back_and_nothing_else_is_touched(copy, file, block):
+    shipped = (copy / file).read_text()
+    (copy / file).write_text(readme_tables.with_block(shipped, block, "emptied", file))
+    assert "emptied" in (copy / file).read_text()
+    assert readme_tables.written(copy, readme_tables.read_zoo(copy))[file] == shipped
+
+
+def test_a_range_is_told_as_one(copy):
+    assert "| box AP 47.8 to 53.1, mask AP50 87.2 |" in (copy / "docs" / "model-zoo.md").read_text()
+
+
+def test_the_plot_is_drawn_from_the_csv(copy):
+    (copy / "docs" / "speed.png").unlink()
+    assert not readme_speed.is_drawn(copy)
+    readme_speed.draw(copy)
+    assert readme_speed.is_drawn(copy)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["Name"])

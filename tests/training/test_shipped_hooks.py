@@ -1,4 +1,4 @@
-"""Every shipped config has what the README promises for long runs."""
+"""Every shipped config has what docs/training.md promises for long runs."""
 
 import functools
 import runpy

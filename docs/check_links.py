@@ -1,0 +1,67 @@
+"""Check that links, anchors and pictures of the built site lead somewhere within it.
+
+    python docs/check_links.py build/docs
+
+Links to other sites are not followed. Exits with 1 and a line for each that leads nowhere.
+"""
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+class Page(HTMLParser):
+    """What a page links to, and the anchors in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            elif name in ("href", "src") and value:
+                self.links.append(value)
+
+
+def broken(root: Path) -> list[str]:
+    """A line for each link of the site in a folder that leads nowhere.
+
+    Raises:
+        FileNotFoundError: If there is no site.
+    """
+    if not (root / "index.html").is_file():
+        raise FileNotFoundError(f"no site in {root}: make docs")
+    pages = {path.resolve(): Page(path) for path in sorted(root.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            anchor = unquote(url.fragment)
+            if not target.exists():
+                found.append(f"{path.relative_to(root.resolve())}: {link} is not there")
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                found.append(f"{path.relative_to(root.resolve())}: {link} has no such anchor")
+    return found
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        found = broken(Path(sys.argv[1]))
+    except FileNotFoundError as error:
+        sys.exit(str(error))
+    if found:
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

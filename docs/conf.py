@@ -1,0 +1,111 @@
+"""The documentation site: `make docs` builds it into build/docs."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+project = "xcit_mm"
+author = "The xcit_mm authors"
+copyright = author
+release = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text())[1]
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+# Parts of docs/benchmark.md, which is made of them.
+exclude_patterns = ["benchmark/*.md"]
+
+html_theme = "furo"
+html_title = f"xcit_mm {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "source_repository": "https://github.com/xcit-mm/xcit_mm/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+
+myst_enable_extensions = ["deflist", "dollarmath"]
+myst_heading_anchors = 4
+html_math_renderer = "mathml"
+# "$ " of a shell is not for pasting.
+copybutton_prompt_text = "$ "
+
+# `name` in a docstring is a link where there is such a thing, and else code.
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+
+def imports(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+# On Read the Docs mmcv cannot be compiled: what needs it, or is not there, is replaced for the docstrings' sake.
+NEEDED = (
+    "mmcv.ops",
+    "mmdet.apis",
+    "mmseg.apis",
+    "mmpretrain",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "rasterio",
+    "pyarrow",
+)
+autodoc_mock_imports = [module.partition(".")[0] for module in NEEDED if not imports(module)]
+
+# Other projects' names lead nowhere: their sites are not asked, so that the build needs no network.
+nitpick_ignore_regex = [("py:(class|exc)", r"(?!xcit_mm\.).*"), ("py:obj", "(?s).*")]
+
+
+def write_math(translator: Any, node: Any) -> None:
+    """Write a formula as MathML, which browsers show without a script from elsewhere."""
+    block = node.tagname == "math_block"
+    formula = convert(node.astext(), display="block" if block else "inline")
+    translator.body.append(f'<div class="formula">{formula}</div>' if block else formula)
+    raise SkipNode
+
+
+def skip_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
+    """Fields of a named tuple are told by its docstring; what Python says of them is left out."""
+    return skip or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
+
+
+def leave_out_absent_pages(app: Any, name: str, source: list[str]) -> None:
+    """Without a page that the table of contents lists, the others are built all the same."""
+    if name == "index":
+        pages = re.findall(r"^[\w/-]+$", source[0], re.MULTILINE)
+        for page in pages:
+            if not (ROOT / "docs" / f"{page}.md").exists():
+                source[0] = source[0].replace(f"\n{page}\n", "\n")
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    app.connect("source-read", leave_out_absent_pages)
+    app.connect("autodoc-skip-member", skip_fields)
