@@ -96,16 +96,6 @@ def skip_fields(app: Any, what: str, name: str, obj: object, skip: bool, options
     return skip or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
 
 
-def leave_out_absent_pages(app: Any, name: str, source: list[str]) -> None:
-    """Without a page that the table of contents lists, the others are built all the same."""
-    if name == "index":
-        pages = re.findall(r"^[\w/-]+$", source[0], re.MULTILINE)
-        for page in pages:
-            if not (ROOT / "docs" / f"{page}.md").exists():
-                source[0] = source[0].replace(f"\n{page}\n", "\n")
-
-
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
-    app.connect("source-read", leave_out_absent_pages)
     app.connect("autodoc-skip-member", skip_fields)
