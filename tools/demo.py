@@ -18,8 +18,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from make_shapes import write_dataset
-from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+
+from xcit_mm.runs.configs import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "work_dirs" / "demo"
@@ -44,7 +45,7 @@ def newest(folder: Path, pattern: str) -> Path:
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
     """Write the weights a training run would start from."""
-    cfg = Config.fromfile(config)
+    cfg = read_config(str(config), [])
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
