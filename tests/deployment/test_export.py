@@ -1,6 +1,9 @@
 """Exported files give what torch gives, at any size, with operators that every runtime has."""
 
+import importlib
 import json
+import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -217,3 +220,16 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
         export.export_model(detector, checkpoint, tmp_path / "model.onnx")
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback(print_to_nobody, tmp_path, monkeypatch):
+    tool, out = importlib.import_module("export"), tmp_path / "model.onnx"
+    out.touch()
+    exported = export.Exported(dict(logits="within 0 of torch"), Counter(), {}, {})
+    monkeypatch.setattr(tool, "export_model", lambda **_: exported)
+    monkeypatch.setattr(sys, "argv", ["export.py", "config.py", "model.pth", "--out", str(out)])
+    print_to_nobody()
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert end.value.code == 141
+    sys.stdout.flush()
