@@ -103,8 +103,7 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, float, flo
             differ = _classes(model, after[0]) != _classes(model, before[0])
             moved, compared = moved + int(differ.sum()), compared + differ.numel()
         else:
-            one, other = (Detections(*(part.numpy() for part in found[:3]), None) for found in (after, before))
-            lost, count, shift = compare_detections(one, other)
+            lost, count, shift = compare_detections(_detections(after), _detections(before))
             moved, compared = moved + lost, compared + count
             shifts.append(shift)
     share = moved / max(compared, 1)
@@ -115,6 +114,11 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, float, flo
 
 def _classes(model: Any, logits: Tensor) -> Tensor:
     return logits.argmax(1) if logits.shape[1] > 1 else logits.sigmoid() > model.decode_head.threshold
+
+
+def _detections(outputs: list[Tensor]) -> Detections:
+    boxes, scores, labels = (one.numpy() for one in outputs[:3])
+    return Detections(boxes, scores, labels, None)
 
 
 def to_half(model: "ModelProto") -> "ModelProto":
