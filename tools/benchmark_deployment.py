@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,10 +102,12 @@ def main() -> None:
             rows.setdefault(name, []).append(f"{value:.0f}")
     heads = ["", *(f"ms, {n} thread{'s' * (n > 1)}" for n in args.threads), "MB"]
     for name, cells in rows.items():
-        file = next((one for one in args.files if name.endswith(one.name)), Path(args.checkpoint))
-        cells.append(f"{file.stat().st_size / 1e6:.1f}")
+        of_files = [one.stat().st_size for one in args.files if name.endswith(f", {one.name}")]
+        size = of_files[0] if of_files else sum(one.nbytes for one in model.state_dict().values())
+        cells.append(f"{size / 1e6:.1f}")
     if args.evaluate is not None:
-        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools' tables
+        logging.disable(logging.ERROR)  # mmseg's tables
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools'
             count, scores = evaluate_files(cfg, model, list(runs.values())[1:], args.evaluate)
         for metric, values in scores.items():
             if metric.endswith(("mAP", "mIoU")):
