@@ -1,28 +1,37 @@
-"""Milliseconds an image of a model in torch and of its exported files in onnxruntime and, if installed, OpenVINO.
+"""Milliseconds an image of a model in torch and of its files in onnxruntime and, if installed, OpenVINO, as a table.
 
-    python tools/benchmark_deployment.py CONFIG CHECKPOINT model.onnx int8.onnx --size 800x1344 [--score-thr 0]
+    python tools/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --picture photo.jpg [--evaluate 40]
 
-The image is noise, all take turns, and medians are printed as a table. With --score-thr 0 a detector finds as many
-objects as it may, trained or not, so that its masks are timed too.
+All take turns, so that other work of the machine meets each of them, and the medians of one image are printed, with
+AP or mIoU on images of the config's test set. OpenVINO is timed in float32 and as it is by default, which is bfloat16
+where the processor has AMX. A detector finds what its config's score threshold lets through: the table's first line
+says how many objects these were, and each of them costs time.
 """
 
 import argparse
+import contextlib
 import importlib.util
+import io
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from typing import Any
 
-import numpy as np
-import onnx
+import mmcv
 import torch
 from mmengine.config import Config
-from onnxruntime import InferenceSession, SessionOptions
+from torch import Tensor
 
 from xcit_mm.deployment.detectors import Detections
+from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
+from xcit_mm.deployment.formats import read_onnx
 from xcit_mm.deployment.traceable import Logits
 from xcit_mm.models.factory import model_from_config
+from xcit_mm.runs.configs import read_config
+
+HINTS = {"OpenVINO, f32": dict(INFERENCE_PRECISION_HINT="f32"), "OpenVINO": {}}
 
 
 def parse_args() -> argparse.Namespace:
@@ -30,72 +39,85 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("config")
     parser.add_argument("checkpoint")
     parser.add_argument("files", nargs="+", type=Path, help=".onnx files of tools/export.py that take images")
+    parser.add_argument("--picture", type=Path, help="resized to --size; default: noise")
     parser.add_argument("--size", default="800x1344", metavar="HxW")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--score-thr", type=float, help="of a detector; default: the config's")
+    parser.add_argument("--evaluate", type=int, metavar="N", help="images to score all on; default: none")
     return parser.parse_args()
 
 
-def with_threshold(path: Path, threshold: float, folder: str) -> Path:
-    """A copy of a detector's file with another score threshold."""
-    model = onnx.load(path)
-    (constant,) = (one for one in model.graph.initializer if one.name == "score_threshold")
-    constant.CopyFrom(onnx.numpy_helper.from_array(np.array([threshold], np.float32), constant.name))
-    copy = Path(folder) / path.name
-    onnx.save(model, copy)
-    return copy
+def input_image(cfg: Config, picture: Path | None, size: str) -> Tensor:
+    """The normalised image (1, 3, H, W)."""
+    height, width = map(int, size.split("x"))
+    if picture is None:
+        return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+    preprocessor = cfg.model.data_preprocessor
+    image = torch.from_numpy(mmcv.imresize(mmcv.imread(picture), (width, height))).permute(2, 0, 1)
+    mean, std = (torch.tensor(preprocessor[name]).reshape(3, 1, 1) for name in ("mean", "std"))
+    return (((image.flip(0) if preprocessor.bgr_to_rgb else image) - mean) / std)[None].contiguous()
 
 
-def in_onnxruntime(path: Path, threads: int, image: np.ndarray) -> Callable[[], object]:
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, dict(image=image))
-
-
-def in_openvino(path: Path, threads: int, image: np.ndarray) -> Callable[[], object]:
+def in_openvino(path: Path, threads: int, settings: dict[str, str]) -> Callable[[Tensor], list[Tensor]]:
     import openvino
 
-    settings = dict(INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT="f32")  # not bfloat16
-    compiled = openvino.Core().compile_model(path, "CPU", settings)
-    return lambda: compiled(dict(image=image))
+    compiled = openvino.Core().compile_model(path, "CPU", dict(INFERENCE_NUM_THREADS=threads) | settings)
+    return lambda image: [torch.from_numpy(one.copy()) for one in compiled(dict(image=image.numpy())).values()]
+
+
+def runs_of(model: Any, files: list[Path], threads: int) -> dict[str, Callable[[Tensor], Any]]:
+    """For each row of the table a function of an image."""
+    torch.set_num_threads(threads)
+    runs: dict[str, Callable[[Tensor], Any]] = {"torch": model}
+    for file in files:
+        runs[f"onnxruntime, {file.name}"] = read_onnx(file, threads=threads)
+        for name, settings in HINTS.items() if importlib.util.find_spec("openvino") else ():
+            runs[f"{name}, {file.name}"] = in_openvino(file, threads, settings)
+    return runs
+
+
+def milliseconds(runs: dict[str, Callable[[Tensor], Any]], image: Tensor, repeats: int) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(1 + repeats):  # the first warms up
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run(image)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: 1000 * median(values[1:]) for name, values in seconds.items()}
 
 
 @torch.no_grad()
 def main() -> None:
     args = parse_args()
-    cfg = Config.fromfile(args.config)
-    if args.score_thr is not None:
-        cfg.model.test_cfg.rcnn.score_thr = args.score_thr
-    model = model_from_config(cfg, args.checkpoint).eval()
+    cfg = read_config(args.config, [])
+    if args.evaluate is not None:
+        check_evaluation(cfg, "model", args.evaluate)
+    model: Any = model_from_config(cfg, args.checkpoint).eval()
     traced = Detections(model) if cfg.default_scope == "mmdet" else Logits(model)
-    image = torch.randn(1, 3, *map(int, args.size.split("x")), generator=torch.Generator().manual_seed(0))
-    print("| | MB |" + "".join(f" ms, {n} thread{'s' * (n > 1)} |" for n in args.threads))
-    print("|---|---|" + "---|" * len(args.threads))
-    with TemporaryDirectory() as folder:
-        thr = args.score_thr
-        files = args.files if thr is None else [with_threshold(file, thr, folder) for file in args.files]
-        sizes = {"torch": f"{Path(args.checkpoint).stat().st_size / 1e6:.1f}"}
-        times: dict[str, list[str]] = {"torch": []}
-        for threads in args.threads:
-            torch.set_num_threads(threads)
-            ways: dict[str, Callable[[], object]] = {"torch": lambda: traced(image)}
-            for file in files:
-                ways[f"onnxruntime, {file.name}"] = in_onnxruntime(file, threads, image.numpy())
-                if importlib.util.find_spec("openvino"):
-                    ways[f"OpenVINO, {file.name}"] = in_openvino(file, threads, image.numpy())
-                sizes |= {name: f"{file.stat().st_size / 1e6:.1f}" for name in ways if name.endswith(file.name)}
-            seconds: dict[str, list[float]] = {name: [] for name in ways}
-            for _ in range(1 + args.repeats):
-                for name, way in ways.items():
-                    start = time.perf_counter()
-                    way()
-                    seconds[name].append(time.perf_counter() - start)
-            for name, values in seconds.items():
-                times.setdefault(name, []).append(f"{1000 * median(values[1:]):.0f}")  # the first warms up
-    for name, values in times.items():
-        print(f"| {name} | {sizes[name]} | " + " | ".join(values) + " |")
+    image = input_image(cfg, args.picture, args.size)
+    rows: dict[str, list[str]] = {}
+    for threads in args.threads:
+        runs = runs_of(traced, args.files, threads)
+        for name, value in milliseconds(runs, image, args.repeats).items():
+            rows.setdefault(name, []).append(f"{value:.0f}")
+    heads = ["", *(f"ms, {n} thread{'s' * (n > 1)}" for n in args.threads), "MB"]
+    for name, cells in rows.items():
+        of_files = [one.stat().st_size for one in args.files if name.endswith(f", {one.name}")]
+        size = of_files[0] if of_files else sum(one.nbytes for one in model.state_dict().values())
+        cells.append(f"{size / 1e6:.1f}")
+    if args.evaluate is not None:
+        logging.disable(logging.ERROR)  # mmseg's tables
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools'
+            count, scores = evaluate_files(cfg, model, list(runs.values())[1:], args.evaluate)
+        for metric, values in scores.items():
+            if metric.endswith(("mAP", "mIoU")):
+                heads.append(f"{metric}, {count} images")
+                for cells, value in zip(rows.values(), values, strict=True):
+                    cells.append(f"{value:.4g}")
+    if isinstance(traced, Detections):
+        print(f"{args.size}, {len(traced(image)[0])} objects of a score over {traced.score_threshold.item():g}\n")
+    for cells in (heads, ["---"] * len(heads), *([name, *cells] for name, cells in rows.items())):
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

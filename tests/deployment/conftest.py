@@ -1,4 +1,6 @@
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,30 @@ test_pipeline = [
 ]
 test_dataloader = dict(dataset=dict(data_root="{data}", pipeline=test_pipeline))
 """
+# Its pictures, of 96 pixels, become ones of 150, which it pads to 160.
+MASK_RCNN = """
+_base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=4, eta=1.0), out_indices=(0, 1, 2, 3)),
+    neck=dict(in_channels=[32] * 4, out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32),
+    roi_head=dict(
+        bbox_head=dict(in_channels=32, fc_out_channels=32),
+        bbox_roi_extractor=dict(out_channels=32),
+        mask_roi_extractor=dict(out_channels=32),
+        mask_head=dict(in_channels=32, conv_out_channels=16, num_convs=1),
+    ),
+    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=60), rcnn=dict(score_thr=0.05)),
+)
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(150, 150), keep_ratio=True),
+    dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+test_dataloader = dict(dataset=dict(data_root="{data}", pipeline=test_pipeline))
+test_evaluator = dict(ann_file="{data}/annotations/instances_validation.json")
+"""
 
 
 class Trained(NamedTuple):
@@ -37,26 +63,56 @@ class Trained(NamedTuple):
     checkpoint: str
 
 
-@pytest.fixture(scope="session")
-def segmentor(tmp_path_factory, shapes) -> Trained:
-    """A small Semantic FPN."""
-    folder = tmp_path_factory.mktemp("segmentor")
-    config, checkpoint = folder / "fpn.py", folder / "fpn.pth"
-    config.write_text(SEGMENTOR.format(root=ROOT, data=shapes))
+def write_trained(folder: Path, text: str, data: Path) -> Trained:
+    config, checkpoint = folder / "config.py", folder / "model.pth"
+    config.write_text(text.format(root=ROOT, data=data))
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=fill(MODELS.build(cfg.model)).state_dict()), checkpoint)
     return Trained(str(config), str(checkpoint))
 
 
+def write_file(folder: Path, model: Trained) -> Path:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name)
+    export_model(*model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.fixture(scope="session")
+def segmentor(tmp_path_factory, shapes) -> Trained:
+    """A small Semantic FPN."""
+    return write_trained(tmp_path_factory.mktemp("segmentor"), SEGMENTOR, shapes)
+
+
 @pytest.fixture(scope="session")
 def segmentor_file(segmentor, tmp_path_factory) -> Path:
     """The file of it, which takes normalised images."""
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name)
-    out = tmp_path_factory.mktemp("exported") / "model.onnx"
-    export_model(segmentor.config, segmentor.checkpoint, out)
-    return out
+    return write_file(tmp_path_factory.mktemp("exported"), segmentor)
+
+
+@pytest.fixture(scope="session")
+def mask_rcnn(tmp_path_factory, shapes) -> Trained:
+    """A small Mask R-CNN."""
+    return write_trained(tmp_path_factory.mktemp("mask_rcnn"), MASK_RCNN, shapes)
+
+
+@pytest.fixture(scope="session")
+def mask_rcnn_file(mask_rcnn, tmp_path_factory) -> Path:
+    """The file of it, which takes normalised images."""
+    return write_file(tmp_path_factory.mktemp("exported"), mask_rcnn)
+
+
+@pytest.fixture
+def print_to_nobody(monkeypatch) -> Callable[[], None]:
+    """Called, lets what is printed go where nobody reads any more."""
+
+    def close() -> None:  # in the test itself, before which pytest replaces stdout
+        reader, writer = os.pipe()
+        os.close(reader)
+        monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+
+    return close
 
 
 @pytest.fixture

@@ -332,6 +332,23 @@ def test_what_is_not_known_is_refused_by_name(options, message):
     assert "\n" not in str(raised.value) and "--part backbone" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "config, where, value, message",
+    [
+        (mask_rcnn, "rcnn.max_per_img", -1, r"rcnn\.max_per_img=-1 .* such as 100"),
+        (mask_rcnn, "rpn.max_per_img", 0, r"rpn\.max_per_img=0 "),
+        (retinanet, "max_per_img", -1, r"model\.test_cfg\.max_per_img=-1 "),
+        (mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
+    ],
+)
+def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, message):
+    cfg = config()
+    cfg.merge_from_dict({f"model.test_cfg.{where}": value})
+    with pytest.raises(ValueError, match=message) as raised:
+        check_detector(cfg)
+    assert "\n" not in str(raised.value)
+
+
 def test_nothing_to_evaluate_is_told_before_the_work(shapes):
     cfg = mask_rcnn()
     with pytest.raises(FileNotFoundError, match="the test data are not at no/such"):

@@ -1,6 +1,9 @@
 """Exported files give what torch gives, at any size, with operators that every runtime has."""
 
+import importlib
 import json
+import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -226,3 +229,16 @@ def test_a_torch_that_is_too_old_is_named_before_anything_is_read(refusal, monke
     monkeypatch.setattr(torch, "__version__", "2.4.0")
     line = refusal("export", "none.py", "none.pth", "--out", "model.pt2")
     assert line == "RuntimeError: torch 2.4.0 traces no images of any size: export with torch 2.6 or newer"
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback(print_to_nobody, tmp_path, monkeypatch):
+    tool, out = importlib.import_module("export"), tmp_path / "model.onnx"
+    out.touch()
+    exported = export.Exported(dict(logits="within 0 of torch"), Counter(), {}, {})
+    monkeypatch.setattr(tool, "export_model", lambda **_: exported)
+    monkeypatch.setattr(sys, "argv", ["export.py", "config.py", "model.pth", "--out", str(out)])
+    print_to_nobody()
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert end.value.code == 141
+    sys.stdout.flush()

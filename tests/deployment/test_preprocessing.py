@@ -184,6 +184,13 @@ def test_a_segmentor_that_takes_pictures(segmentor, call, tmp_path):
         assert (found != expected).mean() < 0.01 and len(np.unique(found)) > 1
 
 
+def test_a_detector_pads_pictures_that_do_not_end_with_its_cells(mask_rcnn, mask_rcnn_file, tmp_path):
+    onnx.save(preprocessing.with_preprocessing(onnx.load(mask_rcnn_file)), tmp_path / "model.onnx")
+    moved = pictures.check_pictures(tmp_path / "model.onnx", *mask_rcnn)
+    assert moved.pictures == "4 images of the test set"
+    assert moved.grey_levels < 1.001 and moved.share < 0.1 and moved.shift is not None
+
+
 @pytest.mark.parametrize(
     "step, right, wrong, message",
     [
@@ -224,10 +231,10 @@ def test_detections_are_compared_with_their_counterparts():
     moved = boxes + np.float32([[0, 0, 0, 0], [0, 0, 3, 0], [0, 0, 0, 0], [9, 0, 9, 0]])
     found = Detections(moved, scores, np.array([0, 1, 0, 0]), None)
     # The third is of another class, here and there; the fourth is unsure.
-    assert pictures._compare(found, Instances(boxes, scores, labels, None)) == (2, 6, 3.0)
+    assert pictures.compare_detections(found, Instances(boxes, scores, labels, None)) == (2, 6, 3.0)
     none = Detections(*(NOTHING[name] for name in ("boxes", "scores", "labels")), None)
-    assert pictures._compare(none, Instances(boxes, scores, labels, None)) == (3, 3, 0.0)
-    assert pictures._compare(none, Instances(*none)) == (0, 0, 0.0)
+    assert pictures.compare_detections(none, Instances(boxes, scores, labels, None)) == (3, 3, 0.0)
+    assert pictures.compare_detections(none, Instances(*none)) == (0, 0, 0.0)
 
 
 def test_what_cannot_take_pictures_is_one_line(segmentor, tmp_path):

@@ -6,10 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from golden import fill
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from paths import ROOT
 
 from xcit_mm.deployment.export import export_model
@@ -19,36 +15,6 @@ from xcit_mm.deployment.run import Model, read_picture
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-DETECTOR = """
-_base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
-model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=4, eta=1.0), out_indices=(0, 1, 2, 3)),
-    neck=dict(in_channels=[32] * 4, out_channels=32),
-    rpn_head=dict(in_channels=32, feat_channels=32),
-    roi_head=dict(
-        bbox_head=dict(in_channels=32, fc_out_channels=32),
-        bbox_roi_extractor=dict(out_channels=32),
-        mask_roi_extractor=dict(out_channels=32),
-        mask_head=dict(in_channels=32, conv_out_channels=16, num_convs=1),
-    ),
-    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=60), rcnn=dict(score_thr=0.05)),
-)
-test_dataloader = dict(dataset=dict(data_root="{data}"))
-test_evaluator = dict(ann_file="{data}/annotations/instances_validation.json")
-"""
-
-
-@pytest.fixture(scope="module")
-def detector(tmp_path_factory, shapes) -> tuple[str, str]:
-    """Config and checkpoint of a small Mask R-CNN."""
-    folder = tmp_path_factory.mktemp("detector")
-    config, checkpoint = folder / "mask-rcnn.py", folder / "mask-rcnn.pth"
-    config.write_text(DETECTOR.format(root=ROOT, data=shapes))
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    torch.save(dict(state_dict=fill(MODELS.build(cfg.model)).state_dict()), checkpoint)
-    return str(config), str(checkpoint)
 
 
 def quantised_layers(path: Path) -> tuple[list[str], list[str]]:
@@ -96,11 +62,10 @@ def test_an_int8_segmentor_runs_and_tells_its_loss(segmentor, segmentor_file, sh
     assert (found == expected).mean() > 0.9
 
 
-def test_an_int8_detector_keeps_its_threshold_and_last_layers(detector, shapes, tmp_path):
-    config, checkpoint = detector
+def test_an_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, shapes, tmp_path):
     out = tmp_path / "int8.onnx"
     images = f"{shapes}/images/training/*"
-    exported = export_model(config, checkpoint, out, takes_pictures=True, evaluate=2, calibration=images)
+    exported = export_model(*mask_rcnn, out, takes_pictures=True, evaluate=2, calibration=images)
     int8, others = quantised_layers(out)
     for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.3.conv"):
         assert [name for name in int8 if f".{layer}/" in name]

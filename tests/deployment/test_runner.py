@@ -237,6 +237,14 @@ def test_bad_input_is_one_line(found, detector, segmentor_file, tmp_path, monkey
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_reader_that_leaves_early_sees_no_traceback(found, detector, print_to_nobody, tmp_path, monkeypatch):
+    Image.fromarray(picture_of(60, 90)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(found)), str(tmp_path / "photo.png")])
+    print_to_nobody()
+    assert run.main() == 141
+    sys.stdout.flush()
+
+
 def test_a_disk_that_fills_leaves_what_was_there(tmp_path, monkeypatch):
     target = tmp_path / "found.json"
     target.write_text("earlier")

@@ -29,6 +29,7 @@ from .agreement import Agreement, compare_with_mmdet
 from .detectors import Detections
 from .evaluation import check_evaluation, evaluate_files
 from .formats import count_operators, read_onnx, read_pt2, write_onnx, write_pt2
+from .half import Halved, write_half
 from .pictures import Moved, check_pictures
 from .preprocessing import check_preparation, preparation, put_preprocessing
 from .quantization import Quantized, calibration_paths, write_int8
@@ -57,6 +58,7 @@ class Exported:
         scores: If evaluated, for each metric torch's and the file's.
         moved: Of a file that takes pictures, what preparing them in it changes.
         quantized: Of an int8 file, what that costs and brings.
+        halved: Of an fp16 file, how far that moves what is found.
     """
 
     outputs: dict[str, str]
@@ -65,6 +67,7 @@ class Exported:
     scores: dict[str, tuple[float, ...]]
     moved: Moved | None = None
     quantized: Quantized | None = None
+    halved: Halved | None = None
 
 
 def export_model(
@@ -75,6 +78,7 @@ def export_model(
     takes_pictures: bool = False,
     evaluate: int | None = None,
     calibration: str | None = None,
+    half: bool = False,
 ) -> Exported:
     """Write a trained model to one file, which takes normalised images (B, C, H, W), `image`, of any size.
 
@@ -92,6 +96,7 @@ def export_model(
         evaluate: Test the file and torch on so many images of the config's test set.
         calibration: A folder, glob or list of images, by which the file becomes one of int8; then `evaluate` is the
             whole test set by default.
+        half: Whether the file computes in half precision, for GPUs.
 
     Raises:
         FileNotFoundError: If config, checkpoint, images, data to test on or the folder of `out` are not there.
@@ -112,7 +117,11 @@ def export_model(
     if calibration is not None:
         if out.suffix != ".onnx":
             raise ValueError(f"{out}: only .onnx files are quantised: name it .onnx")
+        if half:
+            raise ValueError("--int8 and --fp16: give one of them")
         paths = calibration_paths(cfg, calibration)
+    if half and (part != "model" or out.suffix != ".onnx"):
+        raise ValueError(f"{out}, the {part}: only whole models are written in fp16, as .onnx: leave --fp16 out")
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
     metadata = _metadata(cfg, model)
@@ -128,7 +137,7 @@ def export_model(
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
         agreement.check()
-        final, quantized, moved = written, None, None
+        final, quantized, halved, moved = written, None, None, None
         scores: dict[str, tuple[float, ...]] = {}
         try:
             if paths:
@@ -136,17 +145,22 @@ def export_model(
                 quantized = write_int8(cfg, model, written, final, paths, evaluate)
                 metadata["int8"] = quantized.to_json()
                 operators = count_operators(final)
+            elif half:
+                final = Path(folder) / f"fp16-{out.name}"
+                halved = write_half(cfg, model, written, final, evaluate)
+                metadata["fp16"] = halved.to_json()
+                operators = count_operators(final)
             elif evaluate is not None:
                 _, scores = evaluate_files(cfg, model, [read(written)], evaluate)
         except Exception as error:  # data sets and metrics too
-            raise RuntimeError(f"the file cannot be evaluated, and is not written: {reason(error)}") from error
+            raise RuntimeError(f"the file is not written: {reason(error)}") from error
         if takes_pictures:
             for file in {written, final}:
                 put_preprocessing(file)
             operators = count_operators(final)
             moved = check_pictures(written, config, checkpoint)
         final.replace(out)
-    return Exported(agreement.lines(), operators, metadata, scores, moved, quantized)
+    return Exported(agreement.lines(), operators, metadata, scores, moved, quantized, halved)
 
 
 @contextmanager

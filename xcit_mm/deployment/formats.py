@@ -60,11 +60,12 @@ def count_operators(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
-def read_onnx(path: Path, score_threshold: float | None = None) -> Callable[[Tensor], list[Tensor]]:
-    """A file as a function; a detector's score threshold can be another than the config's."""
+def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
+    """A file as a function; a detector's score threshold can be another than the config's. 0 threads: all cores."""
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
     options = SessionOptions()
+    options.intra_op_num_threads = threads
     if score_threshold is not None:
         threshold = OrtValue.ortvalue_from_numpy(np.array([score_threshold], dtype=np.float32))
         options.add_initializer("score_threshold", threshold)  # in place of the file's

@@ -18,7 +18,7 @@ from .evaluation import file_input
 from .preprocessing import prepare_graph
 from .run import Detections, Model, Segmentation
 
-__all__ = ["Moved", "check_pictures"]
+__all__ = ["MOVED", "Moved", "check_pictures", "compare_detections", "tested_paths"]
 
 PICTURES = 8  # of the test set
 MADE = ((203, 330), (480, 320), (97, 128))  # heights and widths
@@ -57,7 +57,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
 
     predictor, model = Predictor(config, checkpoint, device="cpu"), Model(path)
     prepare = InferenceSession(prepare_graph(onnx.load(path)).SerializeToString(), providers=["CPUExecutionProvider"])
-    images = _test_images(read_config(config, []))
+    images = [mmcv.imread(path) for path in tested_paths(read_config(config, []))]
     name = f"{len(images)} images of the test set" if images else f"{len(MADE)} made pictures"
     grey_levels, moved, compared, shifts = 0.0, 0, 0, []
     for image in images or _made_images():
@@ -72,7 +72,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
             compared += found.labels.size
         else:
             assert expected.instances is not None
-            lost, count, shift = _compare(found, expected.instances)
+            lost, count, shift = compare_detections(found, expected.instances)
             moved, compared = moved + lost, compared + count
             shifts.append(shift)
     share = moved / max(compared, 1)
@@ -81,15 +81,14 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
     return Moved(name, grey_levels, share, max(shifts) if shifts else None)
 
 
-def _test_images(cfg: Config) -> list[np.ndarray]:
-    """The first images of a config's test set, (H, W, 3), BGR, uint8; none if it is not there."""
+def tested_paths(cfg: Config) -> list[str]:
+    """The first images of a config's test set; none if it is not there."""
     try:
         dataset = DATASETS.build(cfg.test_dataloader.dataset)
     except FileNotFoundError:
         return []
     paths = [dataset.get_data_info(number)["img_path"] for number in range(min(PICTURES, len(dataset)))]
-    images = [mmcv.imread(path) for path in paths if Path(path).is_file()]
-    return [image for image in images if image is not None]
+    return [path for path in paths if Path(path).is_file()]
 
 
 def _made_images() -> list[np.ndarray]:
@@ -110,7 +109,7 @@ def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) 
     return float((np.abs(prepared - expected) * unit).max())
 
 
-def _compare(found: Detections, expected: Instances) -> tuple[int, int, float]:
+def compare_detections(found: Detections, expected: Detections | Instances) -> tuple[int, int, float]:
     """How many detections have no counterpart, of how many; and the largest shift of a side of the others."""
     from mmdet.structures.bbox import bbox_overlaps
 

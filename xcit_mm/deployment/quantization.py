@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import init_default_scope
@@ -237,18 +238,15 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
 
 def measure_speed(before: Path, after: Path, image: np.ndarray) -> dict[int, tuple[float, float]]:
     """Milliseconds of an image (1, C, H, W) in two files, for each number of threads; medians of runs in turns."""
-    from onnxruntime import InferenceSession, SessionOptions
-
+    given = torch.from_numpy(image)
     found = {}
     for threads in THREADS:
-        options = SessionOptions()
-        options.intra_op_num_threads = threads
-        sessions = [InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in (before, after)]
+        runs = [read_onnx(path, threads=threads) for path in (before, after)]
         seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(1 + REPEATS):
-            for session, values in zip(sessions, seconds, strict=True):
+            for run, values in zip(runs, seconds, strict=True):
                 start = time.perf_counter()
-                session.run(None, dict(image=image))
+                run(given)
                 values.append(time.perf_counter() - start)
         found[threads] = (1000 * median(seconds[0][1:]), 1000 * median(seconds[1][1:]))  # the first warms up
     return found

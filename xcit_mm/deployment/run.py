@@ -383,7 +383,12 @@ def main() -> int:
             _write(args.json, json.dumps(to_json(found, model.classes)).encode())
     except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    print("\n".join(_summary(found, model.classes)) or f"nothing of a score of {args.score_thr} or more")
+    try:
+        lines = "\n".join(_summary(found, model.classes))
+        print(lines or f"nothing of a score of {args.score_thr} or more", flush=True)
+    except BrokenPipeError:  # its reader has left, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
+        return 141  # as of SIGPIPE
     return 0
 
 

@@ -33,7 +33,7 @@ VALUES: dict[str, dict[str, Any]] = dict(
 
 
 def check_detector(cfg: Config) -> None:
-    """Check that each part of mmdet's detector is known.
+    """Check that each part of mmdet's detector is known, and what its test_cfg wants.
 
     Raises:
         ValueError: With the first that is not.
@@ -55,6 +55,18 @@ def check_detector(cfg: Config) -> None:
                     f"{where}.{option}={part[option]!r} cannot be exported: leave it out, or export the backbone with "
                     "--part backbone"
                 )
+    test_cfg = cfg.model.test_cfg
+    for name in ("rpn", "rcnn") if "rcnn" in test_cfg else ("",):
+        _check_test_cfg(f"model.test_cfg.{name}".rstrip("."), test_cfg[name] if name else test_cfg)
+
+
+def _check_test_cfg(where: str, options: dict) -> None:
+    """Check that a number of boxes is set, and that masks are cut: mmdet gives grey ones below a threshold of 0."""
+    most, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
+    if most is None or most < 1:
+        raise ValueError(f"{where}.max_per_img={most} cannot be exported: give the most boxes of an image, such as 100")
+    if threshold < 0:
+        raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
