@@ -11,9 +11,7 @@ __all__ = ["nms", "roi_align", "to_onnx"]
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
-def nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int
-) -> Tensor:  # the schema is made from these types
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
     """Indices of the boxes that no better one overlaps, best first.
 
     Args:
@@ -39,7 +37,12 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tens
     return boxes.new_empty(kept, dtype=torch.long)
 
 
-@torch.library.custom_op("xcit_mm::roi_align", mutates_args=())
+# With its schema, since torch 2.4 makes none of `list[Tensor]`.
+@torch.library.custom_op(
+    "xcit_mm::roi_align",
+    mutates_args=(),
+    schema="(Tensor[] maps, Tensor boxes, Tensor levels, float[] scales, int size, int sampling_ratio) -> Tensor",
+)
 def roi_align(
     maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
 ) -> Tensor:

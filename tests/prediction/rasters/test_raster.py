@@ -359,8 +359,10 @@ class TestFiles:
             assert raster.transform.almost_equals(turned)
             assert (raster.height, raster.width, raster.count, raster.dtype) == (70, 90, 1, "uint8")
         path = save(tmp_path / "b.tif", NOISE[0])
-        with warnings.catch_warnings(action="error"), Raster(path) as raster:
-            assert raster.crs is None and raster.transform.is_identity and raster.nodata is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with Raster(path) as raster:
+                assert raster.crs is None and raster.transform.is_identity and raster.nodata is None
 
     @pytest.mark.parametrize("rows", [slice(0, 0), slice(-1, 5), slice(0, 71), slice(5, 2)])
     def test_windows_outside(self, rows, tmp_path):
