@@ -111,7 +111,7 @@ def disk() -> str:
 CHECKS = (
     (one_stack, "an environment of its own for either, see docs/install.md"),
     (version("mmengine", "0.10"), REINSTALL),
-    (version("torch", "2.1"), REINSTALL),
+    (version("torch", "2.4"), REINSTALL),
     (version("mmcv"), REBUILD_MMCV),
     (mmcv_ops, REBUILD_MMCV),
     (version("mmdet", "3.3", without="nothing is detected"), REINSTALL),
