@@ -26,7 +26,8 @@ def found_otherwise(moved: Moved | Halved) -> str:
     if moved.shift is None:
         what = f"{moved.share:.2%} of the pixels are of another class"
     else:
-        what = f"{moved.share:.2%} of the detections have no counterpart, the others' boxes move {moved.shift:.2f} px"
+        lost = round(moved.share * moved.compared)
+        what = f"{lost} of {moved.compared} detections have no counterpart, the others' boxes move {moved.shift:.2f} px"
     return f"{what} ({moved.pictures})"
 
 

@@ -1,6 +1,7 @@
 """predictions.json is what pycocotools evaluates, under the ground truth's ids."""
 
 import json
+import logging
 from pathlib import Path
 
 import cv2
@@ -35,6 +36,19 @@ def ground_truth(predict: Predictor, folder: Path, path: Path) -> None:
             one |= dict(id=len(content["annotations"]) + 1, iscrowd=0, bbox=[x, y, w, h], area=w * h)
             content["annotations"].append(one)
     path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_no_registry_is_missed(kind, models, monkeypatch):
+    said: dict[str, int] = {}
+
+    def keep(line: str, logger: object = None, level: int = logging.INFO) -> None:
+        said[line] = level
+
+    monkeypatch.setattr("mmengine.logging.print_log", keep)  # which registries import as they speak
+    Predictor(*models[kind])
+    assert said
+    assert [line for line, level in said.items() if level >= logging.WARNING] == []
 
 
 def test_pycocotools_reports_what_mmdet_does(models, call, shapes, tmp_path):

@@ -112,6 +112,17 @@ def test_normalisation_for_other_bands_is_named(config, options, message):
     check_backbone(cfg)
 
 
+@pytest.mark.parametrize("split, other", [("train", "test"), ("test", "train")])
+def test_a_config_may_train_or_test_alone(split, other):
+    cfg = Config.fromfile(SHAPES)
+    cfg[f"{other}_dataloader"] = None
+    check_backbone(cfg)
+    step = dict(type="Normalize", mean=[1.5, 2.5], std=[2.5])
+    cfg[f"{split}_dataloader"].dataset.pipeline.insert(1, step)
+    with pytest.raises(ValueError, match=r"^Normalize.mean has 2 values, the backbone has in_channels=3"):
+        check_backbone(cfg)
+
+
 @pytest.mark.parametrize("swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")])
 def test_a_step_that_normalises_counts_as_the_preprocessor_does(swaps, to_rgb, order):
     cfg = Config.fromfile(SHAPES)

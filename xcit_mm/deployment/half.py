@@ -33,8 +33,9 @@ class Halved(NamedTuple):
 
     Attributes:
         pictures: Which were compared.
-        share: Of the pixels, those of another class; of the detections of a score from 0.3, those without a
-            counterpart of their class that they overlap by half (IoU).
+        compared: How many pixels, or detections of a score from 0.3, those of both files.
+        share: Of the pixels, those of another class; of the detections, those without a counterpart of their class
+            that they overlap by half (IoU).
         shift: Largest distance of a side of a box from its counterpart's, in pixels of the image; None of a segmentor.
         megabytes: Of the float32 and the fp16 file.
         evaluated: Images of the test set.
@@ -42,6 +43,7 @@ class Halved(NamedTuple):
     """
 
     pictures: str
+    compared: int
     share: float
     shift: float | None
     megabytes: tuple[float, float]
@@ -75,17 +77,17 @@ def write_half(cfg: Config, model: Any, path: Path, out: Path, count: int | None
     onnx.checker.check_model(file, full_check=True)
     onnx.save(file, out)
     runs = [read_onnx(one) for one in (path, out)]
-    pictures, share, shift = _compared(cfg, model, runs)
+    pictures, compared, share, shift = _compared(cfg, model, runs)
     evaluated, scores = evaluate_files(cfg, model, runs, count) if count is not None else (0, {})
     megabytes = (path.stat().st_size / 1e6, out.stat().st_size / 1e6)
-    halved = Halved(pictures, share, shift, megabytes, evaluated, scores)
+    halved = Halved(pictures, compared, share, shift, megabytes, evaluated, scores)
     file.metadata_props.add(key="fp16", value=halved.to_json())
     onnx.save(file, out)
     return halved
 
 
-def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, float, float | None]:
-    """On which pictures, the share that is found otherwise, and the largest shift of a box."""
+def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, int, float, float | None]:
+    """On which pictures, of how much what share is found otherwise, and the largest shift of a box."""
     paths = tested_paths(cfg)
     images: Any
     if paths:
@@ -98,7 +100,7 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, float, flo
     for image in images:
         before, after = (run(image) for run in runs)
         if not all(bool(output.isfinite().all()) for output in after):
-            raise RuntimeError("the fp16 file gives numbers that are not finite")
+            raise RuntimeError("the fp16 file gives numbers that are not finite: leave --fp16 out")
         if len(before) == 1:
             differ = _classes(model, after[0]) != _classes(model, before[0])
             moved, compared = moved + int(differ.sum()), compared + differ.numel()
@@ -108,8 +110,8 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, float, flo
             shifts.append(shift)
     share = moved / max(compared, 1)
     if share > (LOST if shifts else MOVED):
-        raise RuntimeError(f"{share:.1%} is found otherwise in fp16")
-    return name, share, max(shifts) if shifts else None
+        raise RuntimeError(f"{share:.1%} is found otherwise in fp16: leave --fp16 out")
+    return name, compared, share, max(shifts) if shifts else None
 
 
 def _classes(model: Any, logits: Tensor) -> Tensor:

@@ -34,13 +34,15 @@ class Moved(NamedTuple):
     Attributes:
         pictures: Which were compared.
         grey_levels: Largest deviation of a prepared picture.
-        share: Of the pixels, those of another class; of the detections of a score from 0.3, those without a
-            counterpart of their class that they overlap by half (IoU).
+        compared: How many pixels, or detections of a score from 0.3, those of the file and of torch.
+        share: Of the pixels, those of another class; of the detections, those without a counterpart of their class
+            that they overlap by half (IoU).
         shift: Largest distance of a side of a box from its counterpart's, in pixels; None of a segmentor.
     """
 
     pictures: str
     grey_levels: float
+    compared: int
     share: float
     shift: float | None
 
@@ -78,7 +80,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
     share = moved / max(compared, 1)
     if share > (LOST if shifts else MOVED):
         raise RuntimeError(f"{share:.1%} is found otherwise where pictures are prepared in the file: not written")
-    return Moved(name, grey_levels, share, max(shifts) if shifts else None)
+    return Moved(name, grey_levels, compared, share, max(shifts) if shifts else None)
 
 
 def tested_paths(cfg: Config) -> list[str]:

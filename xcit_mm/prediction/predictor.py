@@ -1,7 +1,7 @@
 """Trained detectors and segmentors on images and videos."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -257,5 +257,10 @@ def _inferencer_class(cfg: Config) -> type[BaseInferencer]:
     class FilledInferencer(Inferencer):
         def _init_model(self, cfg: Config, weights: nn.Module, device: str = "cpu") -> nn.Module:
             return weights.to(device)
+
+        def _init_collate(self, cfg: Config) -> Callable:
+            # What `Predictor` collates by. mmengine's would look for the library's registry of functions, which there
+            # is none of, and warn of that in every run.
+            return pseudo_collate
 
     return FilledInferencer

@@ -14,7 +14,7 @@ from mmengine.registry import MODELS
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
 from ..weights.reader import load_checkpoint
-from .configs import evaluators, leaf_datasets, normalize_step, tested_dataset
+from .configs import evaluators, leaf_datasets, normalize_step
 
 __all__ = [
     "check_backbone",
@@ -48,14 +48,15 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
 
 
 def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
-    """Check that mean and std, of preprocessor and pipeline, are for as many channels as the model, or for all."""
+    """Check that mean and std, of preprocessor and pipelines, are for as many channels as the model, or for all."""
     # mmengine takes the one beside the model for a model without, and in place of the model's under augmentation.
     places = [("model.data_preprocessor", cfg.model), ("data_preprocessor", cfg)]
     given = [(where, place["data_preprocessor"]) for where, place in places if place.get("data_preprocessor")]
     given = given[-1:] if tta else given[:1]
-    step = normalize_step(tested_dataset(cfg).get("pipeline", []))
-    if step:
-        given.append(("Normalize", step))
+    for split in ("train", "test"):  # a config may have one of them alone
+        for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+            if step := normalize_step(dataset.get("pipeline") or []):
+                given.append(("Normalize", step))
     for (where, preprocessor), name in product(given, ("mean", "std")):
         values = preprocessor.get(name)
         if not isinstance(values, Sequence):
