@@ -13,10 +13,8 @@ import contextlib
 import importlib.util
 import io
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import mmcv
@@ -27,6 +25,7 @@ from torch import Tensor
 from xcit_mm.deployment.detectors import Detections
 from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
 from xcit_mm.deployment.formats import read_onnx
+from xcit_mm.deployment.quantization import milliseconds
 from xcit_mm.deployment.traceable import Logits
 from xcit_mm.models.factory import model_from_config
 from xcit_mm.runs.configs import read_config
@@ -76,16 +75,6 @@ def runs_of(model: Any, files: list[Path], threads: int) -> dict[str, Callable[[
     return runs
 
 
-def milliseconds(runs: dict[str, Callable[[Tensor], Any]], image: Tensor, repeats: int) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(1 + repeats):  # the first warms up
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run(image)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: 1000 * median(values[1:]) for name, values in seconds.items()}
-
-
 @torch.no_grad()
 def main() -> None:
     args = parse_args()
@@ -98,7 +87,7 @@ def main() -> None:
     rows: dict[str, list[str]] = {}
     for threads in args.threads:
         runs = runs_of(traced, args.files, threads)
-        for name, value in milliseconds(runs, image, args.repeats).items():
+        for name, value in zip(runs, milliseconds(list(runs.values()), image, args.repeats), strict=True):
             rows.setdefault(name, []).append(f"{value:.0f}")
     heads = ["", *(f"ms, {n} thread{'s' * (n > 1)}" for n in args.threads), "MB"]
     for name, cells in rows.items():

@@ -13,7 +13,7 @@ from torch import Tensor
 from .agreement import CHECKED, made_picture
 from .evaluation import evaluate_files
 from .formats import read_onnx
-from .pictures import MOVED, compare_detections, tested_paths
+from .pictures import Tally, tested_paths
 from .quantization import prepared_images
 from .run import Detections
 
@@ -77,17 +77,17 @@ def write_half(cfg: Config, model: Any, path: Path, out: Path, count: int | None
     onnx.checker.check_model(file, full_check=True)
     onnx.save(file, out)
     runs = [read_onnx(one) for one in (path, out)]
-    pictures, compared, share, shift = _compared(cfg, model, runs)
+    pictures, tally = _compared(cfg, model, runs)
     evaluated, scores = evaluate_files(cfg, model, runs, count) if count is not None else (0, {})
     megabytes = (path.stat().st_size / 1e6, out.stat().st_size / 1e6)
-    halved = Halved(pictures, compared, share, shift, megabytes, evaluated, scores)
+    halved = Halved(pictures, tally.compared, tally.share, tally.shift, megabytes, evaluated, scores)
     file.metadata_props.add(key="fp16", value=halved.to_json())
     onnx.save(file, out)
     return halved
 
 
-def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, int, float, float | None]:
-    """On which pictures, of how much what share is found otherwise, and the largest shift of a box."""
+def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, Tally]:
+    """On which pictures, and how much is found otherwise."""
     paths = tested_paths(cfg)
     images: Any
     if paths:
@@ -96,22 +96,18 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, int, float
         generator = torch.Generator().manual_seed(0)
         channels = cfg.model.backbone.get("in_channels", 3)
         name, images = "made pictures", (made_picture(channels, *size, generator) for size, _ in CHECKED)
-    moved, compared, shifts = 0, 0, []
+    tally = Tally()
     for image in images:
         before, after = (run(image) for run in runs)
         if not all(bool(output.isfinite().all()) for output in after):
             raise RuntimeError("the fp16 file gives numbers that are not finite: leave --fp16 out")
         if len(before) == 1:
-            differ = _classes(model, after[0]) != _classes(model, before[0])
-            moved, compared = moved + int(differ.sum()), compared + differ.numel()
+            tally.add_pixels((_classes(model, after[0]) != _classes(model, before[0])).numpy())
         else:
-            lost, count, shift = compare_detections(_detections(after), _detections(before))
-            moved, compared = moved + lost, compared + count
-            shifts.append(shift)
-    share = moved / max(compared, 1)
-    if share > (LOST if shifts else MOVED):
-        raise RuntimeError(f"{share:.1%} is found otherwise in fp16: leave --fp16 out")
-    return name, compared, share, max(shifts) if shifts else None
+            tally.add_detections(_detections(after), _detections(before))
+    if tally.exceeds(LOST):
+        raise RuntimeError(f"{tally.share:.1%} is found otherwise in fp16: leave --fp16 out")
+    return name, tally
 
 
 def _classes(model: Any, logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from .evaluation import file_input
 from .preprocessing import prepare_graph
 from .run import Detections, Model, Segmentation
 
-__all__ = ["MOVED", "Moved", "check_pictures", "compare_detections", "tested_paths"]
+__all__ = ["Moved", "Tally", "check_pictures", "compare_detections", "tested_paths"]
 
 PICTURES = 8  # of the test set
 MADE = ((203, 330), (480, 320), (97, 128))  # heights and widths
@@ -61,7 +61,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
     prepare = InferenceSession(prepare_graph(onnx.load(path)).SerializeToString(), providers=["CPUExecutionProvider"])
     images = [mmcv.imread(path) for path in tested_paths(read_config(config, []))]
     name = f"{len(images)} images of the test set" if images else f"{len(MADE)} made pictures"
-    grey_levels, moved, compared, shifts = 0.0, 0, 0, []
+    grey_levels, tally = 0.0, Tally()
     for image in images or _made_images():
         picture = np.ascontiguousarray(image[..., ::-1])
         (prepared,) = prepare.run(["image"], dict(picture=picture))
@@ -70,17 +70,13 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
             raise RuntimeError(f"a picture prepared in the file deviates by {grey_levels:.1f} grey levels: not written")
         found, expected = model(picture), predictor.predict(image)
         if isinstance(found, Segmentation):
-            moved += int((found.labels != expected.labels).sum())
-            compared += found.labels.size
+            tally.add_pixels(found.labels != expected.labels)
         else:
             assert expected.instances is not None
-            lost, count, shift = compare_detections(found, expected.instances)
-            moved, compared = moved + lost, compared + count
-            shifts.append(shift)
-    share = moved / max(compared, 1)
-    if share > (LOST if shifts else MOVED):
-        raise RuntimeError(f"{share:.1%} is found otherwise where pictures are prepared in the file: not written")
-    return Moved(name, grey_levels, compared, share, max(shifts) if shifts else None)
+            tally.add_detections(found, expected.instances)
+    if tally.exceeds(LOST):
+        raise RuntimeError(f"{tally.share:.1%} is found otherwise where pictures are prepared in the file: not written")
+    return Moved(name, grey_levels, tally.compared, tally.share, tally.shift)
 
 
 def tested_paths(cfg: Config) -> list[str]:
@@ -109,6 +105,40 @@ def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) 
         raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}: not written")
     unit = preprocessor.std.numpy() if preprocessor._enable_normalize else 1
     return float((np.abs(prepared - expected) * unit).max())
+
+
+class Tally:
+    """How much of what is found in several images is found otherwise by another file.
+
+    Attributes:
+        compared: Pixels, or detections of a score from `SCORE`, those of either side.
+        shift: Largest distance of a side of a box from its counterpart's, in pixels; None of pixels.
+    """
+
+    def __init__(self) -> None:
+        self.compared = self._otherwise = 0
+        self.shift: float | None = None
+
+    def add_pixels(self, differ: np.ndarray) -> None:
+        """Add an image by its pixels, true where the class is another."""
+        self.compared += differ.size
+        self._otherwise += int(differ.sum())
+
+    def add_detections(self, found: Detections, expected: Detections | Instances) -> None:
+        """Add an image by its detections; a counterpart is of the same class and overlaps by half."""
+        lost, count, shift = compare_detections(found, expected)
+        self.compared += count
+        self._otherwise += lost
+        self.shift = max(shift, self.shift or 0.0)
+
+    @property
+    def share(self) -> float:
+        """Of the pixels, those of another class; of the detections, those without a counterpart."""
+        return self._otherwise / max(self.compared, 1)
+
+    def exceeds(self, lost: float) -> bool:
+        """Whether the share is too large: of pixels a fiftieth, of detections `lost`."""
+        return self.share > (MOVED if self.shift is None else lost)
 
 
 def compare_detections(found: Detections, expected: Detections | Instances) -> tuple[int, int, float]:

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import init_default_scope
+from torch import Tensor
 
 from ..prediction.inputs import find_inputs
 from ..runs.configs import tested_dataset
@@ -21,7 +22,7 @@ from ..runs.findings import reason
 from .evaluation import evaluate_files, file_input
 from .formats import read_onnx
 
-__all__ = ["LOSS", "Quantized", "calibration_paths", "quantize", "write_int8"]
+__all__ = ["LOSS", "Quantized", "calibration_paths", "milliseconds", "quantize", "write_int8"]
 
 THRESHOLD = "score_threshold"  # a detector's constant
 MOST = 100  # calibration images
@@ -237,16 +238,21 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
 
 
 def measure_speed(before: Path, after: Path, image: np.ndarray) -> dict[int, tuple[float, float]]:
-    """Milliseconds of an image (1, C, H, W) in two files, for each number of threads; medians of runs in turns."""
-    given = torch.from_numpy(image)
+    """Milliseconds of an image (1, C, H, W) in two files, for each number of threads."""
     found = {}
     for threads in THREADS:
         runs = [read_onnx(path, threads=threads) for path in (before, after)]
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for _ in range(1 + REPEATS):
-            for run, values in zip(runs, seconds, strict=True):
-                start = time.perf_counter()
-                run(given)
-                values.append(time.perf_counter() - start)
-        found[threads] = (1000 * median(seconds[0][1:]), 1000 * median(seconds[1][1:]))  # the first warms up
+        full, small = milliseconds(runs, torch.from_numpy(image), REPEATS)
+        found[threads] = (full, small)
     return found
+
+
+def milliseconds(runs: Sequence[Callable[[Tensor], Any]], image: Tensor, repeats: int) -> list[float]:
+    """Of each of several functions of an image, medians of runs in turns, so that other work meets each of them."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(1 + repeats):  # the first warms up
+        for run, values in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            run(image)
+            values.append(time.perf_counter() - start)
+    return [1000 * median(values[1:]) for values in seconds]

@@ -95,6 +95,10 @@ def tested_dataset(cfg: Config) -> dict:
     return next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
 
 
+def _tested_pipeline(cfg: Config) -> Sequence[dict]:
+    return tested_dataset(cfg).get("pipeline", [])
+
+
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """`metainfo` of what a config tests on."""
     return metainfo(dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg))
@@ -129,7 +133,7 @@ def image_side(cfg: Config) -> int | None:
 
     Without a step that resizes, the size of the crops that the data preprocessor trains on.
     """
-    pipeline = tested_dataset(cfg).get("pipeline", [])
+    pipeline = _tested_pipeline(cfg)
     sizes = [step["scale"] for step in pipeline if step["type"].rpartition(".")[2] == "Resize" and step.get("scale")]
     size = sizes[0] if sizes else (cfg.model.get("data_preprocessor") or {}).get("size")
     return min(size) if isinstance(size, Sequence) else size
@@ -148,7 +152,7 @@ def channel_order(cfg: Config) -> str:
 def takes_rgb(cfg: Config) -> bool:
     """Whether a config's model sees images as RGB: mmcv reads BGR, and the preprocessor or a step may swap it."""
     preprocessor = cfg.model.get("data_preprocessor") or {}
-    step = normalize_step(tested_dataset(cfg).get("pipeline", [])) or dict(to_rgb=False)
+    step = normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
     swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
     return swaps != step.get("to_rgb", True)
 
@@ -156,7 +160,7 @@ def takes_rgb(cfg: Config) -> bool:
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
     """Mean and std by which a config normalises images, in the data preprocessor or in a step of the test pipeline."""
     preprocessor = cfg.model.get("data_preprocessor") or {}
-    step = normalize_step(tested_dataset(cfg).get("pipeline", []))
+    step = normalize_step(_tested_pipeline(cfg))
     given = preprocessor if preprocessor.get("mean") is not None else step or {}
     return given.get("mean"), given.get("std")
 
