@@ -3,6 +3,7 @@
 import argparse
 import csv
 import platform
+import re
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,8 +23,15 @@ def environment(args: argparse.Namespace) -> str:
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else processor()
     return f"{date.today()}, {machine}, {torch.get_num_threads()} threads, {', '.join(found)}"
+
+
+def processor() -> str:
+    """The processor's name where Linux tells it, elsewhere its kind."""
+    told = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", told.read_text() if told.exists() else "", re.MULTILINE)
+    return names[0] if names else f"{platform.machine()} CPU"
 
 
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
