@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -89,7 +90,7 @@ def look(root: Path, browser: str) -> list[str]:
     """A line for each thing that is wrong with the site in a folder.
 
     Raises:
-        TimeoutError: If the browser does not come to an end.
+        RuntimeError: If the browser does not look at all of them in time.
     """
     pages = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*.html")) if "_modules" not in path.parts]
     names = dict(PAGES=pages, WIDTHS=WIDTHS, WANTED=WANTED)
@@ -101,11 +102,15 @@ def look(root: Path, browser: str) -> list[str]:
         address = f"http://127.0.0.1:{server.server_port}/check"
         command = [browser, *OPTIONS, f"--user-data-dir={profile}", "--remote-debugging-port=0", address]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-            Site.reported.wait(TIMEOUT)
+            end = time.monotonic() + TIMEOUT
+            while not Site.reported.wait(1) and running.poll() is None and time.monotonic() < end:
+                pass
+            status = running.poll()
             running.terminate()
     server.shutdown()
     if Site.report is None:
-        raise TimeoutError(f"{browser} has not looked at all pages within {TIMEOUT} s")
+        ended = f"took more than {TIMEOUT} s" if status is None else f"ended with {status}"
+        raise RuntimeError(f"{browser} {ended} before it had looked at all pages")
     return Site.report
 
 
@@ -120,7 +125,7 @@ def main() -> None:
         sys.exit(f"no site in {root}: make docs")
     try:
         found = look(root, browser)
-    except TimeoutError as error:
+    except RuntimeError as error:
         sys.exit(str(error))
     if found:
         sys.exit("\n".join(found))

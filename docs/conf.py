@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 project = "xcit_mm"
 author = "The xcit_mm authors"
 copyright = author
-release = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text())[1]
+(release,) = re.findall(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text())
 
 extensions = [
     "myst_parser",

@@ -198,6 +198,7 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
     # Drawn in the size in which it is shown, so that lines and labels are.
     shown = cv2.resize(pixels, panel, interpolation=cv2.INTER_AREA)
     if found.instances is None:
+        assert found.labels is not None
         labels = cv2.resize(found.labels, panel, interpolation=cv2.INTER_NEAREST)
         drawn = draw_segmentation_map(shown, labels, meta["classes"], meta["palette"], Style(0.5, labels=False))
     else:

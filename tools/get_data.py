@@ -107,7 +107,7 @@ def download_repository(name: str, folder: Path) -> Path:
     """The tree of a GitHub repository, `owner/name`, downloaded and unpacked into a folder.
 
     Raises:
-        ConnectionError: If it cannot be downloaded.
+        ConnectionError: If it cannot be downloaded, or not whole.
     """
     archive = folder / "archive.zip"
     try:
@@ -117,8 +117,11 @@ def download_repository(name: str, folder: Path) -> Path:
         raise ConnectionError(
             f"github.com/{name} cannot be downloaded ({error.__cause__}): clone it elsewhere and give that by --from"
         ) from error
-    with zipfile.ZipFile(archive) as file:
-        file.extractall(folder / "tree")
+    try:
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder / "tree")
+    except zipfile.BadZipFile as error:
+        raise ConnectionError(f"what came for github.com/{name} is no archive ({error}): try again") from error
     return next((folder / "tree").iterdir())  # GitHub's archives hold one folder
 
 
@@ -152,6 +155,9 @@ def main() -> int:
         counts = write_data(args.name, args.source, root)
     except (OSError, ValueError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print(f"interrupted: {root} is not written", file=sys.stderr)
+        return 130
     print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
     return 0
 

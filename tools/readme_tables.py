@@ -3,12 +3,15 @@
 python tools/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
 python tools/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
 
-Models are those of configs/*/metafile.yml, speed is that of docs/benchmark/*.csv.
+Models are those of configs/*/metafile.yml, speed and the scores of the demos are those of docs/benchmark/*.csv.
 """
 
 import argparse
+import csv
 import re
+import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,8 +55,11 @@ TASKS = (
 )
 
 
+SEEDS = Path("docs") / "benchmark" / "10-scores.csv"
+"""What tools/seeds.py has written for the demos, one below the other."""
+
 SCORED = (DEMO, *(task.folder for task in TASKS))
-"""Folders whose models have scores, the demos once they are measured; those of the others must not claim any."""
+"""Folders whose models have scores, the demos once several seeds are measured; those of the others claim none."""
 
 
 def read_metafiles(root: Path) -> dict[str, list[Model]]:
@@ -194,19 +200,39 @@ def published_table(zoo: dict[str, list[Model]], with_weights: bool) -> str:
     return "\n".join(lines)
 
 
-def measured_table(models: list[Model]) -> str:
-    lines = [row("config", "data", "iterations", "scores"), "|---|---|---|---|"]
+def measured_scores(root: Path, models: list[Model]) -> dict[str, dict[str, list[float]]]:
+    """The scores of every seed, by model and metric, of the models that have some.
+
+    Raises:
+        ValueError: If a model's own score is not their mean.
+    """
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with (root / SEEDS).open(newline="") as file:
+        for one in csv.DictReader(file):
+            found[one["config"]][one["metric"]].append(float(one["score"]))
+    measured = {}
     for model in models:
-        if "Results" not in model:  # not measured yet
-            continue
-        metadata = model["Metadata"]
-        ranges = metadata.get("Range", {})
-        found = ", ".join(
-            f"{metric} " + " to ".join(f"{one:.1f}" for one in ranges.get(metric, [value]))
-            for metric, value in scores(model).items()
+        name = model["Name"]
+        if "Results" in model:
+            measured[name] = {metric: found[name][metric] for metric in scores(model)}
+            for metric, values in measured[name].items():
+                if not values or f"{statistics.mean(values):.1f}" != f"{scores(model)[metric]:.1f}":
+                    raise ValueError(
+                        f"{name} has {metric} {scores(model)[metric]}, not the mean of {values} in {SEEDS}"
+                    )
+    return measured
+
+
+def measured_table(root: Path, models: list[Model]) -> str:
+    lines = [row("config", "data", "iterations", "mean of the seeds (lowest to highest)"), "|---|---|---|---|"]
+    metadata = {model["Name"]: model["Metadata"] for model in models}
+    links = {model["Name"]: link(model["Name"], model["Config"]) for model in models}
+    for name, measured in measured_scores(root, models).items():
+        told = ", ".join(
+            f"{metric} {statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+            for metric, values in measured.items()
         )
-        name = link(model["Name"], model["Config"])
-        lines.append(row(name, metadata["Training Data"], str(metadata["Iterations"]), found))
+        lines.append(row(links[name], metadata[name]["Training Data"], str(metadata[name]["Iterations"]), told))
     return "\n".join(lines)
 
 
@@ -228,7 +254,7 @@ def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
         "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo, with_weights=False)},
         "docs/model-zoo.md": {
             "published": published_table(zoo, with_weights=True),
-            "measured": measured_table(zoo[DEMO]),
+            "measured": measured_table(root, zoo[DEMO]),
         },
     }
     texts = {}

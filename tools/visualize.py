@@ -34,6 +34,8 @@ from xcit_mm.prediction.visualization import Activations, capture_activations, c
 from xcit_mm.runs.configs import normalisation, raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device
 
+CONFIGS = (".py", ".json", ".yaml", ".yml")  # what mmengine reads
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -51,7 +53,7 @@ def main() -> int:
     try:
         check_figure(args.out)
         check_device(args.device)
-        if args.model.endswith(".py") != (args.checkpoint is not None):
+        if args.model.endswith(CONFIGS) != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
         found, picture = (of_model if args.checkpoint else of_weights)(args)
         save_figure(draw(found, picture), args.out)

@@ -8,50 +8,49 @@ custom_hooks = [
     dict(type="NonFiniteHook"),  # the first NaN stops training and is named
 ]
 
+# For segmentation maps of your own, these eight.
 data_root = "data/camvid"
+training = dict(data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"))
+held_out = dict(data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"))
+suffixes = dict(img_suffix=".jpg", seg_map_suffix=".png")
+metainfo = dict(
+    classes=(
+        "sky",
+        "building",
+        "pole",
+        "road",
+        "pavement",
+        "tree",
+        "sign",
+        "fence",
+        "car",
+        "pedestrian",
+        "bicyclist",
+    ),
+    palette=[
+        [128, 128, 128],
+        [128, 0, 0],
+        [192, 192, 128],
+        [128, 64, 128],
+        [0, 0, 192],
+        [128, 128, 0],
+        [192, 128, 128],
+        [64, 64, 128],
+        [64, 0, 128],
+        [64, 64, 0],
+        [0, 128, 192],
+    ],
+)
 void = 11  # the label of pixels that are not to be learnt
 crop_size = (256, 256)
+max_iters = 300
+
 model = dict(
     data_preprocessor=dict(size=crop_size, seg_pad_val=void),
     pretrained=None,
     backbone=dict(_delete_=True, type="XCiT", arch="n12", patch_size=16),
     neck=dict(in_channels=[128] * 4, out_channels=128),
-    decode_head=dict(in_channels=[128] * 4, num_classes=11, ignore_index=void),
-)
-
-dataset = dict(
-    type="BaseSegDataset",
-    data_root=data_root,
-    img_suffix=".jpg",
-    seg_map_suffix=".png",
-    metainfo=dict(
-        classes=(
-            "sky",
-            "building",
-            "pole",
-            "road",
-            "pavement",
-            "tree",
-            "sign",
-            "fence",
-            "car",
-            "pedestrian",
-            "bicyclist",
-        ),
-        palette=[
-            [128, 128, 128],
-            [128, 0, 0],
-            [192, 192, 128],
-            [128, 64, 128],
-            [0, 0, 192],
-            [128, 128, 0],
-            [192, 128, 128],
-            [64, 64, 128],
-            [64, 0, 128],
-            [64, 64, 0],
-            [0, 128, 192],
-        ],
-    ),
+    decode_head=dict(in_channels=[128] * 4, num_classes=len(metainfo["classes"]), ignore_index=void),
 )
 train_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -67,8 +66,11 @@ train_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
-        **dataset,
-        data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"),
+        type="BaseSegDataset",
+        data_root=data_root,
+        metainfo=metainfo,
+        **suffixes,
+        **training,
         pipeline=train_pipeline,
     ),
 )
@@ -78,8 +80,11 @@ val_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
-        **dataset,
-        data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
+        type="BaseSegDataset",
+        data_root=data_root,
+        metainfo=metainfo,
+        **suffixes,
+        **held_out,
         pipeline=test_pipeline,
     ),
 )
@@ -103,8 +108,8 @@ test_evaluator = val_evaluator
 optim_wrapper = dict(
     type="OptimWrapper", optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=1.0)
 )
-param_scheduler = [dict(type="CosineAnnealingLR", by_epoch=False, begin=0, end=300)]
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=300, val_interval=300)
+param_scheduler = [dict(type="CosineAnnealingLR", by_epoch=False, begin=0, end=max_iters)]
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=max_iters, val_interval=max_iters)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 default_hooks = dict(

@@ -8,21 +8,23 @@ custom_hooks = [
     dict(type="NonFiniteHook"),  # the first NaN stops training and is named
 ]
 
+# For photos of your own, these five.
 data_root = "data/nuts"
+training = dict(ann_file="annotations/instances_train2017.json", data_prefix=dict(img="train2017/"))
+held_out = dict(ann_file="annotations/instances_val2017.json", data_prefix=dict(img="val2017/"))
+metainfo = dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)])
+max_iters = 300
+
+num_classes = len(metainfo["classes"])
 few_proposals = dict(nms_pre=500, max_per_img=200)
 model = dict(
     backbone=dict(_delete_=True, type="XCiT", arch="n12", patch_size=16),
     neck=dict(in_channels=[128] * 4),
-    roi_head=dict(bbox_head=dict(num_classes=3), mask_head=dict(num_classes=3)),
+    roi_head=dict(bbox_head=dict(num_classes=num_classes), mask_head=dict(num_classes=num_classes)),
     train_cfg=dict(rpn_proposal=few_proposals, rcnn=dict(sampler=dict(num=64))),
     test_cfg=dict(rpn=few_proposals),
 )
 
-dataset = dict(
-    type="CocoDataset",
-    data_root=data_root,
-    metainfo=dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)]),
-)
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
@@ -42,12 +44,7 @@ train_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     batch_sampler=dict(type="AspectRatioBatchSampler"),
-    dataset=dict(
-        **dataset,
-        ann_file="annotations/instances_train2017.json",
-        data_prefix=dict(img="train2017/"),
-        pipeline=train_pipeline,
-    ),
+    dataset=dict(type="CocoDataset", data_root=data_root, metainfo=metainfo, **training, pipeline=train_pipeline),
 )
 val_dataloader = dict(
     batch_size=1,
@@ -55,9 +52,10 @@ val_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
-        **dataset,
-        ann_file="annotations/instances_val2017.json",
-        data_prefix=dict(img="val2017/"),
+        type="CocoDataset",
+        data_root=data_root,
+        metainfo=metainfo,
+        **held_out,
         test_mode=True,
         pipeline=test_pipeline,
     ),
@@ -76,9 +74,7 @@ tta_pipeline = [
         ],
     ),
 ]
-val_evaluator = dict(
-    type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/annotations/instances_val2017.json"
-)
+val_evaluator = dict(type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/{held_out['ann_file']}")
 test_evaluator = val_evaluator
 
 optim_wrapper = dict(
@@ -86,9 +82,9 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=30),
-    dict(type="CosineAnnealingLR", by_epoch=False, begin=30, end=300),
+    dict(type="CosineAnnealingLR", by_epoch=False, begin=30, end=max_iters),
 ]
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=300, val_interval=300)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=max_iters, val_interval=max_iters)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 default_hooks = dict(

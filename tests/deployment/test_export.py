@@ -202,6 +202,8 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     segmentor, _, _ = trained(FPN, align_corners=False)
     fasterrcnn = tmp_path / "resnet.py"
     fasterrcnn.write_text("_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'\ndefault_scope = 'mmdet'")
+    untested = tmp_path / "untested.py"
+    untested.write_text(f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
     state = torch.load(checkpoint)["state_dict"]
     classifier = tmp_path / "classifier.pth"
     torch.save({key: value for key, value in state.items() if not key.startswith("fpn")}, classifier)
@@ -211,6 +213,7 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
         (detector, str(classifier), out, "backbone", ValueError, "pyramid, which would be random"),
         (segmentor, checkpoint, out, "model", ValueError, "does not fit the model"),
         (str(fasterrcnn), checkpoint, out, "model", ValueError, "backbone is ResNet"),
+        (str(untested), checkpoint, out, "backbone", ValueError, "the config has no test_dataloader"),
         (detector, "none.pth", out, "backbone", FileNotFoundError, "no checkpoint at none.pth"),
         (detector, checkpoint, tmp_path / "model.pth", "model", ValueError, r"\.onnx or \.pt2"),
         (detector, checkpoint, tmp_path / "no" / "model.pt2", "model", FileNotFoundError, "no folder"),

@@ -97,11 +97,14 @@ def test_what_cannot_begin_is_one_line(images, models, refusal, tmp_path):
     for name in ("note.txt", "note.md"):
         (images / name).touch()
     (tmp_path / "taken" / "pictures").mkdir(parents=True)
+    untested = tmp_path / "untested.py"
+    untested.write_text(f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
     for arguments, message in [
         ((images / "none.jpg", config, seg), "no images or videos at"),
         ((f"{images}/*.txt", config, seg), "left out 1 neither image nor video"),
         ((images / "note.md", config, seg), "is neither an image, a video nor a list"),
         ((plain, tmp_path / "none.py", seg), "no config at"),
+        ((plain, untested, seg), "the config has no test_dataloader"),
         ((plain, config, seg, "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
         ((plain, config, seg, "--tile", 0), "tiles of 0 pixels"),
         ((plain, config, seg, "--overlap", 64), "give the tile's side too"),

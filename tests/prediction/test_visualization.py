@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from golden import fill
+from mmengine.config import Config
 
 from xcit_mm import XCiT
 from xcit_mm.models.backbone import Trunk
@@ -161,11 +162,13 @@ def dino(tmp_path):
     return tmp_path / "dino.pth"
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpeg"])
-def test_pictures(suffix, models, dino, call, tmp_path):
+@pytest.mark.parametrize("suffix, written", [("png", "py"), ("jpeg", "json")])
+def test_pictures(suffix, written, models, dino, call, tmp_path):
     cv2.imwrite(str(tmp_path / "blue.png"), np.full((64, 64, 3), (255, 0, 0), np.uint8))
     out = tmp_path / "out" / f"view.{suffix}"
-    for model in (models["seg"], (dino,)):
+    config, checkpoint = models["seg"]
+    Config.fromfile(config).dump(tmp_path / f"config.{written}")
+    for model in ((tmp_path / f"config.{written}", checkpoint), (dino,)):
         code, printed, _ = call("visualize", tmp_path / "blue.png", *model, "--out", out, "--blocks", 0, 11)
         assert code == 0
         assert "blocks 0, 11" in printed

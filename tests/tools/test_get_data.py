@@ -120,3 +120,10 @@ def test_what_cannot_be_downloaded_can_be_cloned(tmp_path, monkeypatch):
     ):
         write_data("camvid", None, tmp_path / "data" / "camvid")
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_broken_archive_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("get_data.download", lambda url, path: path.write_bytes(b"<html>busy</html>"))
+    with pytest.raises(ConnectionError, match=r"is no archive .*: try again"):
+        write_data("nuts", None, tmp_path / "data" / "nuts")
+    assert list((tmp_path / "data").iterdir()) == []

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from ..archs import arch_name
 from ..models.factory import backbone_from_config, model_from_config
-from ..runs.configs import channel_order, normalisation, read_config, tested_metainfo
+from ..runs.configs import channel_order, normalisation, read_config, tested_dataset, tested_metainfo
 from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
@@ -158,7 +158,8 @@ def export_model(
             for file in {written, final}:
                 put_preprocessing(file)
             operators = count_operators(final)
-            moved = check_pictures(written, config, checkpoint)
+            # What 8 bits change is told by scores instead.
+            moved = check_pictures(final if half else written, config, checkpoint)
         final.replace(out)
     return Exported(agreement.lines(), operators, metadata, scores, moved, quantized, halved)
 
@@ -204,6 +205,7 @@ def _check_part(cfg: Config, part: str, out: Path) -> None:
             raise ValueError(f"{out}: a whole detector is written as .onnx only: name it so, or export the backbone")
         check_detector(cfg)
     check_backbone(cfg)
+    tested_dataset(cfg)  # raises where there is none
 
 
 def _outputs(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:

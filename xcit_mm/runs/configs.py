@@ -91,8 +91,14 @@ def metainfo(dataset: dict) -> dict[str, Any]:
 
 
 def tested_dataset(cfg: Config) -> dict:
-    """What a config tests on; of several data sets, the first."""
-    return next(iter(leaf_datasets(cfg.test_dataloader.dataset)))
+    """What a config tests on; of several data sets, the first.
+
+    Raises:
+        ValueError: If it tests on nothing.
+    """
+    if not cfg.get("test_dataloader"):
+        raise ValueError("the config has no test_dataloader, which says how images are prepared: give it one")
+    return next(leaf_datasets(cfg.test_dataloader.dataset))
 
 
 def _tested_pipeline(cfg: Config) -> Sequence[dict]:
