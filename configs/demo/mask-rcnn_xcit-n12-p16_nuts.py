@@ -8,11 +8,13 @@ custom_hooks = [
     dict(type="NonFiniteHook"),  # the first NaN stops training and is named
 ]
 
-# For photos of your own, these five.
+# For photos of your own, these seven.
 data_root = "data/nuts"
 training = dict(ann_file="annotations/instances_train2017.json", data_prefix=dict(img="train2017/"))
 held_out = dict(ann_file="annotations/instances_val2017.json", data_prefix=dict(img="val2017/"))
 metainfo = dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)])
+train_scales = [(384, 288), (448, 336)]  # width and height, or height and width: whichever fits
+test_scale = (448, 336)
 max_iters = 300
 
 num_classes = len(metainfo["classes"])
@@ -28,13 +30,13 @@ model = dict(
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="RandomChoiceResize", scales=[(384, 288), (448, 336)], keep_ratio=True),
+    dict(type="RandomChoiceResize", scales=train_scales, keep_ratio=True),
     dict(type="RandomFlip", prob=0.5),
     dict(type="PackDetInputs"),
 ]
 test_pipeline = [
     dict(type="LoadImageFromFile"),
-    dict(type="Resize", scale=(448, 336), keep_ratio=True),
+    dict(type="Resize", scale=test_scale, keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
     dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
 ]
@@ -67,7 +69,7 @@ tta_pipeline = [
     dict(
         type="TestTimeAug",
         transforms=[
-            [dict(type="Resize", scale=(448, 336), keep_ratio=True)],
+            [dict(type="Resize", scale=test_scale, keep_ratio=True)],
             [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
             [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
             [dict(type="PackDetInputs")],

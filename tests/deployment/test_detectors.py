@@ -215,7 +215,7 @@ def test_a_detector_in_one_file_of_standard_operators(config, slow_kinds, export
 
 @pytest.mark.slow
 def test_no_proposal_at_all_gives_no_detection(exported):
-    with pytest.raises(RuntimeError, match="detects nothing in made pictures, whatever its score: not written"):
+    with pytest.raises(RuntimeError, match="detects nothing in generated pictures, whatever its score: not written"):
         exported(mask_rcnn(test_cfg=dict(rpn=dict(min_bbox_size=10_000))))
 
 

@@ -78,7 +78,7 @@ def test_a_segmentor_in_half_tells_its_score(segmentor, segmentor_file, shapes, 
 
 
 @pytest.mark.parametrize(
-    "value, message", [(1e38, "numbers that are not finite"), (-1.0, "is found otherwise in fp16")]
+    "value, message", [(1e38, "numbers that are not finite"), (-1.0, "is found differently in fp16")]
 )
 def test_a_file_that_half_precision_ruins_is_not_written(
     value, message, segmentor, segmentor_file, monkeypatch, tmp_path

@@ -201,7 +201,7 @@ def test_a_detector_pads_pictures_that_do_not_end_with_its_cells(mask_rcnn, mask
             r"deviates by [\d.]+ grey levels: not written",
         ),
         ("_padded", "Neg (prepared_size)", "Neg (size)", r"is \(1, 3, .*\), not .*: not written"),
-        ("_segmentor_s_end", "prepared_size, rows", "size, rows", r"[\d.]+% is found otherwise"),
+        ("_segmentor_s_end", "prepared_size, rows", "size, rows", r"[\d.]+% is found differently"),
     ],
 )
 def test_a_file_that_prepares_pictures_otherwise_is_refused(
@@ -221,7 +221,7 @@ def test_without_the_test_set_pictures_are_made(segmentor, segmentor_file, tmp_p
         f"_base_ = '{segmentor.config}'\ntest_dataloader = dict(dataset=dict(data_root='{tmp_path}/none'))"
     )
     moved = pictures.check_pictures(tmp_path / "model.onnx", str(tmp_path / "moved.py"), segmentor.checkpoint)
-    assert moved.pictures == "3 made pictures"
+    assert moved.pictures == "3 generated pictures"
     assert moved.grey_levels < 1.001 and moved.share < 0.01 and moved.shift is None
 
 

@@ -77,7 +77,7 @@ class Agreement:
     def check(self) -> None:
         """Raise a RuntimeError if the two do not agree; NMS and top-k may choose otherwise among near ties."""
         if not self.detections:
-            raise RuntimeError("torch detects nothing in made pictures, whatever its score: not written")
+            raise RuntimeError("torch detects nothing in generated pictures, whatever its score: not written")
         if self.lonely > WITHOUT_COUNTERPART * self.detections:
             raise RuntimeError(
                 f"{self.lonely} of {self.detections} detections of the exported model and torch have no counterpart "
@@ -138,7 +138,7 @@ def to_instances(outputs: list[Tensor], meta: dict[str, Any], mask_threshold: fl
 
 
 def compare_with_mmdet(model: Detections, run: Callable[[float | None], Callable], channels: int) -> Agreement:
-    """Compare an exported detector with mmdet's `predict` on made pictures, one of them without any detection.
+    """Compare an exported detector with mmdet's `predict` on generated pictures, one of them without any detection.
 
     Args:
         model: What was exported.

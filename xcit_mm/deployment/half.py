@@ -87,7 +87,7 @@ def write_half(cfg: Config, model: Any, path: Path, out: Path, count: int | None
 
 
 def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, Tally]:
-    """On which pictures, and how much is found otherwise."""
+    """On which pictures, and how much is found differently."""
     paths = tested_paths(cfg)
     images: Any
     if paths:
@@ -95,7 +95,7 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, Tally]:
     else:
         generator = torch.Generator().manual_seed(0)
         channels = cfg.model.backbone.get("in_channels", 3)
-        name, images = "made pictures", (made_picture(channels, *size, generator) for size, _ in CHECKED)
+        name, images = "generated pictures", (made_picture(channels, *size, generator) for size, _ in CHECKED)
     tally = Tally()
     for image in images:
         before, after = (run(image) for run in runs)
@@ -106,7 +106,7 @@ def _compared(cfg: Config, model: Any, runs: list[Any]) -> tuple[str, Tally]:
         else:
             tally.add_detections(_detections(after), _detections(before))
     if tally.exceeds(LOST):
-        raise RuntimeError(f"{tally.share:.1%} is found otherwise in fp16: leave --fp16 out")
+        raise RuntimeError(f"{tally.share:.1%} is found differently in fp16: leave --fp16 out")
     return name, tally
 
 

@@ -60,7 +60,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
     predictor, model = Predictor(config, checkpoint, device="cpu"), Model(path)
     prepare = InferenceSession(prepare_graph(onnx.load(path)).SerializeToString(), providers=["CPUExecutionProvider"])
     images = [mmcv.imread(path) for path in tested_paths(read_config(config, []))]
-    name = f"{len(images)} images of the test set" if images else f"{len(MADE)} made pictures"
+    name = f"{len(images)} images of the test set" if images else f"{len(MADE)} generated pictures"
     grey_levels, tally = 0.0, Tally()
     for image in images or _made_images():
         picture = np.ascontiguousarray(image[..., ::-1])
@@ -75,7 +75,9 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
             assert expected.instances is not None
             tally.add_detections(found, expected.instances)
     if tally.exceeds(LOST):
-        raise RuntimeError(f"{tally.share:.1%} is found otherwise where pictures are prepared in the file: not written")
+        raise RuntimeError(
+            f"{tally.share:.1%} is found differently where pictures are prepared in the file: not written"
+        )
     return Moved(name, grey_levels, tally.compared, tally.share, tally.shift)
 
 
@@ -108,7 +110,7 @@ def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) 
 
 
 class Tally:
-    """How much of what is found in several images is found otherwise by another file.
+    """How much of what is found in several images is found differently by another file.
 
     Attributes:
         compared: Pixels, or detections of a score from `SCORE`, those of either side.
