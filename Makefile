@@ -11,16 +11,16 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# mmcv has no wheel for this torch. It is compiled in sight of torch (no build isolation), or it would
-# silently come without its operators; pip keeps the wheel for the next time. One without operators, which pip
-# may have kept from elsewhere, is of "any" platform and is not taken.
+# mmcv has no wheel for this torch. It is compiled without build isolation, so that it finds torch, or it would
+# silently come without its operators; and with ninja on the path, or it would take one core. pip keeps the wheel for
+# the next time. One without operators, which pip may have kept from elsewhere, is of "any" platform and is not taken.
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 12) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 to 3.12; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
 	-@$(BIN)/python -m pip cache remove --quiet '*mmcv-*-none-any' 2> /dev/null
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
-	MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/$(STACK).txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/$(STACK).txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@
