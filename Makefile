@@ -17,7 +17,8 @@ setup: $(READY)
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 12) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 to 3.12; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt opencv-python
+	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
 	-@$(BIN)/python -m pip cache remove --quiet '*mmcv-*-none-any' 2> /dev/null
 	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
 	PATH="$(CURDIR)/$(BIN):$$PATH" MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/$(STACK).txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt

@@ -32,7 +32,8 @@ def forks() -> list[str]:
 
 
 REINSTALL = f"make clean && make{' STACK=onedl' if forks() else ''} setup"
-REBUILD_MMCV = f"pip cache remove '*mmcv' && {REINSTALL}, which compiles it in sight of this torch"
+REBUILD_MMCV = f"pip cache remove '*mmcv' && {REINSTALL}, which compiles it for this torch"
+OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your system"
 
 
 class Note(Exception):
@@ -64,6 +65,13 @@ def one_stack() -> str:
     if forks() and others:
         raise ImportError(f"{', '.join(others)} of OpenMMLab beside {', '.join(forks())} of its OneDL forks: a mix")
     return f"one stack: {', '.join(stack())}"
+
+
+def opencv() -> str:
+    """Check that OpenCV, which mmcv imports, finds the libraries of the system that it needs."""
+    import cv2
+
+    return f"OpenCV {cv2.__version__}"
 
 
 def mmcv_ops() -> str:
@@ -112,6 +120,7 @@ CHECKS = (
     (one_stack, "an environment of its own for either, see docs/install.md"),
     (version("mmengine", "0.10"), REINSTALL),
     (version("torch", "2.4"), REINSTALL),
+    (opencv, OPENCV),
     (version("mmcv"), REBUILD_MMCV),
     (mmcv_ops, REBUILD_MMCV),
     (version("mmdet", "3.3", without="nothing is detected"), REINSTALL),
@@ -129,13 +138,15 @@ def reason(error: Exception) -> str:
 
 def findings(config: str | None) -> Iterator[str]:
     """The lines about the installation, then those about a config."""
+    fixes: dict[str, str] = {}
     for check, fix in CHECKS:
         try:
             yield f"ok    {check()}"
         except Note as worth_knowing:
             yield f"note  {worth_knowing}"
         except Exception as error:  # any failure to import is this tool's to report
-            yield f"FAIL  {reason(error)} -- fix: {fix}"
+            told = reason(error)
+            yield f"FAIL  {told} -- fix: {fixes.setdefault(told, fix)}"  # the same again has the same fix
     if config:
         try:
             from xcit_mm.runs.doctor import diagnose

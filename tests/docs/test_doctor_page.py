@@ -29,10 +29,10 @@ def template(node: ast.expr, function: ast.AST) -> str:
     return "…"
 
 
-def said(path: Path, *names: str) -> Iterator[str]:
-    """What the calls of these names in a file say first, but for the data set that they begin with."""
+def said(path: Path, *names: str, inside: str = "") -> Iterator[str]:
+    """What the calls of these names in a file, or one of its functions, say first, less the data set they begin with."""
     for function in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(function, ast.FunctionDef):
+        if not isinstance(function, ast.FunctionDef) or inside not in ("", function.name):
             continue
         for call in ast.walk(function):
             if not isinstance(call, ast.Call) or not call.args:
@@ -47,7 +47,9 @@ def said(path: Path, *names: str) -> Iterator[str]:
 
 def all_said() -> set[str]:
     found = set(said(ROOT / "tools" / "doctor.py", "Note", "ImportError", "OSError"))  # its checks raise what is wrong
-    found |= set(said(RUNS / "coco_json.py", "ValueError")) | set(said(RUNS / "configs.py", "ValueError"))
+    found |= set(said(RUNS / "coco_json.py", "ValueError")) | set(
+        said(RUNS / "configs.py", "ValueError", inside="read_config")
+    )
     for path in RUNS.glob("*.py"):
         found |= set(said(path, "fail", "note"))
     return found

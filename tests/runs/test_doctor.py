@@ -442,6 +442,15 @@ def test_versions_are_compared_and_libraries_print_beside_the_lines(library, mon
     assert run_doctor(monkeypatch, capsys, (doctor.version(library, least), "pip install it")) == (code, [line])
 
 
+def test_a_library_of_the_system_that_is_missing_has_one_fix(monkeypatch, capsys):
+    def broken() -> str:
+        raise ImportError("libGL.so.1: cannot open shared object file")
+
+    code, lines = run_doctor(monkeypatch, capsys, (broken, doctor.OPENCV), (broken, doctor.REBUILD_MMCV))
+    assert code == 1
+    assert lines == [f"FAIL  ImportError: libGL.so.1: cannot open shared object file -- fix: {doctor.OPENCV}"] * 2
+
+
 def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
     """What pip leaves of an mmengine of the other stack."""
     name = "mmengine" if doctor.forks() else "onedl-mmengine"
