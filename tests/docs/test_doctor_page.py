@@ -30,7 +30,7 @@ def template(node: ast.expr, function: ast.AST) -> str:
 
 
 def said(path: Path, *names: str, inside: str = "") -> Iterator[str]:
-    """What the calls of these names in a file, or one of its functions, say first, less the data set they begin with."""
+    """What the calls of these names in a file, or in one function, say first, less the data set they begin with."""
     for function in ast.walk(ast.parse(path.read_text())):
         if not isinstance(function, ast.FunctionDef) or inside not in ("", function.name):
             continue
