@@ -1,6 +1,7 @@
 """tools/infer.py on images of every kind, and on what is none."""
 
 import json
+import warnings
 
 import cv2
 import numpy as np
@@ -125,6 +126,16 @@ def test_what_cannot_begin_is_one_line(images, models, refusal, tmp_path):
         assert "pictures is not of an earlier run" in message
     assert "does not fit the model" in refusal("infer", plain, config, det, *out)
     assert not list((tmp_path / "out" / "parts").iterdir())  # so that the right one is not refused as another run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_visualizer_is_asked_for(kind, image, models, tmp_path):
+    config, checkpoint = models[kind]
+    (tmp_path / "plain.py").write_text(f"_base_ = '{config}'\nvisualizer = None\n")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Failed to add")
+        for one in (config, tmp_path / "plain.py"):
+            Predictor(str(one), str(checkpoint))(image)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -124,6 +124,8 @@ class Predictor:
         model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
         model.dataset_meta = self.metainfo = tested_metainfo(cfg)
+        # The inferencers ask for one of their own; nothing is drawn by it, so it needs no place to write to.
+        cfg.visualizer = dict(type="DetLocalVisualizer" if self.is_detector else "SegLocalVisualizer")
         self.inferencer = inferencer(cfg, model, device=device)
         self.prepare = Preparation(self.inferencer.pipeline, bands)
         if self.dtype != torch.float32:
