@@ -150,10 +150,12 @@ def write_dataset(
     Raises:
         FileExistsError: If `root` exists.
         ModuleNotFoundError: If there shall be rasters, and rasterio is not installed.
-        ValueError: If the seed is negative.
+        ValueError: If the seed is negative, or images are too small for shapes.
     """
     if seed < 0:
         raise ValueError(f"--seed {seed}: must be 0 or more")
+    if size < 16:
+        raise ValueError(f"--size {size}: must be 16 or more")
     if rasters and importlib.util.find_spec("rasterio") is None:
         raise ModuleNotFoundError("--rasters needs rasterio: pip install xcit_mm[raster]")
     if root.exists():

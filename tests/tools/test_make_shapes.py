@@ -79,6 +79,7 @@ class TestCommand:
         "arguments, line",
         [
             (["shapes", "--seed", -1], "ValueError: --seed -1: must be 0 or more"),
+            (["shapes", "--size", 8], "ValueError: --size 8: must be 16 or more"),
             (["file/shapes"], "FileExistsError: [Errno 17] File exists: 'file'"),
             (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it or choose another folder"),
         ],
