@@ -3,7 +3,8 @@
 # make STACK=onedl ...: with the forks that OneDL maintains, in .venv-onedl.
 PYTHON ?= python3
 STACK ?= mm
-VENV := .venv$(if $(filter-out mm,$(STACK)),-$(STACK))
+SUFFIX := $(if $(filter-out mm,$(STACK)),-$(STACK))
+VENV := .venv$(SUFFIX)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -70,7 +71,7 @@ lint: $(READY)
 	$(BIN)/python tools/readme_tables.py --check
 
 # The site. Its own environment, on top of .venv, since Sphinx would pin docutils and others for all.
-SITE := .venv-docs
+SITE := .venv-docs$(SUFFIX)
 
 $(SITE)/.ready: $(READY) requirements/docs.txt
 	$(PYTHON) -m venv $(SITE)
@@ -83,12 +84,13 @@ docs: $(SITE)/.ready
 	$(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
 	$(SITE)/bin/python docs/check_links.py build/docs
 
-# Peers are measured where installed: make bench BENCH_PYTHON=python, in an environment that has them.
+# In an environment that has the peers: make bench BENCH_PYTHON=python.
 BENCH_PYTHON ?= $(BIN)/python
 BENCH := $(BENCH_PYTHON) tools/benchmark.py
 PEERS := timm-xcit mmpretrain-xcit swin-t pvt-small resnet-50
 
 bench: $(READY)
+	@$(BENCH_PYTHON) -c 'from importlib.util import find_spec; import sys; lacks = [name for name in ("timm", "mmpretrain", "mmdet") if not find_spec(name)]; lacks and sys.exit(sys.executable + " has no " + ", ".join(lacks) + ", with which the tables compare: make bench BENCH_PYTHON=..., of an environment that has them")'
 	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
 	$(BENCH) --models xcit-auto xcit-plain --patch-size 8 --repeats 3 --out docs/benchmark/2-forward-p8
 	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
@@ -102,5 +104,6 @@ bench-gpu:
 	$(GPU_PYTHON) tools/benchmark_forms.py --out docs/benchmark/9-forms.csv
 	$(GPU_PYTHON) tools/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
 
+# The environment of this STACK and those that stand on it.
 clean:
-	rm -rf .venv .venv-onedl $(MMPRETRAIN) $(SITE)
+	rm -rf $(VENV) $(SITE) $(if $(filter mm,$(STACK)),$(MMPRETRAIN))

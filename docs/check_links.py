@@ -45,7 +45,9 @@ def broken(root: Path) -> list[str]:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
             anchor = unquote(url.fragment)
-            if not target.exists():
+            if not target.is_relative_to(root.resolve()):
+                found.append(f"{path.relative_to(root.resolve())}: {link} leads out of the site")
+            elif not target.exists():
                 found.append(f"{path.relative_to(root.resolve())}: {link} is not there")
             elif anchor and target in pages and anchor not in pages[target].anchors:
                 found.append(f"{path.relative_to(root.resolve())}: {link} has no such anchor")

@@ -203,7 +203,9 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
         drawn = draw_segmentation_map(shown, labels, meta["classes"], meta["palette"], Style(0.5, labels=False))
     else:
         sure = found.instances.scores > 0.5
-        masks = [cv2.resize(m.astype(np.uint8), panel) > 0 for m in np.asarray(found.instances.masks)[sure]]
+        masks = found.instances.masks
+        if masks is not None:
+            masks = [cv2.resize(mask.astype(np.uint8), panel) > 0 for mask in np.asarray(masks)[sure]]
         boxes = found.instances.boxes[sure] * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
         sure_ones = Instances(boxes, found.instances.scores[sure], found.instances.labels[sure], masks)
         drawn = draw_instances(shown, sure_ones, meta["classes"], meta["palette"], Style(0.45))
@@ -229,7 +231,8 @@ def main() -> None:
         except (ValueError, OSError) as error:
             sys.exit(f"{type(error).__name__}: {error}")
         args.out.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(args.out / "hero.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
+        if not cv2.imwrite(str(args.out / "hero.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 90]):
+            sys.exit(f"{args.out / 'hero.jpg'} cannot be written: see to its folder and the disk")
         return
     # The same bytes at every run.
     matplotlib.rcParams["svg.hashsalt"] = "xcit_mm"

@@ -111,7 +111,11 @@ def _memory(field: str) -> int:
 
 
 def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
-    """A row a model for one image size."""
+    """A row a model for one image size.
+
+    Raises:
+        ModuleNotFoundError: If none of the models is installed.
+    """
     cases = {}
     for name in args.models:
         try:
@@ -120,6 +124,8 @@ def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
         except ModuleNotFoundError as error:
             print(f"{name}: not measured, {error}")
             cases.pop(name, None)
+    if not cases:
+        raise ModuleNotFoundError(f"none of {', '.join(args.models)} is installed: add others, such as xcit-auto")
     times = {name: [] for name in cases}
     progress = ProgressBar(args.repeats * len(cases))
     for _ in range(args.repeats):
@@ -172,7 +178,10 @@ def main() -> None:
     rows = []
     for size in args.sizes:
         print(f"\n{size[0]}x{size[1]}", file=sys.stderr)
-        rows += measure(size, args)
+        try:
+            rows += measure(size, args)
+        except ModuleNotFoundError as error:
+            sys.exit(f"{type(error).__name__}: {error}")
         if args.out:  # after every size: a run that is stopped keeps what it has measured
             write(rows, args)
     print(f"\n\n{markdown(rows, args)}")

@@ -28,7 +28,7 @@ from xcit_mm.deployment.formats import read_onnx
 from xcit_mm.deployment.quantization import milliseconds
 from xcit_mm.deployment.traceable import Logits
 from xcit_mm.models.factory import model_from_config
-from xcit_mm.runs.configs import read_config
+from xcit_mm.runs.configs import normalisation, read_config, takes_rgb
 
 HINTS = {"OpenVINO, f32": dict(INFERENCE_PRECISION_HINT="f32"), "OpenVINO": {}}
 
@@ -51,10 +51,12 @@ def input_image(cfg: Config, picture: Path | None, size: str) -> Tensor:
     height, width = map(int, size.split("x"))
     if picture is None:
         return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
-    preprocessor = cfg.model.data_preprocessor
     image = torch.from_numpy(mmcv.imresize(mmcv.imread(picture), (width, height))).permute(2, 0, 1)
-    mean, std = (torch.tensor(preprocessor[name]).reshape(3, 1, 1) for name in ("mean", "std"))
-    return (((image.flip(0) if preprocessor.bgr_to_rgb else image) - mean) / std)[None].contiguous()
+    given = normalisation(cfg)
+    mean, std = (
+        torch.tensor(one or default).view(-1, 1, 1) for one, default in zip(given, ([0.0], [1.0]), strict=True)
+    )
+    return (((image.flip(0) if takes_rgb(cfg) else image) - mean) / std)[None].contiguous()
 
 
 def in_openvino(path: Path, threads: int, settings: dict[str, str]) -> Callable[[Tensor], list[Tensor]]:
@@ -69,9 +71,9 @@ def runs_of(model: Any, files: list[Path], threads: int) -> dict[str, Callable[[
     torch.set_num_threads(threads)
     runs: dict[str, Callable[[Tensor], Any]] = {"torch": model}
     for file in files:
-        runs[f"onnxruntime, {file.name}"] = read_onnx(file, threads=threads)
+        runs[f"onnxruntime, {file}"] = read_onnx(file, threads=threads)
         for name, settings in HINTS.items() if importlib.util.find_spec("openvino") else ():
-            runs[f"{name}, {file.name}"] = in_openvino(file, threads, settings)
+            runs[f"{name}, {file}"] = in_openvino(file, threads, settings)
     return runs
 
 
@@ -91,7 +93,7 @@ def main() -> None:
             rows.setdefault(name, []).append(f"{value:.0f}")
     heads = ["", *(f"ms, {n} thread{'s' * (n > 1)}" for n in args.threads), "MB"]
     for name, cells in rows.items():
-        of_files = [one.stat().st_size for one in args.files if name.endswith(f", {one.name}")]
+        of_files = [one.stat().st_size for one in args.files if name.endswith(f", {one}")]
         size = of_files[0] if of_files else sum(one.nbytes for one in model.state_dict().values())
         cells.append(f"{size / 1e6:.1f}")
     if args.evaluate is not None:

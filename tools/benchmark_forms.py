@@ -10,7 +10,6 @@ printed last says for each precision from which ratio of tokens to channels on a
 
 import argparse
 import csv
-import platform
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from benchmark_report import processor
 from torch import Tensor
 
 from xcit_mm import XCiTClassifier
@@ -151,7 +151,7 @@ def _cell(value: str | float) -> str:
 
 
 def versions(device: str) -> Row:
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    name = torch.cuda.get_device_name() if device == "cuda" else processor()
     return dict(device=name, torch=torch.__version__, cuda=torch.version.cuda or "", xcit_mm=__version__)
 
 

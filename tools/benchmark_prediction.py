@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -148,6 +147,14 @@ def write_inputs(out: Path, count: int) -> None:
 
 
 def measure_memory(args: argparse.Namespace) -> None:
+    """Print how the memory of every process grew, and draw it.
+
+    Raises:
+        FileExistsError: If there is something in the folder.
+    """
+    if args.out.exists() and any(args.out.iterdir()):
+        raise FileExistsError(f"{args.out} is not empty: give a new folder")
+
     import matplotlib
 
     matplotlib.use("Agg")
@@ -156,7 +163,6 @@ def measure_memory(args: argparse.Namespace) -> None:
     from pycocotools.cocoeval import COCOeval
 
     logging.disable(logging.INFO)
-    shutil.rmtree(args.out, ignore_errors=True)
     write_inputs(args.out, args.images)
     results = args.out / "results"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", ROOT / "tools" / "infer.py"]
@@ -194,7 +200,10 @@ def measure_memory(args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = parse_args()
-    measure_speed(args) if args.kind == "speed" else measure_memory(args)
+    try:
+        measure_speed(args) if args.kind == "speed" else measure_memory(args)
+    except (ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Result", "markdown", "write"]
+__all__ = ["Result", "markdown", "processor", "write"]
 
 Result = dict[str, str | float]
 """A row: model, image size, and what was measured."""
@@ -51,14 +51,17 @@ def markdown(rows: list[Result], args: argparse.Namespace) -> str:
 
 def write(rows: list[Result], args: argparse.Namespace) -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".md").write_text(markdown(rows, args))
-    with args.out.with_suffix(".csv").open("w", newline="") as file:
+    md, csv_file, png, table = (
+        args.out.with_name(f"{args.out.name}{end}") for end in (".md", ".csv", ".png", "-table.png")
+    )
+    md.write_text(markdown(rows, args))
+    with csv_file.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
     if len(args.sizes) > 1:
-        draw(rows, args, args.out.with_suffix(".png"))
-        draw_table(rows, args.out.with_name(f"{args.out.name}-table.png"))
+        draw(rows, args, png)
+        draw_table(rows, table)
 
 
 def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:

@@ -114,7 +114,8 @@ def draw(rows: list[dict[str, float]], path: Path) -> None:
         if part:
             right.plot([row["tile"] for row in line], [row["seams"] for row in line], "o-", color=color, label=name)
     if whole:
-        left.axhline(rows[-1]["miou"], color="0.4", linestyle="--", label="whole image")
+        (miou,) = (row["miou"] for row in rows if row["tile"] == whole)
+        left.axhline(miou, color="0.4", linestyle="--", label="whole image")
     left.set(xlabel="tile (pixels)", ylabel="mIoU (%)")
     right.set(xlabel="tile (pixels)", ylabel="pixels in overlaps that differ (%)", ylim=(0, None))
     left.legend(frameon=False)
@@ -127,11 +128,11 @@ def main() -> None:
     args = parse_args()
     rows = measure(args)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.with_suffix(".csv").open("w", newline="") as file:
+    with args.out.with_name(f"{args.out.name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    draw(rows, args.out.with_suffix(".png"))
+    draw(rows, args.out.with_name(f"{args.out.name}.png"))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def draw_losses(path: Path, losses: dict[str, list[tuple[int, float]]]) -> None:
     figure.savefig(path, dpi=100)
 
 
-def main() -> None:
+def run() -> None:
     start = time.time()
     data = ROOT / "data" / "shapes"
     if not data.exists():
@@ -112,5 +112,20 @@ def main() -> None:
     print(f"\nPictures: {OUT / 'predictions.png'} and losses.png beside it ({(time.time() - start) / 60:.1f} minutes)")
 
 
+def main() -> int:
+    try:
+        run()
+    except subprocess.CalledProcessError as error:
+        if error.returncode < 0:  # killed, it has said nothing
+            sys.exit(str(error))
+        return error.returncode
+    except (OSError, ValueError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

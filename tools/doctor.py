@@ -19,6 +19,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
 
+from quiet_pipe import quiet_pipe
+
 
 def stack() -> list[str]:
     """Names of the installed distributions of OpenMMLab or of its OneDL forks, which are imported by the same names."""
@@ -26,12 +28,13 @@ def stack() -> list[str]:
     return sorted({name for module in ("mmengine", "mmcv", "mmdet", "mmseg") for name in found.get(module, [])})
 
 
-def forks() -> list[str]:
-    """Names of the forks among them."""
-    return [name for name in stack() if name.startswith("onedl-")]
+def forks(distributions: list[str]) -> list[str]:
+    """Names of the forks among distributions."""
+    return [name for name in distributions if name.startswith("onedl-")]
 
 
-REINSTALL = f"make clean && make{' STACK=onedl' if forks() else ''} setup"
+MAKE = "make STACK=onedl" if forks(stack()) else "make"
+REINSTALL = f"{MAKE} clean && {MAKE} setup"
 REBUILD_MMCV = f"pip cache remove '*mmcv' && {REINSTALL}, which compiles it for this torch"
 OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your system"
 
@@ -61,10 +64,12 @@ def version(package: str, least: str = "0", without: str = "") -> Callable[[], s
 
 def one_stack() -> str:
     """Check that all libraries are OpenMMLab's, or all are the OneDL forks."""
-    others = [name for name in stack() if name not in forks()]
-    if forks() and others:
-        raise ImportError(f"{', '.join(others)} of OpenMMLab beside {', '.join(forks())} of its OneDL forks: a mix")
-    return f"one stack: {', '.join(stack())}"
+    found = stack()
+    onedl = forks(found)
+    others = [name for name in found if name not in onedl]
+    if onedl and others:
+        raise ImportError(f"{', '.join(others)} of OpenMMLab beside {', '.join(onedl)} of its OneDL forks: a mix")
+    return f"one stack: {', '.join(found)}"
 
 
 def opencv() -> str:
@@ -164,7 +169,8 @@ def main() -> int:
     warnings.simplefilter("ignore")  # what matters is printed
     lines = sys.stdout
     failures = 0
-    with contextlib.redirect_stdout(sys.stderr):  # a library that prints as it is imported does so beside the lines
+    # A library that prints as it is imported does so beside the lines.
+    with quiet_pipe(), contextlib.redirect_stdout(sys.stderr):
         for line in findings(args.config):
             print(line, file=lines, flush=True)
             failures += line.startswith("FAIL")

@@ -17,6 +17,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from whole_file import whole_file
 
 from xcit_mm.models.classifier import XCiTClassifier
 from xcit_mm.models.factory import model_from_weights
@@ -59,8 +60,8 @@ def main() -> int:
     args = parse_args()
     try:
         failed = args.run(args)
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or 'nothing is written'}", file=sys.stderr)
         return 130
@@ -93,7 +94,8 @@ def run_extract(args: argparse.Namespace) -> list[str]:
     found = extract(load(args), args.folder, args.size, args.batch, args.workers, args.patches)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     patches = {} if found.patches is None else dict(patches=found.patches)
-    np.savez(args.out, paths=np.array(found.paths), **found.descriptors, **patches)
+    with whole_file(args.out) as partial:
+        np.savez(partial, paths=np.array(found.paths), **found.descriptors, **patches)
     width = found.descriptors[DESCRIPTORS[0]].shape[1]
     written = f"{len(found.paths)} images, {', '.join(DESCRIPTORS)} of {width} numbers each: {args.out}"
     if found.interrupted:

@@ -8,17 +8,17 @@ from the north. scene.geojson beside it has a point at the middle of each shape'
 """
 
 import argparse
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
-import rasterio
 from make_shapes import CLASSES, draw_image
-from rasterio.transform import from_origin
+from whole_file import whole_file
 
-PIXEL = 0.5  # metres
-TRANSFORM = from_origin(400_000, 5_600_000, PIXEL, PIXEL)
+CORNER, PIXEL = (400_000, 5_600_000), 0.5  # metres east and north of the upper left one, and of a side
 BLOCK, ROWS = 160, 4  # of a mosaic: images of this side, so many a side
 SIDE = BLOCK * ROWS
 
@@ -37,7 +37,13 @@ def draw_mosaic(seed: int) -> tuple[np.ndarray, list[tuple[float, float, int]]]:
 
 
 def places(rng: np.random.Generator, side: int, count: int) -> list[tuple[int, int]]:
-    """Corners (row, column) of mosaics that do not touch."""
+    """Corners (row, column) of mosaics that do not touch.
+
+    Raises:
+        ValueError: If they do not fit.
+    """
+    if side < SIDE:
+        raise ValueError(f"--side {side}: a mosaic has {SIDE} pixels, take that or more")
     found: list[tuple[int, int]] = []
     for _ in range(100 * count):
         row, column = map(int, rng.integers(0, side - SIDE + 1, 2))
@@ -49,28 +55,40 @@ def places(rng: np.random.Generator, side: int, count: int) -> list[tuple[int, i
 
 
 def write_scene(path: Path, side: int, mosaics: int, seed: int = 0) -> None:
-    """Write the scene and what is in it.
+    """Write the scene and what is in it, both files whole or neither.
 
     Raises:
-        ValueError: If the mosaics do not fit into it.
+        ValueError: If the mosaics do not fit into it, or the seed is negative.
+        FileNotFoundError: If there is no such folder.
+        ModuleNotFoundError: If rasterio is not installed.
     """
+    if importlib.util.find_spec("rasterio") is None:
+        raise ModuleNotFoundError("a scene needs rasterio: pip install xcit_mm[raster]")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent}: make it first")
+    if seed < 0:
+        raise ValueError(f"--seed {seed}: must be 0 or more")
+    import rasterio
+    from rasterio.transform import from_origin
+
+    transform = from_origin(*CORNER, PIXEL, PIXEL)
     corners = places(np.random.default_rng(seed), side, mosaics)
     profile = dict(driver="GTiff", height=side, width=side, count=3, dtype="uint8", crs="EPSG:32633", nodata=0)
-    profile |= dict(transform=TRANSFORM, tiled=True, blockxsize=512, blockysize=512, compress="deflate")
+    profile |= dict(transform=transform, tiled=True, blockxsize=512, blockysize=512, compress="deflate")
     features = []
-    with rasterio.open(path, "w", SPARSE_OK=True, BIGTIFF="IF_SAFER", **profile) as file:
-        for number, (row, column) in enumerate(corners):
-            image, planted = draw_mosaic(seed * 100_000 + number)
-            file.write(np.moveaxis(image[..., ::-1], -1, 0), window=((row, row + SIDE), (column, column + SIDE)))
-            for x, y, kind in planted:
-                point = dict(type="Point", coordinates=TRANSFORM * (column + x, row + y))
-                features.append(dict(type="Feature", geometry=point, properties={"class": CLASSES[kind]}))
-    crs = dict(type="name", properties=dict(name="urn:ogc:def:crs:EPSG::32633"))
-    content = dict(type="FeatureCollection", crs=crs, features=features)
-    path.with_suffix(".geojson").write_text(json.dumps(content))
+    with whole_file(path.with_suffix(".geojson")) as points, whole_file(path) as scene:
+        with rasterio.open(scene, "w", SPARSE_OK=True, BIGTIFF="IF_SAFER", **profile) as file:
+            for number, (row, column) in enumerate(corners):
+                image, planted = draw_mosaic(seed * 100_000 + number)
+                file.write(np.moveaxis(image[..., ::-1], -1, 0), window=((row, row + SIDE), (column, column + SIDE)))
+                for x, y, kind in planted:
+                    point = dict(type="Point", coordinates=transform * (column + x, row + y))
+                    features.append(dict(type="Feature", geometry=point, properties={"class": CLASSES[kind]}))
+        crs = dict(type="name", properties=dict(name="urn:ogc:def:crs:EPSG::32633"))
+        points.write_text(json.dumps(dict(type="FeatureCollection", crs=crs, features=features)))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="file to write")
     parser.add_argument("--side", type=int, default=40_000, help="in pixels (default: %(default)s)")
@@ -79,9 +97,13 @@ def main() -> None:
     args = parser.parse_args()
     try:
         write_scene(args.path, args.side, args.mosaics, args.seed)
-    except ValueError as error:
-        parser.error(str(error))
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print(f"interrupted: {args.path} is not written", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,7 +15,8 @@ The same arguments give the same files. Layout, for each of `training` and `vali
 import argparse
 import importlib.util
 import json
-import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 import cv2
@@ -149,19 +150,25 @@ def write_dataset(
     Raises:
         FileExistsError: If `root` exists.
         ModuleNotFoundError: If there shall be rasters, and rasterio is not installed.
+        ValueError: If the seed is negative, or images are too small for shapes.
     """
+    if seed < 0:
+        raise ValueError(f"--seed {seed}: must be 0 or more")
+    if size < 16:
+        raise ValueError(f"--size {size}: must be 16 or more")
     if rasters and importlib.util.find_spec("rasterio") is None:
         raise ModuleNotFoundError("--rasters needs rasterio: pip install xcit_mm[raster]")
     if root.exists():
         raise FileExistsError(f"{root} exists: remove it or choose another folder")
-    partial = root.with_name(root.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    write_split(partial, "training", train, size, seed, rasters)
-    write_split(partial, "validation", val, size, seed, rasters)
-    partial.rename(root)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as temporary:
+        partial = Path(temporary) / root.name
+        write_split(partial, "training", train, size, seed, rasters)
+        write_split(partial, "validation", val, size, seed, rasters)
+        partial.rename(root)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder to write")
     parser.add_argument("--train", type=int, default=240, help="training images (default: %(default)s)")
@@ -172,9 +179,13 @@ def main() -> None:
     args = parser.parse_args()
     try:
         write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters)
-    except (FileExistsError, ModuleNotFoundError) as error:
-        parser.error(str(error))
+    except (OSError, ModuleNotFoundError, ValueError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {args.root} is not written", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

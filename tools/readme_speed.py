@@ -31,7 +31,11 @@ def cell(row: Row | None, key: str) -> str:
 
 
 def report(root: Path) -> str:
-    """The table of speed at 800x1344 and the sentence on how time grows with the image."""
+    """The table of speed at 800x1344 and the sentence on how time grows with the image.
+
+    Raises:
+        ValueError: If what the sentence tells was not measured.
+    """
     forward, train = read(root, FORWARD), read(root, TRAIN)
     lines = [
         "| S12/16, image of 800x1344 | inference, ms an image | training, ms an image | kept for backward, 2 images |",
@@ -42,10 +46,11 @@ def report(root: Path) -> str:
         kept = f"{cell(trained, 'saved_mb')} MB" if trained else ""
         lines.append(f"| {title} | {cell(tested, 'median_ms')} | {cell(trained, 'median_ms')} | {kept} |")
     sizes = read(root, RESOLUTION)
-    small, large, timm = (
-        float(sizes[place]["median_ms"])
-        for place in (("xcit-auto", "512x512"), ("xcit-auto", "3072x3072"), ("timm-xcit", "3072x3072"))
-    )
+    places = (("xcit-auto", "512x512"), ("xcit-auto", "3072x3072"), ("timm-xcit", "3072x3072"))
+    for model, size in places:
+        if (model, size) not in sizes:
+            raise ValueError(f"{FOLDER / RESOLUTION} has no {model} at {size}: measure it as well, as make bench does")
+    small, large, timm = (float(sizes[place]["median_ms"]) for place in places)
     power = math.log(large / small) / math.log((3072 / 512) ** 2)
     growth = (
         f"From 512x512 to 3072x3072, time grows as the number of pixels to the power {power:.2f}. "

@@ -12,7 +12,7 @@ import xcit_mm  # noqa: F401  registers the backbone
 from xcit_mm.training import replay
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("snapshot")
@@ -21,7 +21,11 @@ def main() -> None:
         print(replay(args.config, args.snapshot))
     except (ValueError, OSError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

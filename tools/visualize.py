@@ -31,10 +31,8 @@ from xcit_mm.prediction.inputs import first_frame
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
-from xcit_mm.runs.configs import normalisation, raster_step, read_config, takes_rgb
+from xcit_mm.runs.configs import SUFFIXES, normalisation, raster_step, read_config, takes_rgb
 from xcit_mm.runs.preflight import check_device
-
-CONFIGS = (".py", ".json", ".yaml", ".yml")  # what mmengine reads
 
 
 def parse_args() -> argparse.Namespace:
@@ -53,12 +51,12 @@ def main() -> int:
     try:
         check_figure(args.out)
         check_device(args.device)
-        if args.model.endswith(CONFIGS) != (args.checkpoint is not None):
+        if args.model.endswith(SUFFIXES) != (args.checkpoint is not None):
             raise ValueError("give a config and its checkpoint, or weights alone")
         found, picture = (of_model if args.checkpoint else of_weights)(args)
         save_figure(draw(found, picture), args.out)
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
     except KeyboardInterrupt:
         print(f"interrupted: {args.out} is not written", file=sys.stderr)
         return 130

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from quiet_pipe import quiet_pipe
+from whole_file import whole_file
 
 from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
@@ -57,15 +58,18 @@ def convert(args: argparse.Namespace) -> None:
         weights.heads.clear()
     layout = "official" if args.to == "safetensors" else args.to
     content = export(weights, layout)
-    partial = out.with_name(out.name + ".partial")
-    if args.to == "safetensors" or out.suffix == ".safetensors":
-        from safetensors.torch import save_file
+    with whole_file(out) as partial:
+        if args.to == "safetensors" or out.suffix == ".safetensors":
+            from safetensors import SafetensorError
+            from safetensors.torch import save_file
 
-        flat = content.get("state_dict") or content.get("model") or content
-        save_file({key: value.contiguous() for key, value in flat.items()}, partial)
-    else:
-        torch.save(content, partial)
-    partial.rename(out)
+            flat = content.get("state_dict") or content.get("model") or content
+            try:
+                save_file({key: value.contiguous() for key, value in flat.items()}, partial)
+            except SafetensorError as error:
+                raise OSError(f"{out} cannot be written: {error}") from error
+        else:
+            torch.save(content, partial)
     print(f"{out} ({args.to} layout)")
 
 
@@ -78,7 +82,7 @@ def fetch_name(args: argparse.Namespace) -> None:
     print(fetch(args.name))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     files = argparse.ArgumentParser(add_help=False)
@@ -100,9 +104,13 @@ def main() -> None:
     try:
         with quiet_pipe():
             args.run(args)
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    except (ValueError, OSError, RuntimeError) as error:  # torch.save's own, on a full disk, is a RuntimeError
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing is written", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -237,6 +237,17 @@ def test_bad_input_is_one_line(found, detector, segmentor_file, tmp_path, monkey
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_ctrl_c_is_one_line(found, detector, tmp_path, monkeypatch, capsys):
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    Image.fromarray(picture_of(60, 90)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(found)), str(tmp_path / "photo.png")])
+    monkeypatch.setattr(run.Model, "__call__", interrupt)
+    assert run.main() == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
 def test_a_reader_that_leaves_early_sees_no_traceback(found, detector, print_to_nobody, tmp_path, monkeypatch):
     Image.fromarray(picture_of(60, 90)).save(tmp_path / "photo.png")
     monkeypatch.setattr(sys, "argv", ["run.py", str(detector(found)), str(tmp_path / "photo.png")])

@@ -35,5 +35,12 @@ def test_what_leads_nowhere_is_named(tmp_path):
     )
 
 
+def test_what_leads_out_of_the_site_is_named(tmp_path):
+    (tmp_path / "secret.txt").touch()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text('<a href="../secret.txt">a</a><a href="../site/index.html">b</a>')
+    assert check(tmp_path / "site") == (1, ["index.html: ../secret.txt leads out of the site"])
+
+
 def test_a_folder_without_a_site_is_named(tmp_path):
     assert check(tmp_path) == (1, [f"no site in {tmp_path}: make docs"])

@@ -1,6 +1,7 @@
 """docs/how-xcit-works.md says what the code does, and docs/figures.py draws it."""
 
 import importlib.util
+import sys
 from types import ModuleType
 
 import complexity
@@ -16,6 +17,8 @@ from torch import nn
 from xcit_mm.archs import PATCH_SIZES
 from xcit_mm.models.attention import XCA, choose_form
 from xcit_mm.models.pyramid import STRIDES, pyramid_levels
+from xcit_mm.prediction.predictor import Prediction, Predictor
+from xcit_mm.prediction.results import Instances
 
 PAGE = (ROOT / "docs" / "how-xcit-works.md").read_text()
 
@@ -98,3 +101,20 @@ def test_the_readmes_picture(kind, figures, models, tmp_path):
     # A detector that is sure of nothing draws nothing; a segmentation map covers all.
     assert changed > 0.9 if kind == "seg" else changed == 0
     assert components.std() > 20 and len(np.unique(components.reshape(-1, 3), axis=0)) <= 60 * 45
+
+
+def test_the_readmes_picture_of_a_detector_without_masks(figures, models, tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "scene.png"), np.zeros((72, 96, 3), np.uint8))
+    boxes = np.array([[10.0, 10, 60, 50], [0, 0, 30, 30]], np.float32)
+    found = Instances(boxes, np.array([0.9, 0.1]), np.array([1, 0]), None)
+    monkeypatch.setattr(Predictor, "predict", lambda predictor, image: Prediction(image, found, None))
+    drawn = figures.hero(tmp_path / "scene.png", *models["det"])[:, :600]
+    assert drawn[60:320, 60:380].any() and not drawn[:40, :40].any()  # the one of the two that is sure
+
+
+def test_a_picture_that_cannot_be_written_is_named(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "hero", lambda *args: np.zeros((9, 9, 3), np.uint8))
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--hero", "a", "b", "c", "--out", str(tmp_path)])
+    (tmp_path / "hero.jpg").mkdir()
+    with pytest.raises(SystemExit, match=r"hero.jpg cannot be written: see to its folder and the disk"):
+        figures.main()

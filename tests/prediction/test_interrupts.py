@@ -124,6 +124,11 @@ def test_visualize(images, weights, call, tmp_path, interrupt_at):
     assert out.read_text() == "an earlier picture"
 
 
+def test_replay(call, interrupt_at):
+    interrupt_at(importlib.import_module("replay"), "replay", 1)
+    assert call("replay", "config.py", "snapshot.pth")[::2] == (130, "interrupted\n")
+
+
 def test_export(models, call, tmp_path, interrupt_at):
     out = tmp_path / "model.pt2"
     out.write_text("an earlier file")

@@ -1,5 +1,6 @@
 """tools/doctor.py CONFIG names what is wrong with a run, and nothing on a correct one."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -375,7 +376,8 @@ def test_a_config_without_parts_of_xcit_mm_need_not_import_it(tmp_path):
     assert NOT_IMPORTED not in failures(config)
 
 
-def test_what_is_no_failure_is_a_note():
+def test_what_is_no_failure_is_a_note(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "")  # as scripts leave it that pass on a variable they were not given
     found = lines(MASK_RCNN, "custom_hooks=[]")
     notes = [line for line in found if line.startswith("note")]
     assert any("2 images a step over 1 process(es), the learning rate is for 16 -- fix" in line for line in notes)
@@ -442,6 +444,18 @@ def test_versions_are_compared_and_libraries_print_beside_the_lines(library, mon
     assert run_doctor(monkeypatch, capsys, (doctor.version(library, least), "pip install it")) == (code, [line])
 
 
+def test_a_reader_that_leaves_early_is_no_error(monkeypatch):
+    there, here = os.pipe()
+    os.close(there)  # as `| head -1` does, sooner or later
+    with os.fdopen(here, "w") as nobody:
+        monkeypatch.setattr("sys.argv", ["doctor.py"])
+        monkeypatch.setattr("sys.stdout", nobody)
+        monkeypatch.setattr(doctor, "CHECKS", ((lambda: "all is well", ""),))
+        with pytest.raises(SystemExit) as end:
+            doctor.main()
+    assert end.value.code == 141
+
+
 def test_a_library_of_the_system_that_is_missing_has_one_fix(monkeypatch, capsys):
     def broken() -> str:
         raise ImportError("libGL.so.1: cannot open shared object file")
@@ -453,7 +467,7 @@ def test_a_library_of_the_system_that_is_missing_has_one_fix(monkeypatch, capsys
 
 def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
     """What pip leaves of an mmengine of the other stack."""
-    name = "mmengine" if doctor.forks() else "onedl-mmengine"
+    name = "mmengine" if doctor.forks(doctor.stack()) else "onedl-mmengine"
     folder = tmp_path / f"{name.replace('-', '_')}-0.10.7.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.10.7\n")
@@ -464,7 +478,7 @@ def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
     assert line.endswith("of its OneDL forks: a mix -- fix: one of them") and f" {name} " in line.replace(",", " ")
 
 
-@pytest.mark.skipif(bool(doctor.forks()), reason="the forks ask for no version of mmcv")
+@pytest.mark.skipif(bool(doctor.forks(doctor.stack())), reason="the forks ask for no version of mmcv")
 @pytest.mark.parametrize("library", ["mmdet", "mmseg"])
 def test_an_mmcv_that_does_not_suit_is_named_by_the_library(library, monkeypatch, capsys):
     monkeypatch.setattr("mmcv.__version__", "2.2.0")

@@ -1,11 +1,18 @@
 """tools/benchmark.py measures what it says."""
 
 import csv
+import sys
+from pathlib import Path
 
+import benchmark_deployment
 import benchmark_forms
+import benchmark_tiles
 import pytest
 import torch
+from benchmark_report import processor
 from devices import on_each_device
+from mmengine.config import Config
+from PIL import Image
 
 
 def test_tables_and_pictures(tool, tmp_path):
@@ -32,6 +39,59 @@ def test_training_counts_what_is_kept_for_backward(tool, tmp_path):
     assert run.returncode == 0, run.stderr[-2000:]
     saved = {row["model"]: float(row["saved_mb"]) for row in csv.DictReader((tmp_path / "name.csv").open())}
     assert saved["xcit-auto-cp"] < saved["xcit-auto"] < saved["xcit-plain"]
+
+
+def test_a_name_with_a_dot_is_kept(tool, tmp_path):
+    small = ("--models", "xcit-plain", "--arch", "n12", "--sizes", 32, "--repeats", 1)
+    run = tool("benchmark", *small, "--out", tmp_path / "v1.2")
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.2.csv", "v1.2.md"]
+
+
+def test_where_none_of_the_models_is_installed(refusal, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    line = refusal("benchmark", "--models", "timm-xcit", "timm-deit-s", "--sizes", 32, "--out", tmp_path / "name")
+    assert line == ("ModuleNotFoundError: none of timm-xcit, timm-deit-s is installed: add others, such as xcit-auto")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_user_is_not_emptied(refusal, tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    line = refusal("benchmark_prediction", "memory", tmp_path, "--images", 1)
+    assert line == f"FileExistsError: {tmp_path} is not empty: give a new folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_the_whole_image_is_drawn_with_its_own_score(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda axes, y, **options: drawn.append(y))
+    rows = [dict(tile=512, overlap=0, miou=80.0, seams="")]
+    rows += [dict(tile=96, overlap=int(part * 96), miou=60.0, seams=1.0) for part in benchmark_tiles.OVERLAPS]
+    benchmark_tiles.draw(rows, tmp_path / "tiles.png")
+    assert drawn == [80.0]
+
+
+class TestDeployment:
+    """tools/benchmark_deployment.py."""
+
+    def test_files_of_one_name_have_rows_of_their_own(self, monkeypatch):
+        monkeypatch.setattr(benchmark_deployment, "read_onnx", lambda file, threads: file)
+        monkeypatch.setattr(benchmark_deployment, "HINTS", {})
+        files = [Path("a/model.onnx"), Path("b/model.onnx")]
+        found = benchmark_deployment.runs_of("model", files, torch.get_num_threads())
+        assert list(found.items()) == [("torch", "model"), *((f"onnxruntime, {file}", file) for file in files)]
+
+    @pytest.mark.parametrize("in_pipeline", [False, True])
+    def test_the_picture_is_normalised_wherever_the_config_does(self, in_pipeline, tmp_path):
+        Image.new("RGB", (4, 4), (200, 100, 50)).save(tmp_path / "photo.png")
+        how = dict(mean=[100.0, 50.0, 0.0], std=[10.0, 5.0, 1.0])
+        step = [dict(type="Normalize", to_rgb=True, **how)] if in_pipeline else []
+        preprocessor = dict(type="DetDataPreprocessor", **({} if in_pipeline else dict(bgr_to_rgb=True, **how)))
+        dataset = dict(pipeline=[dict(type="LoadImageFromFile"), *step])
+        cfg = Config(dict(model=dict(data_preprocessor=preprocessor), test_dataloader=dict(dataset=dataset)))
+        image = benchmark_deployment.input_image(cfg, tmp_path / "photo.png", "2x3")
+        assert image.shape == (1, 3, 2, 3)
+        assert image[0, :, 0, 0].tolist() == [10.0, 10.0, 50.0]
 
 
 class TestForms:
@@ -92,6 +152,9 @@ class TestForms:
             "float16: choose_form by tokens / channels: 'plain', 'gram' from 2 (between 1 and 4); "
             "now it is 'plain' at 1, 'plain' at 4, 'plain' at 16"
         ]
+
+    def test_the_processor_is_named(self):
+        assert benchmark_forms.versions("cpu")["device"] == processor()
 
     def test_without_a_gpu(self, refusal, tmp_path):
         line = refusal("benchmark_forms", "--out", tmp_path / "forms.csv")

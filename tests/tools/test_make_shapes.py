@@ -56,3 +56,43 @@ def test_without_rasterio_nothing_is_begun(monkeypatch, tmp_path):
     with pytest.raises(ModuleNotFoundError, match=r"--rasters needs rasterio: pip install xcit_mm\[raster\]"):
         write_dataset(tmp_path / "shapes", rasters=True)
     assert list(tmp_path.iterdir()) == []
+
+
+class TestCommand:
+    """tools/make_shapes.py ends in a line, with nothing left and nothing of others gone."""
+
+    @pytest.fixture(autouse=True)
+    def beside(self, tmp_path, monkeypatch) -> None:
+        (tmp_path / "shapes.partial").mkdir()
+        (tmp_path / "shapes.partial" / "thesis.txt").touch()
+        (tmp_path / "file").touch()
+        monkeypatch.chdir(tmp_path)
+        yield
+        assert [path.name for path in Path("shapes.partial").iterdir()] == ["thesis.txt"]
+
+    def test_a_folder_of_a_like_name_is_let_alone(self, call):
+        small = ("--train", 2, "--val", 1, "--size", 64)
+        assert call("make_shapes", "shapes", *small)[0] == 0
+        assert {path.name for path in Path().iterdir()} == {"shapes", "shapes.partial", "file"}
+
+    @pytest.mark.parametrize(
+        "arguments, line",
+        [
+            (["shapes", "--seed", -1], "ValueError: --seed -1: must be 0 or more"),
+            (["shapes", "--size", 8], "ValueError: --size 8: must be 16 or more"),
+            (["file/shapes"], "FileExistsError: [Errno 17] File exists: 'file'"),
+            (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it or choose another folder"),
+        ],
+    )
+    def test_what_cannot_be_is_one_line(self, arguments, line, refusal):
+        assert refusal("make_shapes", *arguments, "--train", 1, "--val", 1) == line
+        assert {path.name for path in Path().iterdir()} == {"shapes.partial", "file"}
+
+    def test_ctrl_c_leaves_nothing(self, call, monkeypatch):
+        def interrupt(*args: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("make_shapes.draw_image", interrupt)
+        code, _, errors = call("make_shapes", "shapes")
+        assert code == 130 and errors.endswith("interrupted: shapes is not written\n")
+        assert {path.name for path in Path().iterdir()} == {"shapes.partial", "file"}

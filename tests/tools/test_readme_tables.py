@@ -85,6 +85,13 @@ def test_scores_are_told_with_the_range_of_the_seeds(copy):
     assert "| shapes | 9 | mIoU 8.0 (7.0 to 9.0) |" in readme_tables.measured_table(copy, [model])
 
 
+def test_a_peer_that_was_not_measured_is_named(copy):
+    path = copy / "docs" / "benchmark" / "4-resolution.csv"
+    path.write_text("".join(line for line in path.open() if not line.startswith("timm-xcit")))
+    with pytest.raises(ValueError, match=r"4-resolution.csv has no timm-xcit at 3072x3072: measure it as well"):
+        readme_tables.check(copy)
+
+
 def test_the_plot_is_drawn_from_the_csv(copy):
     (copy / "docs" / "speed.png").unlink()
     assert not readme_speed.is_drawn(copy)

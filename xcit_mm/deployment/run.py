@@ -383,6 +383,9 @@ def main() -> int:
             _write(args.json, json.dumps(to_json(found, model.classes)).encode())
     except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     try:
         lines = "\n".join(_summary(found, model.classes))
         print(lines or f"nothing of a score of {args.score_thr} or more", flush=True)

@@ -11,6 +11,7 @@ from mmengine.registry import DATASETS
 from .findings import reason
 
 __all__ = [
+    "SUFFIXES",
     "channel_order",
     "dataset_class",
     "evaluators",
@@ -26,7 +27,8 @@ __all__ = [
     "tested_metainfo",
 ]
 
-_SUFFIXES = (".py", ".json", ".yaml", ".yml")
+SUFFIXES = (".py", ".json", ".yaml", ".yml")
+"""How the name of a config ends: what mmengine reads."""
 
 
 def read_config(config: str, argv: list[str]) -> Config:
@@ -36,7 +38,7 @@ def read_config(config: str, argv: list[str]) -> Config:
         FileNotFoundError: If there is none.
         ValueError: If it is no config, or an error is in it or in one that it is based on.
     """
-    if not config.endswith(_SUFFIXES):
+    if not config.endswith(SUFFIXES):
         raise ValueError(f"{config} is no config, whose name ends in .py: the config comes before the checkpoint")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")

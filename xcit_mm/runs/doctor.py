@@ -53,7 +53,7 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
 
     heads = class_heads(model)
     batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
-    processes = int(os.environ.get("WORLD_SIZE", 1))
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
     yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
     for split in SPLITS:
         yield from guard(check_data_sets(cfg, split, heads), f"correct the {split} data set")
