@@ -5,12 +5,13 @@ import json
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from golden import fill
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, Registry, init_default_scope
 from paths import ROOT
 from torch import nn
 
@@ -35,6 +36,11 @@ model = dict(backbone=dict(in_channels=2), data_preprocessor=dict(mean=None, std
 load = dict(type="LoadRasterFromFile", bands=(4, 1))
 normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
 test_dataloader = dict(dataset=dict(pipeline=[load, normalize]))
+"""
+ONE_CLASS = """
+_base_ = "{base}"
+model = dict(decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)))
+test_dataloader = dict(dataset=dict(metainfo=dict(classes=("shape",), palette=[(230, 60, 50)])))
 """
 UPERNET = """
 _base_ = "{root}/configs/upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
@@ -130,6 +136,19 @@ def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
         torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_both_labels_of_a_segmentor_of_one_class_have_names(trained, tmp_path):
+    (tmp_path / "fpn.py").write_text(FPN.format(root=ROOT, align_corners=False))
+    config, _, model = trained(ONE_CLASS, base=tmp_path / "fpn.py")
+    metadata = export._metadata(Config.fromfile(config), model)
+    classes = json.loads(metadata["classes"])
+    assert classes == ["background", "shape"] and metadata["threshold"] == "0.5"
+    pytest.importorskip("onnxruntime")
+    run = importlib.import_module("xcit_mm.deployment.run")
+    found = run.Segmentation(np.eye(64, 96, dtype=np.uint8))
+    assert [one["name"] for one in run.to_json(found, classes)["regions"]] == classes
+    assert run.draw(np.zeros((64, 96, 3), np.uint8), found, classes).shape[1] > 96  # with a legend
+
+
 def test_other_bands_are_told_by_the_step_that_loads_them(trained, tmp_path):
     (tmp_path / "fpn.py").write_text(FPN.format(root=ROOT, align_corners=False))
     config, checkpoint, _ = trained(TWO_BANDS, base=tmp_path / "fpn.py")
@@ -204,6 +223,8 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     fasterrcnn.write_text("_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'\ndefault_scope = 'mmdet'")
     untested = tmp_path / "untested.py"
     untested.write_text(f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
+    unregistered = tmp_path / "unregistered.py"
+    unregistered.write_text(f"_base_ = '{segmentor}'\ntest_dataloader = dict(dataset=dict(type='MyData'))\n")
     state = torch.load(checkpoint)["state_dict"]
     classifier = tmp_path / "classifier.pth"
     torch.save({key: value for key, value in state.items() if not key.startswith("fpn")}, classifier)
@@ -214,6 +235,7 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
         (segmentor, checkpoint, out, "model", ValueError, "does not fit the model"),
         (str(fasterrcnn), checkpoint, out, "model", ValueError, "backbone is ResNet"),
         (str(untested), checkpoint, out, "backbone", ValueError, "the config has no test_dataloader"),
+        (str(unregistered), checkpoint, out, "model", ValueError, "no data set of type MyData is registered"),
         (detector, "none.pth", out, "backbone", FileNotFoundError, "no checkpoint at none.pth"),
         (detector, checkpoint, tmp_path / "model.pth", "model", ValueError, r"\.onnx or \.pt2"),
         (detector, checkpoint, tmp_path / "no" / "model.pt2", "model", FileNotFoundError, "no folder"),
@@ -225,6 +247,22 @@ def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypat
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
         export.export_model(detector, checkpoint, tmp_path / "model.onnx")
+
+
+def test_the_backbone_is_known_by_its_class(tmp_path):
+    registry = Registry("model", parent=MODELS, scope="xcitlib")
+    registry.register_module(name="XCiT", module=nn.Identity)
+    cfg = Config.fromfile(ROOT / "configs" / "demo" / "fpn_xcit-n12-p16_shapes.py")
+    try:
+        cfg.model.backbone.type = "mmengine.XCiT"
+        export._check_part(cfg, "model", tmp_path / "model.onnx")
+        cfg.model.backbone.type = "xcitlib.XCiT"
+        with pytest.raises(
+            ValueError, match=r"^the config's backbone is xcitlib.XCiT: only models with this package's"
+        ):
+            export._check_part(cfg, "model", tmp_path / "model.onnx")
+    finally:
+        del MODELS._children["xcitlib"]
 
 
 def test_a_torch_that_is_too_old_is_named_before_anything_is_read(refusal, monkeypatch):

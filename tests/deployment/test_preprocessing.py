@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+from collections import Counter
+from pathlib import Path
 
 import mmcv
 import numpy as np
@@ -198,9 +201,9 @@ def test_a_detector_pads_pictures_that_do_not_end_with_its_cells(mask_rcnn, mask
             "_fixed_taps",
             "rows_exact = Sub (rows_scaled, middle)",
             "rows_exact = Identity (rows_scaled)",
-            r"deviates by [\d.]+ grey levels: not written",
+            r"deviates by [\d.]+ grey levels$",
         ),
-        ("_padded", "Neg (prepared_size)", "Neg (size)", r"is \(1, 3, .*\), not .*: not written"),
+        ("_padded", "Neg (prepared_size)", "Neg (size)", r"is \(1, 3, .*\), not \(1, 3, .*\)$"),
         ("_segmentor_s_end", "prepared_size, rows", "size, rows", r"[\d.]+% is found differently"),
     ],
 )
@@ -213,6 +216,22 @@ def test_a_file_that_prepares_pictures_otherwise_is_refused(
     onnx.save(preprocessing.with_preprocessing(onnx.load(segmentor_file)), tmp_path / "model.onnx")
     with pytest.raises(RuntimeError, match=message):
         pictures.check_pictures(tmp_path / "model.onnx", *segmentor)
+
+
+def test_what_the_test_set_raises_is_one_line_and_no_file(segmentor, segmentor_file, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise AssertionError("no such\nsplit")
+
+    def write(program: None, path: Path, *_: object) -> Counter:
+        shutil.copy(segmentor_file, path)
+        return Counter()
+
+    monkeypatch.setattr(pictures.DATASETS, "build", fail)
+    monkeypatch.setattr(export, "_trace", lambda *_: None)  # it has been, for this file
+    monkeypatch.setattr(export, "write_onnx", write)
+    with pytest.raises(RuntimeError, match=r"^the file is not written: AssertionError: no such split$"):
+        export.export_model(*segmentor, tmp_path / "model.onnx", takes_pictures=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_test_set_pictures_are_made(segmentor, segmentor_file, tmp_path):

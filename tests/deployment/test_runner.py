@@ -138,6 +138,15 @@ def test_photos_are_turned_as_mmcv_turns_them(tmp_path):
     assert run.read_picture(tmp_path / "grey.png").shape == (40, 60, 3)
 
 
+def test_colours_of_16_bits_are_read_as_mmcv_reads_them(tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65536, (40, 60, 3), dtype=np.uint16)
+    for name in ("deep.png", "deep.tif"):
+        mmcv.imwrite(deep, str(tmp_path / name))
+        found, expected = run.read_picture(tmp_path / name)[..., ::-1], mmcv.imread(str(tmp_path / name))
+        assert np.array_equal(found, deep >> 8)
+        assert np.abs(found.astype(int) - expected).max() <= (name == "deep.tif")  # which OpenCV rounds
+
+
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])
 def test_it_runs_where_no_torch_is(kind, request, found, detector, tmp_path):
     model = detector(found) if kind == "detector" else request.getfixturevalue("segmentor_file")

@@ -18,8 +18,9 @@ from demo import save_untrained
 from devices import need_operators, on_each_device_in
 from paths import CONFIGS, ROOT
 from processes import CONTEXT
+from tqdm import tqdm
 
-from xcit_mm.prediction import engine
+from xcit_mm.prediction import engine, hands
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.run import open_run
 
@@ -132,6 +133,25 @@ def test_one_that_fails_does_not_take_its_batch_along(models, photos, call, tmp_
     assert [Path(row.path).name for row in rows_of(tmp_path) if row.error] == ["07.png"]
 
 
+def test_what_cannot_be_drawn_does_not_end_the_run(models, photos, call, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for name in ("00.png", "03.png"):
+        (tmp_path / "in" / name).symlink_to(photos / name)
+    image = cv2.imread(str(photos / "00.png"))
+    film = cv2.VideoWriter(str(tmp_path / "in" / "film.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 5, image.shape[1::-1])
+    film.write(image)
+    film.release()
+
+    def fail(*_: object) -> None:
+        raise IndexError("no colour\nfor label 9")
+
+    monkeypatch.setattr(engine, "draw_segmentation_map", fail)
+    code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", "--workers", 0)
+    assert code == 1 and "0 of 3 files done" in printed
+    assert [row.error for row in rows_of(tmp_path / "out") if row.error] == ["its picture: no colour for label 9"] * 3
+    assert f"skipped {tmp_path}/in/00.png: its picture: no colour for label 9" in errors
+
+
 def test_out_of_memory_halves_the_batch(models, photos, call, tmp_path, monkeypatch):
     forward, sizes = Predictor._forward, []
 
@@ -192,7 +212,7 @@ def test_another_precision_or_device(device, dtype, models, photos, call, tmp_pa
     assert agreement > 0.999 if exact else 0.9 < agreement < 1
 
 
-def test_failures_are_tried_again_when_asked(models, photos, call, tmp_path):
+def test_failures_are_tried_again_when_asked(models, photos, call, tmp_path, monkeypatch):
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for path in sorted(photos.iterdir())[:6]:
@@ -208,8 +228,11 @@ def test_failures_are_tried_again_when_asked(models, photos, call, tmp_path):
     assert [path.stat().st_mtime_ns for path in parts] == times
 
     (folder / "03.png").write_bytes(good)
+    bars = []
+    monkeypatch.setattr(hands, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
     code, printed, _ = call(*arguments, "--out", out, "--retry-failed")
     assert code == 0 and "6 of 6 files done" in printed
+    assert [(bar.n, bar.total) for bar in bars] == [(1, 1)]  # of the two of its part
     assert [path.stat().st_mtime_ns == t for path, t in zip(parts, times, strict=True)] == [True, False, True]
     after = json.loads((out / "predictions.json").read_text())
     assert [one for one in after if one["image_id"] != 4] == before

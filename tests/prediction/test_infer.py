@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from coco_results import results_of
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 from pycocotools.coco import COCO
 
@@ -168,22 +166,51 @@ def test_tiles_from_the_command_line(kind, images, image, models, call, tmp_path
         assert all(coco.annToMask(one).sum() > 0 for one in found)
 
 
-def test_a_binary_segmentor_in_tiles(models, image, tmp_path):
-    config = tmp_path / "binary.py"
-    config.write_text(
-        f"_base_ = {models['seg'][0]!r}\n"
-        "model = dict(decode_head=dict(out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)))"
-    )
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    torch.manual_seed(0)
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "binary.pth")
-    predict = Predictor(str(config), str(tmp_path / "binary.pth"), tile=500)
+@pytest.mark.parametrize("classes", [1, 5])
+def test_a_binary_segmentor_in_tiles(classes, binary, image):
+    predict = Predictor(*binary[classes], tile=500)
     tiled = predict(image)
     predict.tile = None
     whole = predict(image)
     assert whole.pred_sem_seg.data.unique().tolist() == [0, 1]
     assert torch.equal(tiled.pred_sem_seg.data, whole.pred_sem_seg.data.int())
+
+
+def test_a_segmentor_of_one_class_has_a_name_for_the_rest(binary, images, call, tmp_path):
+    code, *_ = call("infer", images / "plain.png", *binary[1], "--out", tmp_path / "out", "--alpha", 1)
+    assert code == 0
+    content = json.loads((tmp_path / "out" / "images.json").read_text())
+    assert content["categories"] == [dict(id=0, name="background"), dict(id=1, name="shape")]
+    labels = cv2.imread(str(tmp_path / "out" / "labels" / "plain.png"), -1)
+    assert np.unique(labels).tolist() == [0, 1]
+    picture = cv2.imread(str(tmp_path / "out" / "pictures" / "plain.jpg"))
+    assert picture.shape[1] > 96  # with a legend
+    colours = [picture[:96, :96][labels == label].mean(axis=0) for label in (0, 1)]
+    assert np.abs(colours[0]).max() < 30 and np.abs(colours[1] - [50, 60, 230]).max() < 30
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("test_dataloader = dict(dataset=dict(type='MyData'))", "no data set of type MyData is registered: correct"),
+        (
+            "test_dataloader = dict(dataset=dict(type='BaseSegDataset', metainfo=None))",
+            "classes=None in the BaseSegDataset that the config tests on: give it metainfo=dict(classes=('name', ...))",
+        ),
+        ("model = dict(type='NoModel')", "the model cannot be built: KeyError: 'NoModel is not in the"),
+        (
+            "test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile'), dict(type='NoStep')]))",
+            "the test pipeline cannot be built: KeyError: 'NoStep is not in the",
+        ),
+    ],
+)
+def test_names_that_are_not_registered_are_one_line(change, message, images, models, refusal, tmp_path):
+    """As where custom_imports was forgotten."""
+    config = tmp_path / "own.py"
+    config.write_text(f"_base_ = {models['seg'][0]!r}\n{change}\n")
+    arguments = (images / "plain.png", config, models["seg"][1], "--out")
+    assert f"ValueError: {message}" in refusal("visualize", *arguments, tmp_path / "out.png")
+    assert f"ValueError: {message}" in refusal("infer", *arguments, tmp_path / "out")
 
 
 def test_a_second_run(images, image, models, call, tmp_path):

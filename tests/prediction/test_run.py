@@ -138,6 +138,7 @@ def test_another_run_is_refused_with_what_differs(identity, tmp_path):
     more = inputs_of("a.png", "b.png", "c.png")
     for other, message in [
         (identity(inputs, tile=64), "its tile was None, is 64"),
+        (identity(inputs, later=None), "its later was not given, is None"),
         (identity(more), "its inputs were 2 at in, are 3 at in"),
         (mine | dict(versions=mine["versions"] | dict(torch="9.9")), r"its torch was \S+, is 9\.9"),
         (
@@ -171,7 +172,7 @@ def test_what_is_of_no_run_is_left_alone(identity, tmp_path):
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match="parts is not of an earlier run"):
             start_run(tmp_path, identity(inputs_of("a.png")), inputs_of("a.png"), overwrite)
-    assert (tmp_path / "parts").exists()
+    assert os.listdir(tmp_path) == ["parts"]
 
 
 HOLD = """
@@ -262,4 +263,4 @@ def test_a_run_json_of_something_else_is_left_alone(content, overwrite, identity
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(FileExistsError, match=r"run\.json is not of an earlier run"):
         start_run(tmp_path, identity(inputs_of("a.png")), inputs_of("a.png"), overwrite)
-    assert (tmp_path / "labels").exists()
+    assert sorted(os.listdir(tmp_path)) == ["labels", "run.json"]

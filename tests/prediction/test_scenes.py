@@ -57,6 +57,15 @@ def test_a_map_equals_that_of_tiling_in_memory(image, models, call, tmp_path):
     ]
 
 
+def test_the_map_of_a_segmentor_of_one_class(image, binary, call, tmp_path):
+    path = write(tmp_path / "scene.tif", image)
+    assert call("infer", path, *binary[1], "--out", tmp_path / "out", *TILES)[0] == 0
+    with rasterio.open(tmp_path / "out" / "labels" / "scene.tif") as found:
+        assert np.unique(found.read(1)).tolist() == [0, 1]
+        assert json.loads(found.tags()["CLASSES"]) == ["background", "shape"]
+        assert [found.colormap(1)[label][:3] for label in (0, 1)] == [(0, 0, 0), (230, 60, 50)]
+
+
 def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path):
     path = write(tmp_path / "scene.tif", image)
     assert call("infer", path, *models["det"], "--out", tmp_path / "out", *TILES)[0] == 0

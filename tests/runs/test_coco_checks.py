@@ -16,10 +16,13 @@ from doctor_data import (
     edit_json,
     failures,
     lines,
+    write_image,
 )
 from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS
 from paths import CONFIGS, SHARED
+
+from xcit_mm.runs.coco_json import read_coco
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -52,6 +55,32 @@ def to_smaller_copy(annotation: dict) -> None:
 
 def set_all(**values: object) -> Callable[[], None]:
     return lambda: edit_annotations(TRAIN_JSON, lambda one: one.update(values))
+
+
+def test_images_in_the_current_folder_are_there():
+    for number in range(3):
+        write_image(Path(f"{number}.jpg"))
+    options = ["data_root=None", f"ann_file={TRAIN_JSON}", "data_prefix.img=''"]
+    options = [f"train_dataloader.dataset.{option}" for option in options]
+    assert failures(MASK_RCNN, *options) == []
+    Path("1.jpg").unlink()
+    assert failures(MASK_RCNN, *options) == ["train: 1 of 3 images are missing: 1.jpg"]
+
+
+def test_images_of_remote_storage_are_not_missed():
+    option = "train_dataloader.dataset.data_prefix.img=s3://bucket/train"
+    found = lines(MASK_RCNN, option)
+    assert "note  train: s3://bucket/train is remote storage, not looked at" in found
+    assert failures(MASK_RCNN, option) == []
+
+
+@pytest.mark.parametrize(
+    "values", [[[[1, 2], [3, 4]]], [[[[1, 2]]]], [5, [[6, 7]]], [[1, 2], [3, 4]]], ids=lambda value: str(value)
+)
+def test_lists_of_any_depth_beside_the_polygons(values):
+    edit_annotations(TRAIN_JSON, lambda one: one.update(quad=values))
+    assert failures(MASK_RCNN) == []
+    assert {str(one["quad"]) for one in read_coco(str(TRAIN_JSON))["annotations"]} <= {str(values), "[[1, 2]]"}
 
 
 # How a right data set is broken, and all that the doctor says of it.

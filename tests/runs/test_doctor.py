@@ -29,6 +29,7 @@ from torch import nn
 from xcit_mm import XCiT
 from xcit_mm.runs.data_checks import check_classes
 from xcit_mm.runs.model_checks import build_model, check_channels
+from xcit_mm.runs.start_checks import check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -168,7 +169,9 @@ WRONG_OPTIONS = [
     (
         MASK_RCNN,
         "val_dataloader.dataset.type=NoDataset",
-        ["KeyError: 'no data set of type NoDataset is registered'"] * 2,  # its classes, and its files
+        # Its classes, and its files.
+        ["ValueError: no data set of type NoDataset is registered: correct it, or name its module in custom_imports"]
+        * 2,
     ),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [f"IsADirectoryError: [Errno 21] Is a directory: '{ADE}'"]),
     (MASK_RCNN, "load_from=none.pth", ["load_from: no checkpoint at none.pth"]),
@@ -293,13 +296,33 @@ def test_wrong_segmentation_maps_are_named(name):
     assert found.partition(" <_io")[0] == f"train: {expected}"
 
 
-def test_labels_from_0_under_reduce_zero_label_are_named():
+def test_labels_from_0_under_reduce_zero_label_are_guessed_and_not_refused():
+    """They look like a sample in which the last class is rare, as LoveDA and Potsdam have one."""
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2, 3, 4])
     text = (
-        "decode_head: the segmentation maps hold 0 to 4, of which reduce_zero_label=True ignores 0 and leaves the "
-        "last class without pixels"
+        "decode_head: all classes but the last have pixels in a sample, and reduce_zero_label=True ignores label 0 "
+        "-- fix: reduce_zero_label=False in the data set if labels count from 0"
     )
-    assert failures(SHAPES) == [f"train: {text}", f"val: {text}"]
+    found = lines(SHAPES)
+    assert [line for line in found if "in a sample, and" in line] == [f"note  train: {text}", f"note  val: {text}"]
+    assert not any(line.startswith("FAIL") for line in found)
+    check_training(Config.fromfile(SHAPES))
+
+
+ONE_CLASS = """
+model = dict(decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)))
+train_dataloader = dict(dataset=dict(metainfo=dict(classes=("shape",), palette=[(9, 9, 9)]), reduce_zero_label=False))
+val_dataloader = dict(dataset=dict(metainfo=dict(classes=("shape",), palette=[(9, 9, 9)]), reduce_zero_label=False))
+"""
+
+
+def test_a_segmentor_of_one_class_knows_the_labels_0_and_1(own_config):
+    config = own_config(ONE_CLASS)
+    write_segmentation_maps(Path("data/shapes"), [0, 1])
+    assert failures(config) == []
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
+    message = "{}: decode_head has num_classes=1 and ignore_index=255, the segmentation maps hold label 2 (3072 pixels)"
+    assert failures(config) == [message.format("train"), message.format("val")]
 
 
 def test_weights_of_another_patch_size_are_named():

@@ -254,6 +254,12 @@ def test_configs_with_errors(text, message):
     assert message in refused("train", "own.py")
 
 
+@pytest.mark.parametrize("option", ["model.neck", "model.neck.in_channels=[1,2"])
+def test_options_with_errors(option):
+    message = refused("train", DEMO / f"{SEG}.py", "--cfg-options", "seed=1", option)
+    assert message.startswith(f"ValueError: --cfg-options {option}: write KEY=VALUE")
+
+
 class TestRefusedTesting:
     def refused(self, shapes: Path, checkpoint: object, *changes: str) -> str:
         return refused("test", DEMO / f"{SEG}.py", checkpoint, *cfg_options(SEG, shapes, 1), *changes)

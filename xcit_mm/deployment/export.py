@@ -20,8 +20,16 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..archs import arch_name
+from ..models.backbone import XCiT
 from ..models.factory import backbone_from_config, model_from_config
-from ..runs.configs import channel_order, normalisation, read_config, tested_dataset, tested_metainfo
+from ..runs.configs import (
+    backbone_class,
+    channel_order,
+    normalisation,
+    read_config,
+    tested_dataset,
+    tested_metainfo,
+)
 from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
 from ..version import __version__
@@ -152,14 +160,14 @@ def export_model(
                 operators = count_operators(final)
             elif evaluate is not None:
                 _, scores = evaluate_files(cfg, model, [read(written)], evaluate)
+            if takes_pictures:
+                for file in {written, final}:
+                    put_preprocessing(file)
+                operators = count_operators(final)
+                # What 8 bits change is told by scores instead.
+                moved = check_pictures(final if half else written, config, checkpoint)
         except Exception as error:  # data sets and metrics too
             raise RuntimeError(f"the file is not written: {reason(error)}") from error
-        if takes_pictures:
-            for file in {written, final}:
-                put_preprocessing(file)
-            operators = count_operators(final)
-            # What 8 bits change is told by scores instead.
-            moved = check_pictures(final if half else written, config, checkpoint)
         final.replace(out)
     return Exported(agreement.lines(), operators, metadata, scores, moved, quantized, halved)
 
@@ -195,17 +203,17 @@ def _check_target(out: Path) -> None:
 
 def _check_part(cfg: Config, part: str, out: Path) -> None:
     library = cfg.get("default_scope")
-    backbone = cfg.get("model", {}).get("backbone", {}).get("type")
-    if backbone != "XCiT":
-        raise ValueError(f"the config's backbone is {backbone}: only models with XCiT are exported")
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
+    if backbone_class(cfg) is not XCiT:
+        backbone = cfg.model.get("backbone", {}).get("type")
+        raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
     if part == "model" and library == "mmdet":
         if out.suffix != ".onnx":
             raise ValueError(f"{out}: a whole detector is written as .onnx only: name it so, or export the backbone")
         check_detector(cfg)
     check_backbone(cfg)
-    tested_dataset(cfg)  # raises where there is none
+    (tested_metainfo if part == "model" else tested_dataset)(cfg)  # raises where there is none
 
 
 def _outputs(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:

@@ -67,7 +67,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
         (prepared,) = prepare.run(["image"], dict(picture=picture))
         grey_levels = max(_grey_levels(prepared, predictor, image), grey_levels)
         if not grey_levels <= GREY_LEVEL:
-            raise RuntimeError(f"a picture prepared in the file deviates by {grey_levels:.1f} grey levels: not written")
+            raise RuntimeError(f"a picture prepared in the file deviates by {grey_levels:.1f} grey levels")
         found, expected = model(picture), predictor.predict(image)
         if isinstance(found, Segmentation):
             tally.add_pixels(found.labels != expected.labels)
@@ -75,9 +75,7 @@ def check_pictures(path: Path, config: str, checkpoint: str) -> Moved:
             assert expected.instances is not None
             tally.add_detections(found, expected.instances)
     if tally.exceeds(LOST):
-        raise RuntimeError(
-            f"{tally.share:.1%} is found differently where pictures are prepared in the file: not written"
-        )
+        raise RuntimeError(f"{tally.share:.1%} is found differently where pictures are prepared in the file")
     return Moved(name, grey_levels, tally.compared, tally.share, tally.shift)
 
 
@@ -104,7 +102,7 @@ def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) 
     data = preprocessor(pseudo_collate([predictor.prepare(image)]), False)
     expected = file_input(data, predictor.is_detector).numpy()
     if prepared.shape != expected.shape:
-        raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}: not written")
+        raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}")
     unit = preprocessor.std.numpy() if preprocessor._enable_normalize else 1
     return float((np.abs(prepared - expected) * unit).max())
 

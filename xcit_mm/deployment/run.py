@@ -228,9 +228,11 @@ def _tents(begin: int, end: int, start: float, stop: float, count: int) -> np.nd
 def read_picture(path: str | Path) -> np.ndarray:
     """A picture file (H, W, 3), RGB, uint8, turned as its EXIF orientation says.
 
+    Of 16 bits a colour the upper 8 are kept, within a grey level of what OpenCV reads.
+
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If it cannot be read, or has more than 8 bits a channel.
+        ValueError: If it cannot be read, or is grey with more than 8 bits, which Pillow would cut off.
     """
     try:
         with Image.open(path) as file:

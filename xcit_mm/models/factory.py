@@ -64,7 +64,7 @@ def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not fill the model.
+        ValueError: If the model cannot be built, or the checkpoint does not fill it.
     """
     model = _build(cfg, cfg.model)
     model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
@@ -89,7 +89,11 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
 def _build(cfg: Config, part: ConfigDict) -> nn.Module:
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.pop("init_cfg", None)  # the checkpoint holds all
-    return MODELS.build(part)
+    try:
+        return MODELS.build(part)
+    except Exception as error:  # a wrong config makes the libraries raise nearly anything
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"the model cannot be built: {why}; correct the model in the config") from error
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .drawing import Style, draw_instances, draw_segmentation_map
 from .inputs import Input, Video, read_image
-from .parts import DamagedPart, Row, Writer
+from .parts import Row, Writer
 from .predictor import Prediction, Predictor, Preparation
 from .results import run_length_codes
 from .run import LABELS, PICTURES, Run
@@ -127,14 +127,7 @@ class Engine:
                     yield _Task(part, number, self.run.inputs[number])
 
     def _kept(self, part: int) -> dict[int, list[Row]]:
-        """Rows that are not predicted again, by their inputs."""
-        if not self.retry:
-            return {}
-        try:
-            kept = {number: list(rows) for number, rows in groupby(self.run.rows(part), key=lambda row: row.number)}
-        except DamagedPart:
-            return {}
-        return {number: rows for number, rows in kept.items() if not any(row.error for row in rows)}
+        return self.run.kept(part) if self.retry else {}
 
     def _predict_part(self, part: int, images: Iterator[_Loaded], pool: ThreadPoolExecutor) -> None:
         kept = self._kept(part)
@@ -214,7 +207,7 @@ class Engine:
             return row._replace(error=found)
         if self.pictures:
             path = self.run.out / PICTURES / f"{task.given.key}.jpg"
-            encoded = self._attempt(_encode_jpeg, self._draw(found))
+            encoded = self._attempt(lambda found: _encode_jpeg(self._draw(found)), found)
             if isinstance(encoded, str):
                 return row._replace(error=f"its picture: {encoded}")
             _write(path, encoded)
@@ -251,16 +244,18 @@ class Engine:
         """Write the rows of a video's frames as they come, and its film."""
         given, film, error = task.given, None, None
         row = Row(task.number, given.path, given.name, given.image_id)
-        finishing: deque[Future[tuple[Row, np.ndarray | None]]] = deque()
+        finishing: deque[Future[tuple[Row, np.ndarray | str | None]]] = deque()
 
-        def finish(frame: int, found: Prediction) -> tuple[Row, np.ndarray | None]:
+        def finish(frame: int, found: Prediction) -> tuple[Row, np.ndarray | str | None]:
             # Beside a video no folder can have its name: frames and images never meet.
             filled = self._filled(row._replace(frame=frame), found.image.shape[:2], found, f"{given.name}/{frame:06}")
-            return filled, self._draw(found) if self.pictures else None
+            return filled, self._attempt(self._draw, found) if self.pictures else None
 
         def write_first() -> None:
             nonlocal film
             filled, picture = finishing.popleft().result()
+            if isinstance(picture, str):
+                raise _NoFilm(picture)
             if picture is not None:
                 film = film or self._open_film(given, picture)
                 film.write(picture)

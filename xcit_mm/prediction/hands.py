@@ -51,12 +51,17 @@ def due(job: Job, run: Run) -> list[int]:
     return run.failed() if job.retry else run.missing()
 
 
+def _count(job: Job, run: Run, parts: Iterable[int]) -> int:
+    """How many images, or tiles, of parts are to be predicted."""
+    return sum(run.parts[part].weight - (len(run.kept(part, brief=True)) if job.retry else 0) for part in parts)
+
+
 def here(job: Job, run: Run) -> None:
     """Predict all parts that are due in this process; raises as `Predictor` and `Engine.work` do."""
     parts = due(job, run)
     if parts:
         predict = _predictor(job, run, job.device)
-        with Progress(run, parts) as progress:
+        with Progress(run, parts, _count(job, run, parts)) as progress:
             Engine(run, predict, job.workers, job.retry, progress).work(parts)
 
 
@@ -78,7 +83,9 @@ def in_rank(job: Job, start: Callable[[], Run]) -> Run | None:
     store, rank, world = next(torch.distributed.rendezvous("env://"))
     if rank == 0:
         run = start()
-        store.set("parts", ",".join(map(str, due(job, run))))
+        due_parts = due(job, run)
+        store.set("total", str(_count(job, run, due_parts)))  # now, before any is done
+        store.set("parts", ",".join(map(str, due_parts)))
     else:
         _await(lambda: store.check(["parts"]))
         run = open_run(Path(job.out))
@@ -91,7 +98,8 @@ def in_rank(job: Job, start: Callable[[], Run]) -> Run | None:
 
     if parts:
         predict = _predictor(job, run, device)
-        with Progress(run, parts, rank, lambda count: store.add("inputs", count)) as progress:
+        total = int(store.get("total"))
+        with Progress(run, parts, total, rank, lambda count: store.add("inputs", count)) as progress:
             Engine(run, predict, job.workers, job.retry, progress).work(taken())
     store.add("ranks", 1)
     if rank > 0:
@@ -112,16 +120,22 @@ class Progress:
     Args:
         run: The run.
         parts: That are to be done.
+        total: How many images, or tiles, of them.
         rank: Among several hands, each of which has a line.
         add: Adds to the number of inputs that all hands have done, and returns it.
     """
 
     def __init__(
-        self, run: Run, parts: Iterable[int], rank: int | None = None, add: Callable[[int], int] | None = None
+        self,
+        run: Run,
+        parts: Iterable[int],
+        total: int,
+        rank: int | None = None,
+        add: Callable[[int], int] | None = None,
     ) -> None:
         self._add, self._own = add, 0
         self._bar = tqdm(
-            total=sum(run.parts[part].weight for part in parts),
+            total=total,
             unit="tile" if any(run.parts[part].strips for part in parts) else "image",
             desc=None if rank is None else f"rank {rank}",
             position=rank,
@@ -168,7 +182,7 @@ def on_ray(job: Job, run: Run, address: str) -> None:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     parts = due(job, run)
-    with Progress(run, parts) as progress:
+    with Progress(run, parts, _count(job, run, parts)) as progress:
         while parts:
             before = _stamps(run, parts)
             _ray_round(ray, job, run, parts, progress)

@@ -55,7 +55,7 @@ class Input(NamedTuple):
     path: str
     name: str
     key: str
-    image_id: int | None = None
+    image_id: int | float | str | None = None
     size: list[int] | None = None
     bounds: list[list[float]] | None = None
 

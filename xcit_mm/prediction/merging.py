@@ -98,7 +98,7 @@ def _merged_scene(run: Run, parts: range) -> list[Row]:
     return [merge_scene(run, parts)] if all(run.path(part).exists() for part in parts) else []
 
 
-def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
+def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int | float | str, Row]]:
     """Rows that were predicted, with ids: a COCO json's, or from 1 on, where what failed has one too."""
     for number, row in enumerate(rows, start=1):
         if row.error is None:
@@ -120,17 +120,17 @@ class _List:
         self._file.write(rest)
 
 
-def coco_image(row: Row, image_id: int) -> dict[str, Any]:
+def coco_image(row: Row, image_id: int | float | str) -> dict[str, Any]:
     """An image as COCO lists it."""
     image = dict(id=image_id, file_name=row.file_name, height=row.height, width=row.width)
     return image if row.frame is None else image | dict(frame=row.frame)
 
 
-def coco_results(row: Row, image_id: int, category_ids: list[int]) -> Iterator[dict[str, Any]]:
+def coco_results(row: Row, image_id: int | float | str, category_ids: list[int]) -> Iterator[dict[str, Any]]:
     """Results as pycocotools' `COCO.loadRes` reads them: boxes as left, top, width and height, masks as text."""
     for number, (left, top, right, bottom) in enumerate(row.boxes or []):
         assert row.labels is not None and row.scores is not None  # as many as boxes
-        result = dict(
+        result: dict[str, Any] = dict(
             image_id=image_id,
             category_id=category_ids[row.labels[number]],
             bbox=[left, top, right - left, bottom - top],

@@ -50,7 +50,7 @@ class Row(NamedTuple):
     number: int
     path: str
     file_name: str
-    image_id: int | None = None
+    image_id: int | float | str | None = None
     frame: int | None = None
     height: int | None = None
     width: int | None = None

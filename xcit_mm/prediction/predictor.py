@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from ..models.factory import model_from_config
 from ..runs.configs import raster_bands, raster_step, read_config, tested_metainfo
+from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint, check_device
 from .results import Instances, instances_of
 from .tiling import Read, Window, check_tile, detect_in_tiles, detected_in, segment_in_tiles, segmented_strips
@@ -87,8 +88,8 @@ class Predictor:
 
     Raises:
         FileNotFoundError: If config or checkpoint are not there.
-        ValueError: If the config is of neither library, the checkpoint does not fit it, tile and overlap do not
-            fit each other, or there is no such device or dtype.
+        ValueError: If the config is of neither library or names what is not registered, the checkpoint does not fit
+            it, tile and overlap do not fit each other, or there is no such device or dtype.
     """
 
     def __init__(
@@ -115,18 +116,22 @@ class Predictor:
         check_device(device)
         cfg = read_config(config, [])
         check_checkpoint(checkpoint)
-        check_backbone(cfg)
         self.is_detector = cfg.get("default_scope") == "mmdet"
         inferencer = _inferencer_class(cfg)
+        check_backbone(cfg)
         bands = raster_bands(cfg)
         if step := raster_step(cfg):
             _take_arrays(step)
+        self.metainfo = tested_metainfo(cfg)
         model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
-        model.dataset_meta = self.metainfo = tested_metainfo(cfg)
+        model.dataset_meta = self.metainfo
         # The inferencers ask for one of their own; nothing is drawn by it, so it needs no place to write to.
         cfg.visualizer = dict(type="DetLocalVisualizer" if self.is_detector else "SegLocalVisualizer")
-        self.inferencer = inferencer(cfg, model, device=device)
+        try:
+            self.inferencer = inferencer(cfg, model, device=device)
+        except KeyError as error:  # of a registry
+            raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
         self.prepare = Preparation(self.inferencer.pipeline, bands)
         if self.dtype != torch.float32:
             _return_float32(self.inferencer.model)

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,6 +30,7 @@ __all__ = ["LABELS", "PICTURES", "Run", "describe", "open_run", "start_run"]
 
 RUN, INPUTS, PARTS, PICTURES, LABELS = "run.json", "inputs.jsonl", "parts", "pictures", "labels"
 IMAGES, PREDICTIONS, INSTANCES = "images.json", "predictions.json", "instances"
+_LOCK = ".lock"
 _TILES = 64  # of a scene in a part, or a row of tiles if it has more
 _ALL = (PARTS, PICTURES, LABELS, INSTANCES, IMAGES, PREDICTIONS, INPUTS, RUN)  # the mark of a run goes last
 
@@ -67,6 +68,14 @@ class Run:
         """Parts that are done but for inputs that could not be predicted, or that are damaged."""
         done = sorted(set(range(len(self.parts))) - set(self.missing()))
         return [part for part in done if self._has_failed(part)]
+
+    def kept(self, part: int, brief: bool = False) -> dict[int, list[Row]]:
+        """Rows of a part that are not predicted again where what failed is, by their inputs; see `read_rows`."""
+        try:
+            rows = {number: list(rows) for number, rows in groupby(self.rows(part, brief), key=lambda row: row.number)}
+        except DamagedPart:
+            return {}
+        return {number: ones for number, ones in rows.items() if not any(row.error for row in ones)}
 
     def _has_failed(self, part: int) -> bool:
         try:
@@ -205,9 +214,16 @@ def start_run(out: Path, identity: dict[str, Any], inputs: list[Input], overwrit
         OSError: If the folder cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
+    is_first = not (out / _LOCK).exists()
     lock = _lock(out)
     there = [out / name for name in _ALL if (out / name).exists()]
-    before = _identity_in(out) if there else identity
+    try:
+        before = _identity_in(out) if there else identity
+    except FileExistsError:
+        lock.close()
+        if is_first:
+            (out / _LOCK).unlink()
+        raise
     if there and not overwrite:
         difference = _difference(before, identity)
         if difference and _holds_rows(out):
@@ -265,7 +281,7 @@ def open_run(out: Path) -> Run:
 
 def _lock(out: Path) -> IO[bytes]:
     """Keep other runs away as long as the file is open and this process lives; children do not inherit it."""
-    file = (out / ".lock").open("wb")
+    file = (out / _LOCK).open("wb")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -297,8 +313,9 @@ def _difference(there: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _other_value(there: dict[str, Any], new: dict[str, Any]) -> str:
-    name = next(name for name in {**there, **new} if there.get(name) != new.get(name))
-    return f"its {name} was {there.get(name)}, is {new.get(name)}"
+    none = "not given"  # as of a run that another version has started; None may be a value
+    name = next(name for name in {**there, **new} if there.get(name, none) != new.get(name, none))
+    return f"its {name} was {there.get(name, none)}, is {new.get(name, none)}"
 
 
 def _other_config(there: dict[str, Any], new: dict[str, Any]) -> str:

@@ -23,14 +23,14 @@ _POLYGONS = re.compile(rb"\[\[\s*([-+.eE\d]+\s*,\s*[-+.eE\d]+)[-+.,eE\d\s\[\]]*\
 
 
 def read_coco(path: str) -> Coco:
-    """Read a COCO json: its images, annotations and categories, of all polygons only the first point.
+    """Read a COCO json: its images, annotations and categories, of most polygons only the first point.
 
     Raises:
         FileNotFoundError: If there is none.
         ValueError: If it is not JSON, lacks one of the three or an id, or has an id twice.
     """
     try:
-        content = json.loads(_POLYGONS.sub(rb"[[\1]]", Path(path).read_bytes()))
+        content = _parsed(Path(path).read_bytes())
         ids = {kind: Counter(one["id"] for one in content[kind]) for kind in _KINDS}
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
@@ -41,6 +41,13 @@ def read_coco(path: str) -> Coco:
         if repeated:
             raise ValueError(f"{path} has {repeated} {kind} with the id of another one")
     return {kind: content[kind] for kind in _KINDS}
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(_POLYGONS.sub(rb"[[\1]]", text))
+    except ValueError:  # it is no JSON, or holds lists of other depths, of which the substitution takes brackets away
+        return json.loads(text)
 
 
 def load_instances(dataset: dict, content: Coco) -> list[dict]:

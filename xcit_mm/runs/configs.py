@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, DictAction
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, MODELS, Registry
 
 from .findings import reason
 
 __all__ = [
     "SUFFIXES",
+    "backbone_class",
     "channel_order",
     "dataset_class",
     "evaluators",
@@ -20,6 +21,7 @@ __all__ = [
     "metainfo",
     "normalisation",
     "normalize_step",
+    "part_class",
     "raster_bands",
     "raster_step",
     "read_config",
@@ -31,19 +33,34 @@ SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """How the name of a config ends: what mmengine reads."""
 
 
+class _Options(DictAction):
+    """mmengine's `--cfg-options`, whose errors do not name the value."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        for one in values:
+            try:
+                super().__call__(parser, namespace, [one], option)
+            except (ValueError, AssertionError):
+                raise ValueError(
+                    f"--cfg-options {one}: write KEY=VALUE, with a bracket closed for each opened"
+                ) from None
+
+
 def read_config(config: str, argv: list[str]) -> Config:
     """The config at a path, with the `--cfg-options` of a command line.
 
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If it is no config, or an error is in it or in one that it is based on.
+        ValueError: If it is no config, or an error is in it, in one that it is based on or in the options.
     """
     if not config.endswith(SUFFIXES):
         raise ValueError(f"{config} is no config, whose name ends in .py: the config comes before the checkpoint")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
+    parser.add_argument("--cfg-options", nargs="+", action=_Options, default={})
     options, _ = parser.parse_known_args(argv)
     try:
         cfg = Config.fromfile(config)
@@ -74,16 +91,40 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
             yield from leaf_datasets(one)
 
 
+def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
+    """The class of a part of a config, which its name alone does not tell: mmpretrain has an XCiT of its own.
+
+    Args:
+        part: With a `type`: a name, `scope.name` or a class.
+        registry: mmengine's, of such parts.
+        scope: The config's; default: the current one.
+
+    Returns:
+        None if there is none of this type.
+    """
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        return kind
+    with registry.switch_scope_and_registry(part.get("_scope_", scope)) as found:
+        return found.get(kind)
+
+
+def backbone_class(cfg: Config) -> type[Any] | None:
+    """The class of a config's backbone, if it has one that is registered."""
+    return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
+
+
 def dataset_class(dataset: dict) -> type[Any]:
     """The class of a data set's config.
 
     Raises:
-        KeyError: If there is none of its type.
+        ValueError: If there is none of its type.
     """
-    with DATASETS.switch_scope_and_registry(dataset.get("_scope_")) as registry:
-        found = registry.get(dataset["type"])
+    found = part_class(dataset, DATASETS)
     if found is None:
-        raise KeyError(f"no data set of type {dataset['type']} is registered")
+        raise ValueError(
+            f"no data set of type {dataset['type']} is registered: correct it, or name its module in custom_imports"
+        )
     return found
 
 
@@ -108,8 +149,26 @@ def _tested_pipeline(cfg: Config) -> Sequence[dict]:
 
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
-    """`metainfo` of what a config tests on."""
-    return metainfo(dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg))
+    """`metainfo` of what a config tests on: a class and, where it has a palette, a colour for each label of the model.
+
+    A segmentor of one class tells it from the rest, which is label 0 and called background.
+
+    Raises:
+        ValueError: If it tests on nothing, or on a data set that is not registered or has no classes.
+    """
+    dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
+    found = metainfo(dataset)
+    classes, palette = found.get("classes"), found.get("palette")
+    if not classes or isinstance(classes, str):
+        raise ValueError(
+            f"classes={classes!r} in the {dataset['type']} that the config tests on: "
+            "give it metainfo=dict(classes=('name', ...))"
+        )
+    if cfg.get("default_scope") == "mmseg" and len(classes) == 1:
+        found["classes"] = ("background", *classes)
+        if isinstance(palette, Sequence) and len(palette) == 1:
+            found["palette"] = [(0, 0, 0), *palette]
+    return found
 
 
 def loading_step(dataset: dict) -> dict | None:

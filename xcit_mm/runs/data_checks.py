@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from mmengine.config import Config
 from torch import nn
 
+from ..models.backbone import XCiT
 from .coco_checks import check_coco
 from .coco_json import read_coco
-from .configs import dataset_class, leaf_datasets, metainfo
+from .configs import backbone_class, dataset_class, leaf_datasets, metainfo
 from .findings import Finding, fail, few, note, ok
 from .preflight import check_data
 from .segmentation_checks import check_segmentation_maps
@@ -56,8 +57,18 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
 
 def _channels(cfg: Config) -> int | None:
     """The channels that the model takes; None of a backbone that is not ours."""
-    backbone = cfg.model.get("backbone") or {}
-    return backbone.get("in_channels", 3) if backbone.get("type") == "XCiT" else None
+    return cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
+
+
+def _paths(dataset: dict) -> list[str]:
+    """Where a data set's files are, as the config says it."""
+    prefix = dataset.get("data_prefix") or {}
+    given = (
+        dataset.get("data_root"),
+        dataset.get("ann_file"),
+        *(prefix.values() if isinstance(prefix, dict) else [prefix]),
+    )
+    return [path for path in given if path]
 
 
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
@@ -76,7 +87,7 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         kind = dataset_class(dataset)
         # The class whose method lists the data tells their format.
         form = kind.load_data_list.__qualname__.partition(".")[0]
-        remote = [dataset[key] for key in ("data_root", "ann_file") if "://" in (dataset.get(key) or "")]
+        remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
             yield note(f"{split}: {remote[0]} is remote storage, not looked at")
         elif form == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format

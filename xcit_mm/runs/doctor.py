@@ -11,16 +11,16 @@ from typing import Any
 import mmengine.registry
 import torch
 from mmengine.config import Config
-from mmengine.registry import Registry, init_default_scope
+from mmengine.registry import METRICS, Registry, init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .configs import evaluators, read_config
+from .configs import evaluators, part_class, read_config
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
 from .launch import find_script
 from .model_checks import build_model, check_channels, check_norms, check_weights, class_heads
-from .preflight import check_backbone
+from .preflight import asks_for_amp, check_backbone
 
 __all__ = ["diagnose"]
 
@@ -69,13 +69,17 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
 def _check_imports(cfg: Config) -> Iterator[Finding]:
     """Check that a config which names parts of xcit_mm imports it, as the tools here do without being asked."""
     ours = {
-        name
+        name: (registry, part)
         for registry in vars(mmengine.registry).values()
         if isinstance(registry, Registry)
         for name, part in registry.module_dict.items()
         if part.__module__.partition(".")[0] == "xcit_mm"
     }
-    named = sorted(ours & set(_types(cfg.to_dict())))
+    named = []
+    for kind in sorted(set(_types(cfg.to_dict()))):
+        registry, part = ours.get(kind.rpartition(".")[2], (None, None))
+        if registry and part_class(dict(type=kind), registry, cfg.default_scope) is part:
+            named.append(kind)
     given = (cfg.get("custom_imports") or {}).get("imports") or []
     modules = [given] if isinstance(given, str) else list(given)
     if named and not _brings_xcit_mm(modules):
@@ -89,7 +93,7 @@ def _types(part: object) -> Iterator[str]:
     """Every `type` in a config."""
     if isinstance(part, dict):
         if isinstance(part.get("type"), str):
-            yield part["type"].rpartition(".")[2]
+            yield part["type"]
         part = list(part.values())
     if isinstance(part, (list, tuple)):
         for one in part:
@@ -121,7 +125,8 @@ def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[
             for step in dataset.get("pipeline", []):
                 given |= {f"{step['type']}.{key}": step[key] for key in ("ignore_index", "seg_pad_val") if key in step}
         for evaluator in evaluators(cfg, split):
-            if evaluator["type"] == "IoUMetric":
+            kind = part_class(evaluator, METRICS, cfg.default_scope)
+            if kind is not None and kind.__name__ == "IoUMetric":  # mmseg's
                 given[f"{split}_evaluator.ignore_index"] = evaluator.get("ignore_index", 255)
     if len(set(given.values())) > 1:
         yield fail(
@@ -146,7 +151,7 @@ def _check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Findi
 
 def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
     """Check mixed precision and disk space against this machine, which need not be the one of the run."""
-    if (cfg.get("optim_wrapper") or {}).get("type") == "AmpOptimWrapper" and not torch.cuda.is_available():
+    if asks_for_amp(cfg) and not torch.cuda.is_available():
         yield note("mixed precision needs a GPU, there is none", "--cfg-options optim_wrapper.type=OptimWrapper")
     work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
     existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())

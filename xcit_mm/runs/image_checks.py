@@ -77,7 +77,8 @@ def pipeline_step(dataset: dict, name: str) -> dict | None:
 def missing_paths(paths: Sequence[str]) -> dict[str, None]:
     """The paths where nothing is, in order; to list a folder once is faster than to look at each file."""
     folders = {os.path.dirname(path) for path in paths}
-    there = {folder: set(os.listdir(folder)) if os.path.isdir(folder) else set() for folder in folders}
+    # Of a bare name the folder is "", this one.
+    there = {one: set(os.listdir(one or ".")) if os.path.isdir(one or ".") else set() for one in folders}
     return dict.fromkeys(path for path in paths if os.path.basename(path) not in there[os.path.dirname(path)])
 
 

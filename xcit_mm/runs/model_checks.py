@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import HOOKS, MODELS
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
@@ -15,9 +15,11 @@ from ..weights.layouts import recognise
 from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
 from ..weights.published import REMOTE, folder, local_path
 from ..weights.reader import load_from_file
+from ..weights.strict_loading import StrictLoadHook
+from .configs import part_class
 from .findings import Finding, fail, note, ok, reason
 
-__all__ = ["build_model", "check_channels", "check_norms", "check_weights", "class_heads"]
+__all__ = ["build_model", "check_channels", "check_norms", "check_weights", "class_heads", "strict_load_hooks"]
 
 SIDE = 512  # pixels of the square image whose maps are looked at, a multiple of every stride
 
@@ -141,6 +143,12 @@ def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
     return sum(taken) if as_one else taken
 
 
+def strict_load_hooks(cfg: Config) -> list[dict]:
+    """The configs of the hooks that load a checkpoint whole or not at all."""
+    hooks = cfg.get("custom_hooks") or []
+    return [hook for hook in hooks if part_class(hook, HOOKS, cfg.get("default_scope")) is StrictLoadHook]
+
+
 def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     """Check that weights are there, or will be fetched, and fit."""
     init_cfg = cfg.model.backbone.get("init_cfg") or []
@@ -148,7 +156,7 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if "checkpoint" in one:
             use_ema, fill_stem = one.get("use_ema", False), one.get("fill_stem")
             yield from _check_file("init_cfg", one["checkpoint"], model, False, use_ema, fill_stem)
-    hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
+    hooks = strict_load_hooks(cfg)
     if cfg.get("load_from"):
         strict = any(hook.get("strict_heads", True) for hook in hooks)
         fill_stem = next((hook["fill_stem"] for hook in hooks if hook.get("fill_stem")), None)

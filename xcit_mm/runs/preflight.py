@@ -9,14 +9,16 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.model import ImgDataPreprocessor
-from mmengine.registry import MODELS
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import MODELS, OPTIM_WRAPPERS
 
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
 from ..weights.reader import load_checkpoint
-from .configs import evaluators, leaf_datasets, normalize_step
+from .configs import backbone_class, evaluators, leaf_datasets, normalize_step, part_class
 
 __all__ = [
+    "asks_for_amp",
     "check_backbone",
     "check_checkpoint",
     "check_data",
@@ -37,14 +39,13 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
     Raises:
         TypeError, ValueError: If an argument is wrong, or the data preprocessor's do not go with it.
     """
-    backbone = cfg.model.get("backbone", {})
-    kind = dict(XCiT=XCiT, XCiTClassifier=XCiTClassifier).get(backbone.get("type"))
-    if kind:
+    backbone, kind = cfg.model.get("backbone", {}), backbone_class(cfg)
+    if kind in (XCiT, XCiTClassifier):
         with torch.device("meta"):
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
         _check_normalisation(cfg, built.in_channels, tta)
-    if backbone.get("ignore_padding"):
-        _check_padding(cfg.model.get("data_preprocessor") or {})
+        if backbone.get("ignore_padding"):
+            _check_padding(cfg.model.get("data_preprocessor") or {})
 
 
 def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
@@ -75,8 +76,7 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
 
 def _is_for_colours(preprocessor: dict, scope: str | None) -> bool:
     """Whether a data preprocessor knows RGB and grey only: mmdet's, and mmseg's in the forks, as mmengine's does."""
-    with MODELS.switch_scope_and_registry(scope) as registry:
-        return issubclass(registry.get(preprocessor["type"]) or object, ImgDataPreprocessor)
+    return issubclass(part_class(preprocessor, MODELS, scope) or object, ImgDataPreprocessor)
 
 
 def _check_padding(preprocessor: dict) -> None:
@@ -116,6 +116,12 @@ def check_device(device: str | None) -> None:
         raise ValueError(f"--device {device} cannot be used ({why}): leave it out, or take cpu") from None
 
 
+def asks_for_amp(cfg: Config) -> bool:
+    """Whether a config trains in mixed precision."""
+    wrapper = part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.get("default_scope"))
+    return wrapper is AmpOptimWrapper
+
+
 def check_precision(cfg: Config, amp: bool = False) -> None:
     """Check that there is a GPU if mixed precision is asked for, by the config or by `--amp`.
 
@@ -127,7 +133,7 @@ def check_precision(cfg: Config, amp: bool = False) -> None:
     if amp:
         raise ValueError("--amp is mixed precision, which needs a GPU, and there is none: leave --amp out")
     wrapper = cfg.get("optim_wrapper") or {}
-    if wrapper.get("type") == "AmpOptimWrapper":
+    if asks_for_amp(cfg):
         others = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         raise ValueError(
             "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "

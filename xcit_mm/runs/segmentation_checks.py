@@ -76,8 +76,10 @@ def check_segmentation_maps(
 def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
-    beyond = [label for label in range(number, 256) if counts[label] and label != ignored]
-    shifted = not reduced and beyond == [number]
+    # A single class is told by a threshold from the rest, which is label 0.
+    labels = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
+    beyond = [label for label in range(labels, 256) if counts[label] and label != ignored]
+    shifted = not reduced and beyond == [labels]
     if beyond:
         yield fail(
             f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold "
@@ -86,10 +88,9 @@ def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> I
             + ("; reduce_zero_label=True in the data set if labels count from 1" if shifted else ""),
         )
     elif reduced and counts[IGNORED] and counts[: number - 1].all() and not counts[number - 1]:
-        yield fail(
-            f"{where}: the segmentation maps hold 0 to {number - 1}, of which reduce_zero_label=True ignores 0 and "
-            "leaves the last class without pixels",
-            "reduce_zero_label=False in the data set and its LoadAnnotations, unless 0 is unlabelled",
+        yield note(  # so it is too where the last class is rare
+            f"{where}: all classes but the last have pixels in a sample, and reduce_zero_label=True ignores label 0",
+            "reduce_zero_label=False in the data set if labels count from 0",
         )
     elif not reduced and not counts[0]:
         yield note(f"{where}: no label 0 in a sample", "reduce_zero_label=True in the data set if labels count from 1")

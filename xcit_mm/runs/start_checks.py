@@ -13,7 +13,7 @@ from ..weights.published import REMOTE, fetch
 from ..weights.reader import load_checkpoint
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, guard, reason
-from .model_checks import build_model, check_channels, check_weights, class_heads
+from .model_checks import build_model, check_channels, check_weights, class_heads, strict_load_hooks
 from .preflight import check_backbone, check_checkpoint, check_data, check_precision
 
 __all__ = ["check_test", "check_training", "is_first_process"]
@@ -67,8 +67,7 @@ def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
     if "://" in checkpoint and not is_first_process():
         return
     content = load_checkpoint(checkpoint)
-    hooks = [hook for hook in cfg.get("custom_hooks") or [] if hook["type"] == "StrictLoadHook"]
-    if any(hook.get("strict_heads", True) for hook in hooks):
+    if any(hook.get("strict_heads", True) for hook in strict_load_hooks(cfg)):
         try:
             match_model(model, content)
         except ValueError as error:
