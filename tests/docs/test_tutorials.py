@@ -69,8 +69,8 @@ def clone_of_camvid(folder: Path) -> None:
             labels = cv2.resize(
                 np.array([11, *kinds], np.uint8)[instances], (256, 256), interpolation=cv2.INTER_NEAREST
             )
-            cv2.imwrite(str(frames / f"Seq05VD_f{30 * number:05}.png"), image)
-            cv2.imwrite(str(maps / f"Seq05VD_f{30 * number:05}.png"), labels)
+            cv2.imwrite(str(frames / f"Seq05VD_f{1020 + 30 * number:05}.png"), image)
+            cv2.imwrite(str(maps / f"Seq05VD_f{1020 + 30 * number:05}.png"), labels)
 
 
 def published_detector(folder: Path) -> None:
