@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import torch
 from make_shapes import write_dataset
 from mmengine.registry import MODELS, init_default_scope
+from one_line import exit_code
 
 from xcit_mm.runs.configs import read_config
 
@@ -113,18 +114,7 @@ def run() -> None:
 
 
 def main() -> int:
-    try:
-        run()
-    except subprocess.CalledProcessError as error:
-        if error.returncode < 0:  # killed, it has said nothing
-            sys.exit(str(error))
-        return error.returncode
-    except (OSError, ValueError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(run, "\ninterrupted", OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from make_shapes import CLASSES, draw_image
+from one_line import exit_code
 from whole_file import whole_file
 
 CORNER, PIXEL = (400_000, 5_600_000), 0.5  # metres east and north of the upper left one, and of a side
@@ -95,14 +96,13 @@ def main() -> int:
     parser.add_argument("--mosaics", type=int, default=20, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
-    try:
-        write_scene(args.path, args.side, args.mosaics, args.seed)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print(f"interrupted: {args.path} is not written", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(
+        lambda: write_scene(args.path, args.side, args.mosaics, args.seed),
+        f"interrupted: {args.path} is not written",
+        ValueError,
+        OSError,
+        ModuleNotFoundError,
+    )
 
 
 if __name__ == "__main__":

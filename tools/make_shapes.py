@@ -22,6 +22,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from mmengine.utils import track_iter_progress
+from one_line import exit_code
 
 CLASSES = ("circle", "square", "triangle", "star")
 HUES = (0, 45, 90, 135)  # of 180, as OpenCV counts; a shape's own hue lies within 20 of its class's
@@ -177,14 +178,13 @@ def main() -> int:
     parser.add_argument("--rasters", action="store_true", help="write 16-bit TIFFs of four bands as well")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
-    try:
-        write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters)
-    except (OSError, ModuleNotFoundError, ValueError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print(f"\ninterrupted: {args.root} is not written", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(
+        lambda: write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters),
+        f"\ninterrupted: {args.root} is not written",
+        OSError,
+        ModuleNotFoundError,
+        ValueError,
+    )
 
 
 if __name__ == "__main__":

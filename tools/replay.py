@@ -8,6 +8,8 @@ The config is the one that training has written to its work directory.
 import argparse
 import sys
 
+from one_line import exit_code
+
 import xcit_mm  # noqa: F401  registers the backbone
 from xcit_mm.training import replay
 
@@ -17,14 +19,7 @@ def main() -> int:
     parser.add_argument("config")
     parser.add_argument("snapshot")
     args = parser.parse_args()
-    try:
-        print(replay(args.config, args.snapshot))
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(lambda: print(replay(args.config, args.snapshot)), "interrupted", ValueError, OSError)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from mmengine.config import Config
+from one_line import exit_code
 from whole_file import whole_file
 
 from xcit_mm.runs.configs import evaluators, read_config
@@ -155,18 +156,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> int:
     args = parse_args()
-    try:
-        run_all(args)
-    except subprocess.CalledProcessError as error:
-        if error.returncode < 0:  # killed, it has said nothing
-            sys.exit(str(error))
-        return error.returncode
-    except (ValueError, OSError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print("\ninterrupted: start again to go on", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(lambda: run_all(args), "\ninterrupted: start again to go on", ValueError, OSError)
 
 
 if __name__ == "__main__":
