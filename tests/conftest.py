@@ -17,6 +17,11 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
+# A test that runs make must see what a user sees, also under `make test`: make tells its variables to the makes below.
+for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
+    os.environ.pop(_name, None)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Only `pytest -m gpu` sees the GPUs: the other tests give the same where there are some."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
