@@ -114,7 +114,7 @@ def run() -> None:
 
 
 def main() -> int:
-    return exit_code(run, "\ninterrupted", OSError, ValueError)
+    return exit_code(run, "start again to go on", OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from one_line import exit_code
 from quiet_pipe import quiet_pipe
 
 from xcit_mm.deployment.export import PARTS, Exported, export_model
@@ -76,7 +77,8 @@ def main() -> int:
         "config's test set, all or N images",
     )
     args = parser.parse_args()
-    try:
+
+    def work() -> None:
         exported = export_model(
             config=args.config,
             checkpoint=args.checkpoint,
@@ -87,14 +89,11 @@ def main() -> int:
             calibration=args.int8,
             half=args.fp16,
         )
-    except (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print(f"interrupted: {args.out} is not written", file=sys.stderr)
-        return 130
-    with quiet_pipe():
-        report(exported, args.out)
-    return 0
+        with quiet_pipe():
+            report(exported, args.out)
+
+    errors = (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError)
+    return exit_code(work, f"{args.out} is not written", *errors)
 
 
 if __name__ == "__main__":

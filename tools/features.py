@@ -17,6 +17,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from one_line import exit_code
 from whole_file import whole_file
 
 from xcit_mm.models.classifier import XCiTClassifier
@@ -58,16 +59,15 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
-    try:
+
+    def work() -> int:
         failed = args.run(args)
-    except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    except KeyboardInterrupt as stop:
-        print(f"\ninterrupted: {str(stop) or 'nothing is written'}", file=sys.stderr)
-        return 130
-    for line in failed:
-        print(f"skipped {line}", file=sys.stderr)
-    return 1 if failed else 0
+        for line in failed:
+            print(f"skipped {line}", file=sys.stderr)
+        return 1 if failed else 0
+
+    errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
+    return exit_code(work, "nothing is written", *errors)
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from one_line import exit_code
 from PIL import Image
 
 from xcit_mm.weights.published import download
@@ -151,15 +152,12 @@ def main() -> int:
     )
     args = parser.parse_args()
     root = Path("data") / args.name
-    try:
+
+    def work() -> None:
         counts = write_data(args.name, args.source, root)
-    except (OSError, ValueError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except KeyboardInterrupt:
-        print(f"interrupted: {root} is not written", file=sys.stderr)
-        return 130
-    print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
-    return 0
+        print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
+
+    return exit_code(work, f"{root} is not written", OSError, ValueError)
 
 
 if __name__ == "__main__":

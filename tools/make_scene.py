@@ -98,7 +98,7 @@ def main() -> int:
     args = parser.parse_args()
     return exit_code(
         lambda: write_scene(args.path, args.side, args.mosaics, args.seed),
-        f"interrupted: {args.path} is not written",
+        f"{args.path} is not written",
         ValueError,
         OSError,
         ModuleNotFoundError,

@@ -93,6 +93,11 @@ def infrared(rng: np.random.Generator, instances: np.ndarray, kinds: list[int]) 
     return np.round(257 * np.clip(cv2.GaussianBlur(drawn, (3, 3), 0), 0, 255)).astype(np.uint16)
 
 
+def write_image(path: Path, image: np.ndarray) -> None:
+    """Write an image in the format that its name tells. `cv2.imwrite` does not raise where a disk is full."""
+    path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
+
+
 def write_raster(path: Path, bands: np.ndarray, number: int) -> None:
     """Write bands (4, size, size) as a GeoTIFF of pixels of one metre, the scenes side by side from west to east."""
     import rasterio
@@ -118,13 +123,13 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
     for number in track_iter_progress(range(count)):
         scene = (seed, split == "validation", number)
         image, instances, kinds = draw_image(np.random.default_rng(scene), size)
-        cv2.imwrite(str(images / f"{number:05}.jpg"), image)
+        write_image(images / f"{number:05}.jpg", image)
         if rasters:
             # Numbers of its own, lest the images change.
             fourth = infrared(np.random.default_rng((*scene, 1)), instances, kinds)
             bands = [257 * image[..., channel].astype(np.uint16) for channel in (2, 1, 0)]
             write_raster(tiffs / f"{number:05}.tif", np.stack([*bands, fourth]), number)
-        cv2.imwrite(str(maps / f"{number:05}.png"), np.array([1] + [kind + 2 for kind in kinds], np.uint8)[instances])
+        write_image(maps / f"{number:05}.png", np.array([1] + [kind + 2 for kind in kinds], np.uint8)[instances])
         coco["images"].append(dict(id=number, file_name=f"{number:05}.jpg", height=size, width=size))
         for instance, kind in enumerate(kinds, start=1):
             mask = instances == instance
@@ -180,7 +185,7 @@ def main() -> int:
     args = parser.parse_args()
     return exit_code(
         lambda: write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters),
-        f"\ninterrupted: {args.root} is not written",
+        f"{args.root} is not written",
         OSError,
         ModuleNotFoundError,
         ValueError,

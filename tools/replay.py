@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("config")
     parser.add_argument("snapshot")
     args = parser.parse_args()
-    return exit_code(lambda: print(replay(args.config, args.snapshot)), "interrupted", ValueError, OSError)
+    return exit_code(lambda: print(replay(args.config, args.snapshot)), "nothing is told", ValueError, OSError)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> int:
     args = parse_args()
-    return exit_code(lambda: run_all(args), "\ninterrupted: start again to go on", ValueError, OSError)
+    return exit_code(lambda: run_all(args), "start again to go on", ValueError, OSError)
 
 
 if __name__ == "__main__":

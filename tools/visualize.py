@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from mmengine.model import ImgDataPreprocessor
 from mmengine.registry import TRANSFORMS
+from one_line import exit_code
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
@@ -48,20 +49,18 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
-    try:
-        check_figure(args.out)
-        check_device(args.device)
-        if args.model.endswith(SUFFIXES) != (args.checkpoint is not None):
-            raise ValueError("give a config and its checkpoint, or weights alone")
-        found, picture = (of_model if args.checkpoint else of_weights)(args)
-        save_figure(draw(found, picture), args.out)
-    except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    except KeyboardInterrupt:
-        print(f"interrupted: {args.out} is not written", file=sys.stderr)
-        return 130
+    errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
+    return exit_code(lambda: visualize(args), f"{args.out} is not written", *errors)
+
+
+def visualize(args: argparse.Namespace) -> None:
+    check_figure(args.out)
+    check_device(args.device)
+    if args.model.endswith(SUFFIXES) != (args.checkpoint is not None):
+        raise ValueError("give a config and its checkpoint, or weights alone")
+    found, picture = (of_model if args.checkpoint else of_weights)(args)
+    save_figure(draw(found, picture), args.out)
     print(f"blocks {', '.join(map(str, found.blocks))} of {args.model}: {args.out}")
-    return 0
 
 
 def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+from one_line import exit_code
 from quiet_pipe import quiet_pipe
 from whole_file import whole_file
 
@@ -101,15 +102,13 @@ def main() -> int:
     command.add_argument("name")
     command.set_defaults(run=fetch_name)
     args = parser.parse_args()
-    try:
+
+    def work() -> None:
         with quiet_pipe():
             args.run(args)
-    except (ValueError, OSError, RuntimeError) as error:  # torch.save's own, on a full disk, is a RuntimeError
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    except KeyboardInterrupt:
-        print("\ninterrupted: nothing is written", file=sys.stderr)
-        return 130
-    return 0
+
+    # torch.save's own, on a full disk, is a RuntimeError
+    return exit_code(work, "nothing is written", ValueError, OSError, RuntimeError)
 
 
 if __name__ == "__main__":

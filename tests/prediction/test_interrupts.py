@@ -126,7 +126,7 @@ def test_visualize(images, weights, call, tmp_path, interrupt_at):
 
 def test_replay(call, interrupt_at):
     interrupt_at(importlib.import_module("replay"), "replay", 1)
-    assert call("replay", "config.py", "snapshot.pth")[::2] == (130, "interrupted\n")
+    assert call("replay", "config.py", "snapshot.pth")[::2] == (130, "\ninterrupted: nothing is told\n")
 
 
 def test_export(models, call, tmp_path, interrupt_at):

@@ -133,7 +133,7 @@ class TestScenes:
         assert before.keys() == {"scene.tif", "scene.geojson"}
         monkeypatch.setattr(make_scene, "draw_mosaic", interrupt)
         code, _, errors = call("make_scene", *small, "--seed", 1)
-        assert (code, errors) == (130, f"interrupted: {tmp_path}/scene.tif is not written\n")
+        assert (code, errors) == (130, f"\ninterrupted: {tmp_path}/scene.tif is not written\n")
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
     def test_without_rasterio_it_says_what_to_install(self, refusal, monkeypatch):

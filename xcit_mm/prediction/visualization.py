@@ -3,7 +3,6 @@
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from ..models.attention import XCA
 from ..models.backbone import Trunk
 from ..models.classifier import XCiTClassifier
+from .parts import whole_file
 
 __all__ = [
     "Activations",
@@ -272,10 +272,8 @@ def check_figure(path: Path) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format that its name tells, once it is complete."""
-    content = BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.getvalue())
+    with whole_file(path) as target:
+        figure.savefig(target.file, format=path.suffix[1:].lower())
 
 
 def _overlays(attention: Tensor, picture: Tensor) -> Tensor:
