@@ -20,7 +20,7 @@ from mmengine.config import Config
 from one_line import exit_code
 from whole_file import whole_file
 
-from xcit_mm.runs.configs import evaluators, read_config
+from xcit_mm.runs.configs import evaluators, read_config, type_name
 
 TOOLS = Path(__file__).resolve().parent
 # Scores between 0 and 1 are told in per cent, as the others are.
@@ -69,7 +69,7 @@ def ways_of_testing(given: list[list[str]] | None) -> Ways:
 
 def check_config(cfg: Config, config: Path) -> None:
     """Raise ValueError if a config tests by nothing that gives one of the `METRICS`."""
-    types = [one["type"].rpartition(".")[2] for one in evaluators(cfg, "test")]
+    types = [type_name(one) for one in evaluators(cfg, "test")]
     if not set(types) & set(EVALUATORS):
         found = ", ".join(types) or "nothing"
         raise ValueError(f"{config} is tested by {found}: must be {' or '.join(EVALUATORS)}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..runs.configs import tested_dataset
+from ..runs.configs import tested_dataset, type_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -46,7 +46,7 @@ class _Unknown(Exception):
 def _preparation(cfg: Config) -> dict[str, Any]:
     resize = None
     for step in tested_dataset(cfg).get("pipeline", []):
-        name = step["type"].rpartition(".")[2]
+        name = type_name(step)
         if name in _HARMLESS:
             continue
         if name not in _KNOWN or (name == "Resize" and resize is not None):
@@ -72,7 +72,7 @@ def _check_step(name: str, step: dict) -> None:
 
 def _padding(preprocessor: dict) -> tuple[int, float]:
     """Divisor of the padded sides and the value there, of mmdet's or mmseg's data preprocessor in testing."""
-    name = preprocessor.get("type", "none").rpartition(".")[2]
+    name = type_name(preprocessor) if preprocessor else None
     if name == "DetDataPreprocessor":
         return 1, 0  # a detector's file pads, and so knows where the picture ends
     if name != "SegDataPreProcessor":

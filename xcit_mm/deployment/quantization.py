@@ -17,7 +17,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor
 
 from ..prediction.inputs import find_inputs
-from ..runs.configs import tested_dataset
+from ..runs.configs import tested_dataset, type_name
 from ..runs.findings import reason
 from .evaluation import evaluate_files, file_input
 from .formats import read_onnx
@@ -126,7 +126,7 @@ def calibration_paths(cfg: Config, given: str) -> list[str]:
 
 def _pipeline(cfg: Config) -> Compose:
     """A config's test pipeline without its annotations."""
-    return Compose([step for step in tested_dataset(cfg)["pipeline"] if not step["type"].endswith("LoadAnnotations")])
+    return Compose([step for step in tested_dataset(cfg)["pipeline"] if type_name(step) != "LoadAnnotations"])
 
 
 def _given(path: str) -> dict[str, Any]:

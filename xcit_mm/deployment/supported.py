@@ -5,6 +5,8 @@ from typing import Any
 
 from mmengine.config import Config
 
+from ..runs.configs import type_name
+
 __all__ = ["check_detector"]
 
 # Parts of a detector by their key in the config, and the types whose predictions `Detections` computes.
@@ -40,7 +42,7 @@ def check_detector(cfg: Config) -> None:
     """
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
-        kind, known = part.get("type", "nms" if key == "nms" else None), TYPES[key]
+        kind, known = type_name(dict(type=key) | part), TYPES[key]
         if kind not in known:
             fix = f"one of {', '.join(known)} is, and" if known else "leave it out;"
             raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix} --part backbone exports the backbone")

@@ -27,6 +27,7 @@ __all__ = [
     "read_config",
     "takes_rgb",
     "tested_metainfo",
+    "type_name",
 ]
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
@@ -91,6 +92,12 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
             yield from leaf_datasets(one)
 
 
+def type_name(part: dict) -> str:
+    """The name of a part's type, which is a name, `scope.name`, or in a pure Python config a class or function."""
+    kind = part["type"]
+    return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
+
+
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
     """The class of a part of a config, which its name alone does not tell: mmpretrain has an XCiT of its own.
 
@@ -123,7 +130,7 @@ def dataset_class(dataset: dict) -> type[Any]:
     found = part_class(dataset, DATASETS)
     if found is None:
         raise ValueError(
-            f"no data set of type {dataset['type']} is registered: correct it, or name its module in custom_imports"
+            f"no data set of type {type_name(dataset)} is registered: correct it, or name its module in custom_imports"
         )
     return found
 
@@ -161,7 +168,7 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     classes, palette = found.get("classes"), found.get("palette")
     if not classes or isinstance(classes, str):
         raise ValueError(
-            f"classes={classes!r} in the {dataset['type']} that the config tests on: "
+            f"classes={classes!r} in the {type_name(dataset)} that the config tests on: "
             "give it metainfo=dict(classes=('name', ...))"
         )
     if cfg.get("default_scope") == "mmseg" and len(classes) == 1:
@@ -173,14 +180,14 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
 
 def loading_step(dataset: dict) -> dict | None:
     """The step that loads the image, by whatever loader: the first that loads something else than annotations."""
-    names = ((step, step["type"].rpartition(".")[2]) for step in dataset.get("pipeline", []))
+    names = ((step, type_name(step)) for step in dataset.get("pipeline", []))
     return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
 
 
 def raster_step(cfg: Config) -> dict | None:
     """The step by which a config's test pipeline loads rasters, all values as they are; None if it loads pictures."""
     step = loading_step(tested_dataset(cfg))
-    return step if step and step["type"].rpartition(".")[2] == "LoadRasterFromFile" else None
+    return step if step and type_name(step) == "LoadRasterFromFile" else None
 
 
 def raster_bands(cfg: Config) -> int | None:
@@ -201,7 +208,7 @@ def image_side(cfg: Config) -> int | None:
     Without a step that resizes, the size of the crops that the data preprocessor trains on.
     """
     pipeline = _tested_pipeline(cfg)
-    sizes = [step["scale"] for step in pipeline if step["type"].rpartition(".")[2] == "Resize" and step.get("scale")]
+    sizes = [step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")]
     size = sizes[0] if sizes else (cfg.model.get("data_preprocessor") or {}).get("size")
     return min(size) if isinstance(size, Sequence) else size
 
@@ -209,7 +216,7 @@ def image_side(cfg: Config) -> int | None:
 def channel_order(cfg: Config) -> str:
     """In which order a config's model takes the channels of an image: 'RGB' or 'BGR', or as which step loads them."""
     step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
-    name = step["type"].rpartition(".")[2]
+    name = type_name(step)
     if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
         options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
         return f"as {name}({options}) gives them"
@@ -234,4 +241,4 @@ def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
 
 def normalize_step(pipeline: Sequence[dict]) -> dict | None:
     """The step of a pipeline that normalises, or None."""
-    return next((step for step in pipeline if step["type"].rpartition(".")[2] == "Normalize"), None)
+    return next((step for step in pipeline if type_name(step) == "Normalize"), None)

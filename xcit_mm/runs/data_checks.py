@@ -9,7 +9,7 @@ from torch import nn
 from ..models.backbone import XCiT
 from .coco_checks import check_coco
 from .coco_json import read_coco
-from .configs import backbone_class, dataset_class, leaf_datasets, metainfo
+from .configs import backbone_class, dataset_class, leaf_datasets, metainfo, type_name
 from .findings import Finding, fail, few, note, ok
 from .preflight import check_data
 from .segmentation_checks import check_segmentation_maps
@@ -95,4 +95,4 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         elif form == "BaseSegDataset":
             yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
         else:
-            yield note(f"{split}: data sets of type {dataset['type']} are not looked at")
+            yield note(f"{split}: data sets of type {type_name(dataset)} are not looked at")

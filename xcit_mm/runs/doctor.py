@@ -15,7 +15,7 @@ from mmengine.registry import METRICS, Registry, init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .configs import evaluators, part_class, read_config
+from .configs import evaluators, part_class, read_config, type_name
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
 from .launch import find_script
@@ -49,11 +49,15 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         yield fail(f"the model cannot be built: {reason(error)}", "correct the model in the config")
         model = nn.Module()
     else:
-        yield ok(f"{cfg.model.type} can be built")
+        yield ok(f"{type_name(cfg.model)} can be built")
 
     heads = class_heads(model)
     batch_size = (cfg.get("train_dataloader") or {}).get("batch_size", 1)
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    given = os.environ.get("WORLD_SIZE") or "1"
+    processes = int(given) if given.isdecimal() else 0
+    if processes < 1:
+        yield fail(f"WORLD_SIZE={given} is no number of processes", "set it to 1 or more, or unset it")
+        processes = 1
     yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
     for split in SPLITS:
         yield from guard(check_data_sets(cfg, split, heads), f"correct the {split} data set")
@@ -123,7 +127,9 @@ def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[
     for split in SPLITS:
         for dataset in data_sets(cfg, split):
             for step in dataset.get("pipeline", []):
-                given |= {f"{step['type']}.{key}": step[key] for key in ("ignore_index", "seg_pad_val") if key in step}
+                given |= {
+                    f"{type_name(step)}.{key}": step[key] for key in ("ignore_index", "seg_pad_val") if key in step
+                }
         for evaluator in evaluators(cfg, split):
             kind = part_class(evaluator, METRICS, cfg.default_scope)
             if kind is not None and kind.__name__ == "IoUMetric":  # mmseg's

@@ -8,7 +8,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
-from .configs import loading_step, normalize_step
+from .configs import loading_step, normalize_step, type_name
 from .findings import Finding, fail, few, note, reason
 
 __all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
@@ -71,7 +71,7 @@ def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict |
 
 def pipeline_step(dataset: dict, name: str) -> dict | None:
     """The first step of this type in a data set's pipeline."""
-    return next((step for step in dataset.get("pipeline", []) if step["type"].rpartition(".")[2] == name), None)
+    return next((step for step in dataset.get("pipeline", []) if type_name(step) == name), None)
 
 
 def missing_paths(paths: Sequence[str]) -> dict[str, None]:

@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, OPTIM_WRAPPERS
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
 from ..weights.reader import load_checkpoint
-from .configs import backbone_class, evaluators, leaf_datasets, normalize_step, part_class
+from .configs import backbone_class, evaluators, leaf_datasets, normalize_step, part_class, type_name
 
 __all__ = [
     "asks_for_amp",
@@ -64,7 +64,7 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
             continue
         if len(values) not in (1, 3) and _is_for_colours(preprocessor, cfg.get("default_scope")):
             raise ValueError(
-                f"{where}.{name} has {len(values)} values, {preprocessor['type']} takes 1 or 3: set mean and std to "
+                f"{where}.{name} has {len(values)} values, {type_name(preprocessor)} takes 1 or 3: set mean and std to "
                 "None and put dict(type='Normalize', mean=..., std=..., to_rgb=False) into the pipelines"
             )
         if len(values) not in (1, channels):
