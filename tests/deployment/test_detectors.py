@@ -20,6 +20,7 @@ from xcit_mm.deployment import agreement, detectors, evaluation, export
 from xcit_mm.deployment.boxes import decode
 from xcit_mm.deployment.detectors import Detections
 from xcit_mm.deployment.supported import check_detector
+from xcit_mm.models.factory import model_from_config
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 NARROW = dict(in_channels=32, fc_out_channels=32, num_classes=4)
@@ -42,7 +43,7 @@ RETINANET = dict(
 COCO = f"{ROOT}/configs/{{}}/{{}}_xcit-s12-p16_fpn_"
 
 
-def mask_rcnn(**model: Any) -> Config:
+def small_mask_rcnn(**model: Any) -> Config:
     cfg = Config.fromfile(f"{ROOT}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py")
     for options in (TWO_STAGES, model):
         cfg.merge_from_dict(dict(model=deepcopy(options)))  # the merge takes `_delete_` away
@@ -50,7 +51,7 @@ def mask_rcnn(**model: Any) -> Config:
 
 
 def faster_rcnn_of_class_agnostic_boxes() -> Config:
-    return mask_rcnn(
+    return small_mask_rcnn(
         type="FasterRCNN",
         roi_head=dict(bbox_head=dict(reg_class_agnostic=True), **WITHOUT_MASKS),
         test_cfg=dict(rcnn=dict(nms=dict(iou_threshold=0.3), max_per_img=30)),
@@ -58,7 +59,7 @@ def faster_rcnn_of_class_agnostic_boxes() -> Config:
 
 
 def class_agnostic_masks_of_large_boxes() -> Config:
-    return mask_rcnn(
+    return small_mask_rcnn(
         backbone=dict(ignore_padding=True),
         rpn_head=dict(type="UnpaddedRPNHead"),
         roi_head=dict(mask_head=dict(class_agnostic=True)),
@@ -108,7 +109,7 @@ def in_torch(model: Detections) -> Callable:
 @pytest.mark.parametrize(
     "config",
     [
-        mask_rcnn,
+        small_mask_rcnn,
         faster_rcnn_of_class_agnostic_boxes,
         class_agnostic_masks_of_large_boxes,
         cascade_mask_rcnn,
@@ -129,7 +130,7 @@ def test_what_is_traced_detects_what_mmdet_detects(config):
 
 
 def test_in_the_picture_s_own_pixels_as_mmdet_rescales():
-    model = Detections(built(mask_rcnn()))
+    model = Detections(built(small_mask_rcnn()))
     image = agreement.made_picture(3, 120, 150, torch.Generator().manual_seed(1))
     meta = dict(img_shape=(120, 150), ori_shape=(240, 450), scale_factor=(1 / 3, 0.5))
     with torch.no_grad():
@@ -152,39 +153,44 @@ def test_boxes_end_with_the_picture_though_masks_were_made_for_the_whole_box():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> Callable[[Config], tuple[Any, Path, Any]]:
-    """Exports the model of a config; returns the model, the file and what was told of it."""
+def exported(tmp_path_factory) -> Callable[[Config], tuple[Any, Path]]:
+    """Exports the model of a config; returns the model and the file."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
 
-    def write(cfg: Config) -> tuple[Any, Path, Any]:
+    def write(cfg: Config) -> tuple[Any, Path]:
         folder = tmp_path_factory.mktemp("model")
         model = built(cfg)
         cfg.dump(folder / "config.py")
         torch.save(dict(state_dict=model.state_dict()), folder / "model.pth")
         out = folder / "out" / "model.onnx"
         out.parent.mkdir()
-        told = export.export_model(str(folder / "config.py"), str(folder / "model.pth"), out)
-        assert list(out.parent.iterdir()) == [out]
-        return model, out, told
+        export.export_model(str(folder / "config.py"), str(folder / "model.pth"), out)
+        return model, out
 
     return write
 
 
+def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
+    model = model_from_config(Config.fromfile(mask_rcnn.config), mask_rcnn.checkpoint)
+    check_file(model, mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"})
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config, slow_kinds",
-    [
-        pytest.param(mask_rcnn, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"}),
-        pytest.param(cascade_mask_rcnn, {"RoiAlign", "NonMaxSuppression"}, marks=pytest.mark.slow),
-        pytest.param(retinanet, {"TopK", "NonMaxSuppression"}, marks=pytest.mark.slow),
-    ],
+    [(cascade_mask_rcnn, {"RoiAlign", "NonMaxSuppression"}), (retinanet, {"TopK", "NonMaxSuppression"})],
 )
-def test_a_detector_in_one_file_of_standard_operators(config, slow_kinds, exported):
+def test_other_detectors_in_one_file_of_standard_operators(config, slow_kinds, exported):
+    check_file(*exported(config()), slow_kinds)
+
+
+def check_file(model: Any, path: Path, slow_kinds: set[str]) -> None:
     import onnx
     from onnxruntime import InferenceSession
 
-    model, out, told = exported(config())
-    file = onnx.load(out)
+    assert list(path.parent.iterdir()) == [path]
+    file = onnx.load(path)
     onnx.checker.check_model(file, full_check=True)
     assert [(one.domain, one.version) for one in file.opset_import] == [("", 18)] and not file.functions
     kinds = {node.op_type for node in file.graph.node}
@@ -197,10 +203,11 @@ def test_a_detector_in_one_file_of_standard_operators(config, slow_kinds, export
     assert dims == dict(
         image=[1, 3, "height", "width"], boxes=["detections", 4], scores=["detections"], labels=["detections"], **masks
     )
-    assert told.metadata["task"] == ("instance segmentation" if masks else "object detection")
-    assert json.loads(told.metadata["test_cfg"])["rcnn" if masks else "nms"]
+    told = {one.key: one.value for one in file.metadata_props}
+    assert told["task"] == ("instance segmentation" if masks else "object detection")
+    assert json.loads(told["test_cfg"])["rcnn" if masks else "nms"]
 
-    session = InferenceSession(out)
+    session = InferenceSession(path)
     for height, width in [(97, 64), (210, 311), (33, 47)]:
         image = agreement.made_picture(3, height, width, torch.Generator().manual_seed(2))
         outputs = [torch.from_numpy(one) for one in session.run(None, {"image": image.numpy()})]
@@ -216,7 +223,7 @@ def test_a_detector_in_one_file_of_standard_operators(config, slow_kinds, export
 @pytest.mark.slow
 def test_no_proposal_at_all_gives_no_detection(exported):
     with pytest.raises(RuntimeError, match="detects nothing in generated pictures, whatever its score: not written"):
-        exported(mask_rcnn(test_cfg=dict(rpn=dict(min_bbox_size=10_000))))
+        exported(small_mask_rcnn(test_cfg=dict(rpn=dict(min_bbox_size=10_000))))
 
 
 def detected(count: int = 50) -> InstanceData:
@@ -265,7 +272,7 @@ def test_a_file_that_detects_otherwise_is_not_written(exported, monkeypatch):
 
 
 def test_scores_of_a_file_are_those_of_the_images_it_has_seen(shapes):
-    cfg = mask_rcnn()
+    cfg = small_mask_rcnn()
     dataset = cfg.test_dataloader.dataset
     dataset.data_root = str(shapes)
     cfg.test_evaluator.ann_file = f"{shapes}/annotations/instances_validation.json"
@@ -328,17 +335,17 @@ def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
 )
 def test_what_is_not_known_is_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message) as raised:
-        check_detector(mask_rcnn(**options))
+        check_detector(small_mask_rcnn(**options))
     assert "\n" not in str(raised.value) and "--part backbone" in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "config, where, value, message",
     [
-        (mask_rcnn, "rcnn.max_per_img", -1, r"rcnn\.max_per_img=-1 .* such as 100"),
-        (mask_rcnn, "rpn.max_per_img", 0, r"rpn\.max_per_img=0 "),
+        (small_mask_rcnn, "rcnn.max_per_img", -1, r"rcnn\.max_per_img=-1 .* such as 100"),
+        (small_mask_rcnn, "rpn.max_per_img", 0, r"rpn\.max_per_img=0 "),
         (retinanet, "max_per_img", -1, r"model\.test_cfg\.max_per_img=-1 "),
-        (mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
+        (small_mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
     ],
 )
 def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, message):
@@ -350,7 +357,7 @@ def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, mess
 
 
 def test_nothing_to_evaluate_is_told_before_the_work(shapes):
-    cfg = mask_rcnn()
+    cfg = small_mask_rcnn()
     with pytest.raises(FileNotFoundError, match="the test data are not at no/such"):
         cfg.test_dataloader.dataset.data_root = "no/such"
         evaluation.check_evaluation(cfg, "model", 1)

@@ -9,8 +9,12 @@ import pytest
 from paths import ROOT
 
 from xcit_mm.deployment.export import export_model
-from xcit_mm.deployment.quantization import Quantized
+from xcit_mm.deployment.formats import count_operators
+from xcit_mm.deployment.preprocessing import put_preprocessing
+from xcit_mm.deployment.quantization import Quantized, calibration_paths, write_int8
 from xcit_mm.deployment.run import Model, read_picture
+from xcit_mm.models.factory import model_from_config
+from xcit_mm.runs.configs import read_config
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -35,7 +39,8 @@ def quantised_layers(path: Path) -> tuple[list[str], list[str]]:
 
 def test_an_int8_segmentor_runs_and_tells_its_loss(segmentor, segmentor_file, shapes, tmp_path):
     out = tmp_path / "int8.onnx"
-    exported = export_model(*segmentor, out, calibration=str(shapes / "images" / "training"))
+    images = str(shapes / "images" / "training")
+    exported = export_model(*segmentor, out, takes_pictures=True, calibration=images)
     assert list(tmp_path.iterdir()) == [out]
     file = onnx.load(out)
     onnx.checker.check_model(file, full_check=True)
@@ -62,10 +67,12 @@ def test_an_int8_segmentor_runs_and_tells_its_loss(segmentor, segmentor_file, sh
     assert (found == expected).mean() > 0.9
 
 
-def test_an_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, shapes, tmp_path):
-    out = tmp_path / "int8.onnx"
-    images = f"{shapes}/images/training/*"
-    exported = export_model(*mask_rcnn, out, takes_pictures=True, evaluate=2, calibration=images)
+def test_an_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, mask_rcnn_file, shapes, tmp_path):
+    out, cfg = tmp_path / "int8.onnx", read_config(mask_rcnn.config, [])
+    paths = calibration_paths(cfg, f"{shapes}/images/training/*")
+    model = model_from_config(cfg, mask_rcnn.checkpoint)
+    quantized = write_int8(cfg, model, mask_rcnn_file, out, paths, 2)
+    put_preprocessing(out)
     int8, others = quantised_layers(out)
     for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.3.conv"):
         assert [name for name in int8 if f".{layer}/" in name]
@@ -74,9 +81,8 @@ def test_an_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, shapes,
         assert not [name for name in int8 if f".{layer}/" in name]
     (threshold,) = (one for one in onnx.load(out).graph.initializer if one.name.endswith("score_threshold"))
     assert onnx.numpy_helper.to_array(threshold) == pytest.approx(0.05)
-    assert exported.operators["DequantizeLinear"] > 2 * len(int8) - 1
-    told = json.loads(exported.metadata["int8"])
-    assert told["evaluation_images"] == 2 and {"coco/bbox_mAP", "coco/segm_mAP"} == told["loss_in_points"].keys()
+    assert count_operators(out)["DequantizeLinear"] > 2 * len(int8) - 1
+    assert quantized.evaluated == 2 and {"coco/bbox_mAP", "coco/segm_mAP"} == quantized.losses.keys()
     found = Model(out)(read_picture(next((shapes / "images" / "validation").iterdir())))
     assert found.boxes.shape[1] == 4 and found.masks.shape[0] == len(found.scores)
 
