@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..models.factory import model_from_config
-from ..runs.configs import raster_bands, raster_step, read_config, tested_metainfo
+from ..runs.configs import raster_bands, raster_step, read_config, tested_dataset, tested_metainfo, type_name
 from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint, check_device
 from .results import Instances, instances_of
@@ -122,6 +122,7 @@ class Predictor:
         bands = raster_bands(cfg)
         if step := raster_step(cfg):
             _take_arrays(step)
+        _show_pipeline(cfg)
         self.metainfo = tested_metainfo(cfg)
         model: Any = model_from_config(cfg, checkpoint)
         # The checkpoint's classes are the config's data's, by construction.
@@ -231,6 +232,21 @@ def _take_arrays(step: dict) -> None:
     as_float32 = step.get("to_float32", True)
     step.clear()
     step.update(type="LoadImageFromFile", to_float32=as_float32)
+
+
+def _show_pipeline(cfg: Config) -> None:
+    """Put the test pipeline where inferencers look for it, in no wrapper, under the only names that they know.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    dataset = tested_dataset(cfg)
+    if not dataset.get("pipeline"):
+        raise ValueError(f"the {type_name(dataset)} that the config tests on has no pipeline: give it one")
+    cfg.test_dataloader.dataset = dataset
+    for step in dataset["pipeline"]:
+        if type_name(step) in ("LoadImageFromFile", "LoadAnnotations"):
+            step["type"] = type_name(step)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
