@@ -3,7 +3,7 @@
 A page is typed in a clone of the repository, here a folder with links to its parts. Photos are made, in the layout of
 the repositories that tools/get_data.py downloads, and what takes long is shortened by the options in `SHORTER`. What a
 page calls `data/...` or `work_dirs/...` has to be there at its end. A block of Python that begins with `# NAME.py` is
-that file, a config; others are run.
+that file, a config, whose model is built and compared with its classes and data; others are run.
 """
 
 import json
@@ -19,11 +19,14 @@ import numpy as np
 import pytest
 from get_data import write_data
 from make_shapes import draw_image, write_dataset
+from mmengine.config import Config
 from pages import TUTORIALS, blocks, commands
 from paths import ROOT
 from processes import run_script
 
 from xcit_mm.runs.configs import read_config
+from xcit_mm.runs.data_checks import SPLITS, check_classes, data_sets
+from xcit_mm.runs.model_checks import build_model, class_heads
 
 # Appended to the commands that begin so.
 SHORTER = {
@@ -123,6 +126,8 @@ def prepare(page: str, clone: Path, untrained: Callable[[str], tuple[Path, Path]
         put_weights(clone / "work_dirs" / "fpn_xcit-n12-p16_camvid" / "iter_300.pth", untrained)
     elif page == "from-facebookresearch":
         published_detector(clone)
+        clone_of_nuts(clone / "clones" / "nuts")
+        write_data("nuts", clone / "clones" / "nuts", clone / "data" / "nuts")
 
 
 def run_command(line: str, clone: Path) -> None:
@@ -141,13 +146,26 @@ def run_command(line: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
+def check_config(cfg: Config, clone: Path) -> None:
+    """A config of a page is of one piece: its model can be built, and has the classes of both data sets and their json."""
+    heads = class_heads(build_model(cfg))
+    assert heads
+    assert [str(finding) for finding in check_classes(cfg, heads) if finding.level == "FAIL"] == []
+    for split in SPLITS:
+        (data,) = data_sets(cfg, split)
+        categories = json.loads((clone / data["data_root"] / data["ann_file"]).read_text())["categories"]
+        assert tuple(data["metainfo"]["classes"]) == tuple(one["name"] for one in categories)
+        assert any((clone / data["data_root"] / data["data_prefix"]["img"]).iterdir())
+    assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == data["data_root"] + data["ann_file"]
+
+
 def run_code(code: str, clone: Path) -> None:
     """Write a file of the page, which begins with its name, or else run the code."""
     named = re.match(r"# (\w+\.py)\n", code)
     path = clone / (named[1] if named else "block.py")
     path.write_text(code)
     if named:
-        assert read_config(str(path), []).model
+        check_config(read_config(str(path), []), clone)
         return
     ended = run_script(path, cwd=clone)
     assert ended.returncode == 0, f"{code}\n{ended.stderr[-3000:]}"
