@@ -37,7 +37,7 @@ html_theme_options = {
     "source_directory": "docs/",
 }
 
-myst_enable_extensions = ["deflist", "dollarmath"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
 # "$ " of a shell is not for pasting.

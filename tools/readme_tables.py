@@ -2,6 +2,7 @@
 
 python tools/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
 python tools/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
+python tools/readme_tables.py --count    # counts the parameters of the published models into their metafiles first
 
 Models are those of configs/*/metafile.yml, speed and the scores of the demos are those of docs/benchmark/*.csv.
 """
@@ -19,6 +20,8 @@ import readme_speed
 import yaml
 
 from xcit_mm.archs import SIZES
+from xcit_mm.runs.configs import read_config
+from xcit_mm.runs.model_checks import build_model
 from xcit_mm.weights.published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +111,23 @@ def first_line(task: Task, model: Model) -> str:
     return f"# Published on {task.tested_on}: {published}. Weights: xcit://{weights_name(task, model['Config'])}"
 
 
+def count_parameters(config: Path) -> int:
+    """Parameters of a config's model, backbone, neck and all heads."""
+    return sum(parameter.numel() for parameter in build_model(read_config(str(config), [])).parameters())
+
+
+def write_parameters(root: Path) -> None:
+    """Write the number of parameters of every published model into its metafile, as the last of its Metadata."""
+    for task in TASKS:
+        path = root / "configs" / task.folder / "metafile.yml"
+        text = re.sub(r"\n +Parameters: \d+", "", path.read_text())
+        for model in yaml.safe_load(text)["Models"]:
+            metadata = rf"(    Config: {re.escape(model['Config'])}\n    Metadata:(?:\n      .+)+)"
+            count = count_parameters(root / model["Config"])
+            text = re.sub(metadata, rf"\g<1>\n      Parameters: {count}", text)
+        path.write_text(text)
+
+
 def check_entry(root: Path, folder: str, model: Model) -> None:
     name, config = model.get("Name"), model.get("Config", "")
     for field in FIELDS + ("Results",) * (folder in SCORED and folder != DEMO):
@@ -134,6 +154,8 @@ def check_published(root: Path, task: Task, model: Model) -> None:
         raise ValueError(f"{name} has Weights {url}, which are not published: python tools/weights.py list")
     if url != PUBLISHED.get(weights):
         raise ValueError(f"{name} has Weights {url}, another model's: should be those of {weights}")
+    if not isinstance(model["Metadata"].get("Parameters"), int):
+        raise ValueError(f"{name} has no number of Parameters in its Metadata: python tools/readme_tables.py --count")
     line = (root / model["Config"]).read_text().partition("\n")[0]
     if line != first_line(task, model):
         raise ValueError(f"{model['Config']} begins {line!r}, its metafile says {first_line(task, model)!r}")
@@ -179,23 +201,23 @@ def link(text: str, config: str) -> str:
 
 
 def published_table(zoo: dict[str, list[Model]], with_weights: bool) -> str:
-    """A row for each arch and patch size; for each task its scores, linked to the config, and its weights."""
+    """A row for each arch and patch size; for each task its scores, linked to the config, and on request the rest."""
     models = {(task, *arch_and_patch(model["Config"])): model for task in TASKS for model in zoo[task.folder]}
     header = ["XCiT"]
     for task in TASKS:
-        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:], *[""] * with_weights]
+        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:], *["params, M", ""] * with_weights]
     lines = [row(*header), "|" + "---|" * len(header)]
     for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
         cells = [f"{arch.upper()}/{patch}"]
         for task in TASKS:
             model = models.get((task, arch, patch))
             if model is None:
-                cells += [""] * (len(task.metrics) + with_weights)
+                cells += [""] * (len(task.metrics) + 2 * with_weights)
                 continue
             first, *others = (f"{scores(model)[metric]:.1f}" for metric in task.metrics)
             cells += [link(first, model["Config"]), *others]
             if with_weights:
-                cells.append(f"[weights]({model['Weights']})")
+                cells += [f"{model['Metadata']['Parameters'] / 1e6:.1f}", f"[weights]({model['Weights']})"]
         lines.append(row(*cells))
     return "\n".join(lines)
 
@@ -267,12 +289,16 @@ def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 if anything does not fit")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="change nothing, exit with 1 if anything does not fit")
+    mode.add_argument("--count", action="store_true", help="count the parameters of the published models first")
     args = parser.parse_args()
     try:
         if args.check:
             check(ROOT)
         else:
+            if args.count:
+                write_parameters(ROOT)
             for name, text in written(ROOT, read_zoo(ROOT)).items():
                 (ROOT / name).write_text(text)
             readme_speed.draw(ROOT)

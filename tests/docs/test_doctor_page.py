@@ -56,7 +56,7 @@ def all_said() -> set[str]:
 
 
 def test_every_finding_is_explained():
-    explained = re.findall(r"^`(.+)`\n: \*\*(?:FAIL|note|FAIL or note)\.\*\* \S", PAGE, re.MULTILINE)
+    explained = re.findall(r"^- `(.+)`\\\n  \*\*(?:FAIL|note|FAIL or note)\.\*\* \S", PAGE, re.MULTILINE)
     assert len(explained) == len(set(explained)) > 50
     assert set(explained) == all_said()
 

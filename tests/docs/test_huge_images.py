@@ -38,7 +38,8 @@ def large(tmp_path_factory) -> Path:
     for one in coco["annotations"]:
         left, top = corners[one["image_id"]]
         one["bbox"] = [one["bbox"][0] + left, one["bbox"][1] + top, *one["bbox"][2:]]
-        one["segmentation"] = [(np.array(one["segmentation"][0]).reshape(-1, 2) + (left, top)).ravel().tolist()]
+        polygon = np.reshape(one["segmentation"][0], (-1, 2)) + np.array([left, top])
+        one["segmentation"] = [polygon.ravel().tolist()]
         one["image_id"] = 0
     coco["images"] = [dict(id=0, file_name="scene.jpg", height=SIDE, width=SIDE)]
     (root / "images").mkdir()

@@ -147,7 +147,7 @@ def run_command(line: str, clone: Path) -> None:
 
 
 def check_config(cfg: Config, clone: Path) -> None:
-    """A config of a page is of one piece: its model can be built, and has the classes of both data sets and their json."""
+    """Check that a config's model can be built and that heads, data sets and their json have the same classes."""
     heads = class_heads(build_model(cfg))
     assert heads
     assert [str(finding) for finding in check_classes(cfg, heads) if finding.level == "FAIL"] == []

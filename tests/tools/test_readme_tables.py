@@ -1,5 +1,6 @@
 """The model zoo says what is so: metafiles, configs, published weights, benchmark and pages agree."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def test_what_is_shipped_is_true(tool):
         ("configs/semantic_fpn/metafile.yml", "small_12_p16.pth", "small_12_p8.pth", "another model's"),
         ("configs/semantic_fpn/metafile.yml", WEIGHTS, WEIGHTS.replace("sem_fpn", "upernet"), "another model's"),
         ("configs/semantic_fpn/metafile.yml", "fpn_xcit-s12-p8_", "fpn_xcit-s12-p16_", "has 2 entries|has 0 entries"),
+        ("configs/semantic_fpn/metafile.yml", "Parameters: ", "Params: ", "has no number of Parameters"),
+        ("configs/upernet/metafile.yml", "Parameters: 54", "Parameters: 55", "the tables in docs/model-zoo.md"),
         ("configs/demo/metafile.yml", "mIoU: ", "mIoU: 7", "mIoU 7.*, not the mean of"),
         ("docs/benchmark/10-scores.csv", "mIoU,", "mIoU,7", "mIoU .*, not the mean of"),
         ("model-index.yml", "  - configs/upernet/metafile.yml\n", "", "model-index.yml lists"),
@@ -106,6 +109,17 @@ def test_metadata_are_the_config_s(model):
     assert metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
     assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
     assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
+    if "Weights" in model:
+        assert metadata["Parameters"] == readme_tables.count_parameters(ROOT / model["Config"])
+
+
+def test_parameters_are_counted_into_the_metafiles(copy, monkeypatch):
+    monkeypatch.setattr(readme_tables, "count_parameters", lambda config: 12345678)
+    readme_tables.write_parameters(copy)
+    for task in readme_tables.TASKS:
+        text = (copy / "configs" / task.folder / "metafile.yml").read_text()
+        shipped = (ROOT / "configs" / task.folder / "metafile.yml").read_text()
+        assert re.sub(r"(Parameters:) \d+", r"\1 12345678", shipped) == text
 
 
 @pytest.mark.parametrize("folder", [task.folder for task in readme_tables.TASKS])
