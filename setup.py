@@ -44,7 +44,11 @@ setup(
     author="The xcit_mm authors",
     license="Apache-2.0",
     url="https://github.com/xcit-mm/xcit_mm",
-    project_urls={"Paper": "https://arxiv.org/abs/2106.09681"},
+    project_urls={
+        "Documentation": "https://github.com/xcit-mm/xcit_mm/tree/main/docs",
+        "Changelog": "https://github.com/xcit-mm/xcit_mm/blob/main/CHANGELOG.md",
+        "Paper": "https://arxiv.org/abs/2106.09681",
+    },
     keywords=["XCiT", "backbone", "object detection", "instance segmentation", "semantic segmentation"],
     classifiers=[
         "Development Status :: 4 - Beta",

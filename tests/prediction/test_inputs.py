@@ -228,3 +228,17 @@ def test_lists_with_a_byte_order_mark(tmp_path):
 def test_a_video_is_not_read_from_a_server():
     with pytest.raises(ValueError, match="download it first"):
         Video("https://host.org/film.mp4")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pgm", ".tif"])
+@pytest.mark.parametrize("bands", [1, 3])
+def test_twelve_bits_are_not_read_as_black(suffix, bands, tmp_path):
+    path = tmp_path / f"image{'.ppm' if bands == 3 and suffix == '.pgm' else suffix}"
+    dark = np.full((5, 7, bands), 4000, np.uint16)
+    assert cv2.imwrite(str(path), dark)
+    with pytest.raises(ValueError, match="fewer bits than its 16, and would be nearly black: scale it, or"):
+        read_image(path)
+    for bright in (dark << 4, (dark >> 4).astype(np.uint8), (dark // 100).astype(np.uint8)):
+        assert cv2.imwrite(str(path), bright)
+        expected = 40 if bright.max() < 64 else 250
+        assert np.abs(read_image(path).astype(int) - expected).max() <= 1  # OpenCV's rounding

@@ -29,7 +29,6 @@ from ..runs.configs import (
     read_config,
     tested_dataset,
     tested_metainfo,
-    type_name,
 )
 from ..runs.findings import reason
 from ..runs.preflight import check_backbone, check_checkpoint
@@ -207,9 +206,8 @@ def _check_part(cfg: Config, part: str, out: Path) -> None:
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if backbone_class(cfg) is not XCiT:
-        backbone = cfg.model.get("backbone")
-        name = type_name(backbone) if backbone else None
-        raise ValueError(f"the config's backbone is {name}: only models with this package's XCiT are exported")
+        backbone = cfg.model.get("backbone", {}).get("type")
+        raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
     if part == "model" and library == "mmdet":
         if out.suffix != ".onnx":
             raise ValueError(f"{out}: a whole detector is written as .onnx only: name it so, or export the backbone")

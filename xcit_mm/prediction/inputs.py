@@ -16,7 +16,7 @@ import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
-from .rasters.files import RASTERS, is_raster
+from .rasters.files import RASTERS, has_more_than_bytes, is_raster
 
 __all__ = [
     "IMAGES",
@@ -37,6 +37,8 @@ _KNOWN = tuple(dict.fromkeys(IMAGES + VIDEOS + RASTERS))
 _REMOTE = ("http://", "https://")
 _OF_RESULTS = (".jpg", ".png", ".mp4")
 _LONGEST = 255 - len(".jpg")  # bytes of a file's name without its suffix
+# Of 16 bits OpenCV keeps the upper 8. Where 14 or fewer are in use, as cameras and scanners have, no pixel reaches it.
+_DARK = 64
 _TIMEOUT = 60  # seconds without a byte
 
 
@@ -269,7 +271,7 @@ def read_image(path: str | Path) -> np.ndarray:
     """An image (H, W, 3), BGR, 8 bit, from a file or URL; of an animation the first frame.
 
     Raises:
-        ValueError: If it cannot be decoded.
+        ValueError: If it cannot be decoded, or has 16 bits a channel of which the upper ones are empty.
         OSError: If it cannot be read.
     """
     if str(path).startswith(_REMOTE):
@@ -280,6 +282,10 @@ def read_image(path: str | Path) -> np.ndarray:
     image = mmcv.imfrombytes(content) if content else None
     if image is None:
         raise ValueError("it is empty, broken or not an image")
+    if image.max() < _DARK and has_more_than_bytes(content):
+        raise ValueError(
+            "it holds fewer bits than its 16, and would be nearly black: scale it, or give a TIFF to infer.py"
+        )
     return image
 
 

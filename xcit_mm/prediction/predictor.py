@@ -86,6 +86,9 @@ class Predictor:
         dtype: One of `DTYPES`; in half precision the convolutions and products are computed by autocast, and what
             neck and heads return is float32 again, so that boxes are decoded and suppressed in it.
 
+    Attributes:
+        metainfo: Of what the config tests on: `classes` and, where it has one, `palette`.
+
     Raises:
         FileNotFoundError: If config or checkpoint are not there.
         ValueError: If the config is of neither library or names what is not registered, the checkpoint does not fit
@@ -153,6 +156,14 @@ class Predictor:
             return detect_in_tiles(self._predict_images, image, **options)
         return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
 
+    def predict(self, image: np.ndarray) -> Prediction:
+        """What the model finds in an image, in plain numbers.
+
+        Raises:
+            ValueError, MemoryError: As a call, which gives the library's data sample instead.
+        """
+        return self.plain(image, self(image))
+
     def segmented(
         self, read: Read, shape: tuple[int, int], tile: int, overlap: int, first: int
     ) -> Iterator[tuple[int, Tensor]]:
@@ -210,10 +221,6 @@ class Predictor:
         if device == "cuda":
             torch.cuda.empty_cache()
         return None
-
-    def predict(self, image: np.ndarray) -> Prediction:
-        """What a call finds, in plain numbers; raises as it does."""
-        return self.plain(image, self(image))
 
     def plain(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """What a call found in an image, in plain numbers.

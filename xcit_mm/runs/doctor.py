@@ -11,11 +11,11 @@ from typing import Any
 import mmengine.registry
 import torch
 from mmengine.config import Config
-from mmengine.registry import METRICS, Registry, init_default_scope
+from mmengine.registry import METRICS, OPTIMIZERS, Registry, init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .configs import evaluators, part_class, read_config, type_name
+from .configs import backbone_class, evaluators, part_class, read_config, type_name
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
 from .launch import find_script
@@ -66,6 +66,7 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         yield from guard(check_channels(cfg, model), "correct neck and heads")
         yield from guard(check_weights(cfg, model), "correct init_cfg and load_from")
     yield from guard(_check_batch(cfg, batch_size, processes), "correct train_dataloader.batch_size")
+    yield from guard(_check_optimizer(cfg), "correct optim_wrapper")
     yield from guard(check_norms(model, batch_size, processes), "correct norm_cfg")
     yield from guard(_check_machine(cfg, config, model), "correct work_dir")
 
@@ -153,6 +154,17 @@ def _check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Findi
             "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
         )
     yield ok(f"{batch} images a step")
+
+
+def _check_optimizer(cfg: Config) -> Iterator[Finding]:
+    """Check that the optimizer is none that a base config has for ResNets."""
+    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+    if backbone_class(cfg) is XCiT and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD:
+        lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
+        yield note(
+            f"SGD with lr={optimizer.get('lr')}, as base configs have it for ResNets: XCiT's recipes take AdamW",
+            f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))",
+        )
 
 
 def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:

@@ -37,15 +37,30 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
         tta: Whether it will be tested with test-time augmentation.
 
     Raises:
-        TypeError, ValueError: If an argument is wrong, or the data preprocessor's do not go with it.
+        TypeError, ValueError: If an argument is wrong, or the data preprocessor's, or what a base config has left, do
+            not go with it.
     """
     backbone, kind = cfg.model.get("backbone", {}), backbone_class(cfg)
     if kind in (XCiT, XCiTClassifier):
+        _check_left_overs(cfg.model)
         with torch.device("meta"):
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
         _check_normalisation(cfg, built.in_channels, tta)
         if backbone.get("ignore_padding"):
             _check_padding(cfg.model.get("data_preprocessor") or {})
+
+
+def _check_left_overs(model: dict) -> None:
+    """Check what a base config of mmseg leaves: weights of its ResNet, or no neck to change."""
+    if model.get("pretrained"):
+        raise ValueError(
+            f"model.pretrained={model['pretrained']!r} is of the base config's backbone: set pretrained=None in model, "
+            "and give weights as backbone.init_cfg"
+        )
+    if model.get("neck") and "type" not in model["neck"]:
+        raise ValueError(
+            "model.neck has no type, as the base config has no neck: give in_channels to the heads instead"
+        )
 
 
 def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:

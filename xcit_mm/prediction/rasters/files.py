@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import re
 import struct
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["RASTERS", "TiffHeader", "is_raster", "tiff_header"]
+__all__ = ["RASTERS", "TiffHeader", "has_more_than_bytes", "is_raster", "tiff_header"]
 
 _TIFFS = (".tif", ".tiff")
 RASTERS = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
@@ -22,6 +24,11 @@ _PLACE = (33550, 33922, 34264, 34735)
 _INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _UNSIGNED, _STRAIGHT_ALPHA = 1, 2
 _MOST_FIELDS = 4096
+_BROKEN = (struct.error, KeyError, ValueError, OverflowError)
+# Signature, length and name of the first chunk, width and height; then bits.
+_DEEP_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", re.DOTALL)
+# Kind, width, height and highest value of a PGM or PPM, between which there may be comments.
+_PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d+)")
 # Beside the image, in the place of its suffix.
 _WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
 
@@ -59,6 +66,16 @@ def _needs_gdal(path: str) -> bool:
     return header.placed or large or header.bits > 8 or not header.unsigned or header.bands not in (1, 3, 4)
 
 
+def has_more_than_bytes(content: bytes) -> bool:
+    """Whether a file's pixels have more than 8 bits a band, by the header of a PNG, PGM, PPM or TIFF."""
+    if pnm := _PNM.match(content):
+        return int(pnm[3]) > 255
+    try:
+        return bool(_DEEP_PNG.match(content)) or _fields(BytesIO(content)).get(_BITS, 1) > 8
+    except _BROKEN:  # no TIFF, or a broken one
+        return False
+
+
 class TiffHeader(NamedTuple):
     """Of a TIFF's first image.
 
@@ -91,7 +108,7 @@ def tiff_header(path: str | Path) -> TiffHeader | None:
         try:
             fields = _fields(file)
             width, height = fields[_WIDTH], fields[_HEIGHT]
-        except (struct.error, KeyError, ValueError, OverflowError):
+        except _BROKEN:
             return None
     return TiffHeader(
         width,
