@@ -93,3 +93,17 @@ def test_make_targets_and_paths_that_a_page_names_exist(page: Path):
     assert {one for one in targets if one.islower()} <= TARGETS
     named = {path.rstrip(".") for path in re.findall(r"(?<![\w/.-])(?:configs|tools)/[\w./*-]+", text)}
     assert [path for path in sorted(named) if not list(ROOT.glob(path))] == []
+
+
+# Made for the site alone: a table of contents, docstrings, another file's text.
+SITE_ONLY = {"docs/index.md", "docs/changelog.md", "docs/contributing.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_that_the_readme_leads_to_is_markdown_that_github_shows(page: Path):
+    name = page.relative_to(ROOT).as_posix()
+    if name in SITE_ONLY or name.startswith("docs/api/"):
+        return
+    text = re.sub(r"^```\w*\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    # Definition lists, labels and directives of MyST.
+    assert re.findall(r"^(?:: .*|\([\w-]+\)=|```\{.*|:::.*)$", text, re.MULTILINE) == []
