@@ -54,6 +54,7 @@ def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
             layer_scale_init_value=shape.eta,
             tokens_norm=True,
             out_type="featmap",
+            out_indices=[shape.depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12)],
         )
     )
 
