@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -275,7 +274,7 @@ def test_a_torch_that_is_too_old_is_named_before_anything_is_read(refusal, monke
 def test_a_reader_that_leaves_early_sees_no_traceback(print_to_nobody, tmp_path, monkeypatch):
     tool, out = importlib.import_module("export"), tmp_path / "model.onnx"
     out.touch()
-    exported = export.Exported(dict(logits="within 0 of torch"), Counter(), {}, {})
+    exported = export.Exported(dict(logits="within 0 of torch"), {})
     monkeypatch.setattr(tool, "export_model", lambda **_: exported)
     monkeypatch.setattr(sys, "argv", ["export.py", "config.py", "model.pth", "--out", str(out)])
     print_to_nobody()

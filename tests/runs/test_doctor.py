@@ -320,9 +320,16 @@ def test_a_segmentor_of_one_class_knows_the_labels_0_and_1(own_config):
     config = own_config(ONE_CLASS)
     write_segmentation_maps(Path("data/shapes"), [0, 1])
     assert failures(config) == []
+    assert any(line.startswith("note  train: of one class IoUMetric scores how many pixels") for line in lines(config))
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
     message = "{}: decode_head has num_classes=1 and ignore_index=255, the segmentation maps hold label 2 (3072 pixels)"
     assert failures(config) == [message.format("train"), message.format("val")]
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1"])
+def test_a_world_size_that_is_none_is_named(given, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", given)
+    assert failures(SHAPES) == [f"WORLD_SIZE={given} is no number of processes"]
 
 
 def test_weights_of_another_patch_size_are_named():

@@ -87,6 +87,19 @@ def write_state(path: Path, **content: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize("rank, said", [("0", "\ninterrupted: --resume goes on from the last checkpoint\n"), ("1", "")])
+def test_ctrl_c_is_one_line_of_the_first_process(rank, said, shapes, monkeypatch, capsys):
+    def interrupt(cfg: Config) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(SystemExit) as ended:
+        run_tool("train", [str(DEMO / f"{SEG}.py"), *cfg_options(SEG, shapes, 1)])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 130 and printed.endswith(said) and ("interrupted" in printed) == bool(said)
+
+
 class TestHelp:
     def test_without_a_config_it_lists_the_common_flags_and_exits_with_0(self, tool):
         run = tool("train", "--help")

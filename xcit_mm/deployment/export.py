@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,8 +61,8 @@ class Exported:
 
     Attributes:
         outputs: For each output how near to torch it is.
-        operators: Of an ONNX file, how often each occurs.
         metadata: What the file says of itself.
+        operators: Of an ONNX file, how often each occurs.
         scores: If evaluated, for each metric torch's and the file's.
         moved: Of a file that takes pictures, what preparing them in it changes.
         quantized: Of an int8 file, what that costs and brings.
@@ -70,9 +70,9 @@ class Exported:
     """
 
     outputs: dict[str, str]
-    operators: Counter[str]
     metadata: dict[str, str]
-    scores: dict[str, tuple[float, ...]]
+    operators: Counter[str] = field(default_factory=Counter)
+    scores: dict[str, tuple[float, ...]] = field(default_factory=dict)
     moved: Moved | None = None
     quantized: Quantized | None = None
     halved: Halved | None = None
@@ -121,55 +121,53 @@ def export_model(
         _check_takes_pictures(cfg, part, out)
     if evaluate is not None or calibration is not None:
         check_evaluation(cfg, part, evaluate)
-    paths = []
-    if calibration is not None:
-        if out.suffix != ".onnx":
-            raise ValueError(f"{out}: only .onnx files are quantised: name it .onnx")
-        if half:
-            raise ValueError("--int8 and --fp16: give one of them")
-        paths = calibration_paths(cfg, calibration)
-    if half and (part != "model" or out.suffix != ".onnx"):
-        raise ValueError(f"{out}, the {part}: only whole models are written in fp16, as .onnx: leave --fp16 out")
+    paths = _check_precision(cfg, part, out, calibration, half)
     with _quiet():
         model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
-    metadata = _metadata(cfg, model)
-    traced, names = _outputs(cfg, model)
-    channels = cfg.model.backbone.get("in_channels", 3)
     with _quiet(), TemporaryDirectory(dir=out.parent, prefix=".export-") as folder, torch.no_grad():
-        written = Path(folder) / out.name
-        try:
-            program = _trace(exportable(traced), channels)
-            write, read = (write_onnx, read_onnx) if out.suffix == ".onnx" else (write_pt2, read_pt2)
-            operators = write(program, written, names, metadata)
-            agreement = _compared(traced, partial(read, written), names, channels)
-        except Exception as error:  # exporters and runtimes raise nearly anything
-            raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
-        agreement.check()
-        final, quantized, halved, moved = written, None, None, None
-        scores: dict[str, tuple[float, ...]] = {}
+        written = final = Path(folder) / out.name
+        exported = _write(cfg, model, part, written)
         try:
             if paths:
                 final = Path(folder) / f"int8-{out.name}"
-                quantized = write_int8(cfg, model, written, final, paths, evaluate)
-                metadata["int8"] = quantized.to_json()
-                operators = count_operators(final)
+                exported.quantized = write_int8(cfg, model, written, final, paths, evaluate)
+                exported.metadata["int8"] = exported.quantized.to_json()
             elif half:
                 final = Path(folder) / f"fp16-{out.name}"
-                halved = write_half(cfg, model, written, final, evaluate)
-                metadata["fp16"] = halved.to_json()
-                operators = count_operators(final)
+                exported.halved = write_half(cfg, model, written, final, evaluate)
+                exported.metadata["fp16"] = exported.halved.to_json()
             elif evaluate is not None:
-                _, scores = evaluate_files(cfg, model, [read(written)], evaluate)
+                _, exported.scores = evaluate_files(cfg, model, [_read(written)], evaluate)
             if takes_pictures:
                 for file in {written, final}:
                     put_preprocessing(file)
-                operators = count_operators(final)
                 # What 8 bits change is told by scores instead.
-                moved = check_pictures(final if half else written, config, checkpoint)
+                exported.moved = check_pictures(final if half else written, config, checkpoint)
+            if out.suffix == ".onnx":
+                exported.operators = count_operators(final)
         except Exception as error:  # data sets and metrics too
             raise RuntimeError(f"the file is not written: {reason(error)}") from error
         final.replace(out)
-    return Exported(agreement.lines(), operators, metadata, scores, moved, quantized, halved)
+    return exported
+
+
+def _write(cfg: Config, model: Any, part: str, path: Path) -> Exported:
+    """Write a model to a file in float32, which takes normalised images, and compare it with torch."""
+    metadata = _metadata(cfg, model)
+    traced, names = _outputs(cfg, model)
+    channels = cfg.model.backbone.get("in_channels", 3)
+    write = write_onnx if path.suffix == ".onnx" else write_pt2
+    try:
+        write(_trace(exportable(traced), channels), path, names, metadata)
+        agreement = _compared(traced, partial(_read, path), names, channels)
+    except Exception as error:  # exporters and runtimes raise nearly anything
+        raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
+    agreement.check()
+    return Exported(agreement.lines(), metadata)
+
+
+def _read(path: Path, score_threshold: float | None = None) -> Callable:
+    return read_onnx(path, score_threshold) if path.suffix == ".onnx" else read_pt2(path)
 
 
 @contextmanager
@@ -214,6 +212,19 @@ def _check_part(cfg: Config, part: str, out: Path) -> None:
         check_detector(cfg)
     check_backbone(cfg)
     (tested_metainfo if part == "model" else tested_dataset)(cfg)  # raises where there is none
+
+
+def _check_precision(cfg: Config, part: str, out: Path, calibration: str | None, half: bool) -> list[str]:
+    """Check what is asked of 8 and 16 bits; gives the images that calibrate the former."""
+    if half and (part != "model" or out.suffix != ".onnx"):
+        raise ValueError(f"{out}, the {part}: only whole models are written in fp16, as .onnx: leave --fp16 out")
+    if calibration is None:
+        return []
+    if out.suffix != ".onnx":
+        raise ValueError(f"{out}: only .onnx files are quantised: name it .onnx")
+    if half:
+        raise ValueError("--int8 and --fp16: give one of them")
+    return calibration_paths(cfg, calibration)
 
 
 def _outputs(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:

@@ -20,8 +20,8 @@ OPSET = 18  # the one that torch's exporter writes without converting
 DETECTED = ("boxes", "scores", "labels", "masks")
 
 
-def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
-    """Write a program, weights and all, in one file; returns its operators."""
+def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
+    """Write a program, weights and all, in one file."""
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
@@ -42,7 +42,6 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
             output.shape[0] = "detections"  # the exporter's name is a number
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
-    return Counter(node.op_type for node in graph)
 
 
 def _node_name(node: Any, given: Counter[str]) -> str:
@@ -78,9 +77,8 @@ def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0
     return run
 
 
-def write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> Counter[str]:
+def write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
     torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    return Counter()
 
 
 def read_pt2(path: Path) -> nn.Module:

@@ -44,6 +44,11 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
                     f"{name}.num_classes is {head.num_classes}, the {split} data set has {len(classes)} classes",
                     f"--cfg-options model.{name}.num_classes={len(classes)}, or correct metainfo.classes",
                 )
+        if len(classes) == 1 and cfg.get("default_scope") == "mmseg":
+            yield note(
+                f"{split}: of one class IoUMetric scores how many pixels agree, all others included",
+                "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads",
+            )
     if len(given) > 1:
         (first, split), (second, other) = list(given.items())[:2]
         differing = [f"{a} and {b}" for a, b in zip(first, second, strict=False) if a != b]

@@ -77,6 +77,11 @@ def run_tool(tool: str, argv: list[str]) -> None:
         runpy.run_path(str(script), run_name="__main__")
     except CheckpointMismatch as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        if is_first_process():
+            fix = ": --resume goes on from the last checkpoint" if tool == "train" else ""
+            print(f"\ninterrupted{fix}", file=sys.stderr)
+        sys.exit(130)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:
