@@ -1,4 +1,4 @@
-"""Milliseconds an image of a model in torch and of its files in onnxruntime and, if installed, OpenVINO, as a table.
+"""Milliseconds per image of a model in torch and of its files in onnxruntime and, if installed, OpenVINO, as a table.
 
     python tools/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --picture photo.jpg [--evaluate 40]
 

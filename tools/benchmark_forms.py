@@ -1,4 +1,4 @@
-"""Table D.5 of the paper for the forms of XCiT's attention: images a second and peak memory, by size and precision.
+"""Table D.5 of the paper for the forms of XCiT's attention: images per second and peak memory, by size and precision.
 
     python tools/benchmark_forms.py --device cuda --out docs/benchmark/9-forms.csv
 
@@ -135,7 +135,7 @@ def advice(rows: list[Row]) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    """In Markdown, a line a precision and form, as Table D.5: images a second and peak memory of each size."""
+    """In Markdown, a line per precision and form, as Table D.5: images per second and peak memory of each size."""
     sizes = list(dict.fromkeys(row["size"] for row in rows))
     header = ["precision", "form", *(f"{size}: im/s | MB" for size in sizes)]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * (2 + 2 * len(sizes))]

@@ -1,4 +1,4 @@
-"""Measure tools/infer.py: images a second beside a plain loop and mmdet's own inferencer, or memory over many images.
+"""Measure tools/infer.py: images per second beside a plain loop and mmdet's own inferencer, or memory over many images.
 
     python tools/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
     python tools/benchmark_prediction.py memory DIR [--images 100000]
@@ -70,7 +70,7 @@ def plain_loop(predict: Callable, paths: list[str]) -> None:
 
 
 def measure_speed(args: argparse.Namespace) -> None:
-    """Print a table of images a second, the median of the repeats, and their ratio to the plain loop's."""
+    """Print a table of images per second, the median of the repeats, and their ratio to the plain loop's."""
     from mmengine.config import Config
 
     from xcit_mm.prediction.engine import Engine

@@ -37,7 +37,7 @@ def processor() -> str:
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
     extra = [key for key in ("peak_mb", "saved_mb") if key in rows[0]]
     names = {"peak_mb": "peak memory (MB)", "saved_mb": "saved for backward (MB)"}
-    header = ["model", "image", "ms an image: median (range)", f"to {rows[0]['model']}", *(names[key] for key in extra)]
+    header = ["model", "image", "ms per image: median (range)", f"to {rows[0]['model']}", *(names[key] for key in extra)]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
@@ -71,7 +71,7 @@ def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = {"median_ms": "ms an image", "peak_mb": "peak memory (MB)"}
+    panels = {"median_ms": "ms per image", "peak_mb": "peak memory (MB)"}
     panels = {key: label for key, label in panels.items() if key in rows[0]}
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
     for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
@@ -85,7 +85,7 @@ def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
 
 
 def draw_table(rows: list[Result], path: Path) -> None:
-    """Images a second, and memory where measured, by model and resolution (the paper's Table D.5)."""
+    """Images per second, and memory where measured, by model and resolution (the paper's Table D.5)."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -38,7 +38,7 @@ def report(root: Path) -> str:
     """
     forward, train = read(root, FORWARD), read(root, TRAIN)
     lines = [
-        "| S12/16, image of 800x1344 | inference, ms an image | training, ms an image | kept for backward, 2 images |",
+        "| S12/16, image of 800x1344 | inference, ms per image | training, ms per image | kept for backward, 2 images |",
         "|---|---|---|---|",
     ]
     for model, title in TITLES.items():
@@ -72,7 +72,7 @@ def is_drawn(root: Path) -> bool:
 
 
 def draw(root: Path) -> None:
-    """Plot time a megapixel against the size of the image: a cost that is linear in the pixels is level."""
+    """Plot time per megapixel against the size of the image: a cost that is linear in the pixels is level."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -91,7 +91,7 @@ def draw(root: Path) -> None:
             axis.plot(pixels, costs, f"C{len(ends)}o-", markersize=4, linewidth=2.5 if ours else 1.5, zorder=2 + ours)
             axis.set_xticks(pixels, [f"{side}²" for side in sides])
             ends[model] = costs[-1], f"C{len(ends)}", ours
-    axis.set(xlabel="image, pixels", ylabel="seconds a megapixel", ylim=(0, None))
+    axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", ylim=(0, None))
     lowest, gap = 0.0, 0.07 * axis.get_ylim()[1]  # names stand beside the ends of their lines, not over each other
     for model, (cost, color, ours) in sorted(ends.items(), key=lambda item: item[1]):
         lowest = max(cost, lowest + gap)
