@@ -16,28 +16,27 @@ def xcit(arch: str, patch_size: int, **kwargs) -> nn.Module:
     return MODELS.build(dict(type="XCiT", arch=arch, patch_size=patch_size, **kwargs))
 
 
-class Taps(nn.Module):
-    """A timm model as a dense backbone: the maps after the blocks that XCiT taps, without what comes after the last."""
+class Features(nn.Module):
+    """A classifier's trunk: what timm calls forward_features."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.indices = [len(model.blocks) * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12)]
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return self.model.forward_intermediates(x, indices=self.indices, intermediates_only=True)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model.forward_features(x)
 
 
 def timm_xcit(arch: str, patch_size: int) -> nn.Module:
     import timm
 
-    return Taps(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
+    return Features(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
 
 
 def timm_deit(arch: str, patch_size: int) -> nn.Module:
     import timm
 
-    return Taps(timm.create_model("deit_small_patch16_224", dynamic_img_size=True))
+    return Features(timm.create_model("deit_small_patch16_224", dynamic_img_size=True))
 
 
 def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
@@ -54,7 +53,6 @@ def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
             layer_scale_init_value=shape.eta,
             tokens_norm=True,
             out_type="featmap",
-            out_indices=[shape.depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12)],
         )
     )
 

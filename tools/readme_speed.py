@@ -38,7 +38,7 @@ def report(root: Path) -> str:
     """
     forward, train = read(root, FORWARD), read(root, TRAIN)
     lines = [
-        "| S12/16, image of 800x1344 | inference, ms per image | training, ms per image | kept for backward, 2 images |",
+        "| S12/16, 800x1344 | inference, ms per image | training, ms per image | kept for backward, 2 images |",
         "|---|---|---|---|",
     ]
     for model, title in TITLES.items():

@@ -154,6 +154,23 @@ class TestModes:
         for (name, a), b in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
             torch.testing.assert_close(a, b, msg=name)
 
+    def test_what_is_frozen_is_so_from_the_start(self):
+        model = XCiT(TINY, frozen_stages=2, norm_eval=True, norm_cfg=BN)
+        norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+        assert len(norms) > 6 and not any(norm.training for norm in norms)
+        assert not any(part.training for block in model.blocks[:2] for part in block.modules())
+        assert model.blocks[2].mlp.training
+
+    def test_a_second_init_weights_leaves_what_was_learnt(self, tmp_path):
+        torch.save(dict(model=XCiT(TINY, norm_cfg=BN).state_dict()), tmp_path / "weights.pth")
+        given = dict(type="Pretrained", checkpoint=str(tmp_path / "weights.pth"))
+        model = XCiT(TINY, norm_cfg=BN, init_cfg=given)
+        model.init_weights()
+        with torch.no_grad():
+            model.blocks[0].gamma1.fill_(7.0)
+        model.init_weights()
+        assert (model.blocks[0].gamma1 == 7).all()
+
     @pytest.mark.parametrize("frozen_stages", [-1, 0, 2, 6])
     def test_frozen_stages_do_not_move(self, frozen_stages):
         model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN).train()
@@ -360,6 +377,15 @@ class TestRegistry:
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
         (dict(attn_drop_rate=-0.1), "attn_drop_rate=-0.1"),
+        (dict(drop_path_rate=None), "drop_path_rate=None: must be at least 0 and below 1"),
+        (dict(drop_rate="0.1"), "drop_rate='0.1': must be"),
+        (dict(frozen_stages=1.5), "frozen_stages=1.5: must be -1"),
+        (dict(frozen_stages="all"), "frozen_stages='all': must be -1"),
+        (dict(out_indices=(0.0, 1.0, 2.0, 3.0)), "out_indices=.*numbers of blocks, 0 to 11"),
+        (dict(out_indices="0123"), "out_indices='0123': must be"),
+        (dict(in_channels="3"), "in_channels='3': must be the number"),
+        (dict(in_channels=0), "in_channels=0: must be the number"),
+        (dict(init_cfg=dict(checkpoint="x.pth")), "init_cfg=.*x.pth.* has no type: for weights it is 'Pretrained'"),
     ],
 )
 def test_wrong_arguments(kwargs, message):

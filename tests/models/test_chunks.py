@@ -131,3 +131,32 @@ def test_an_empty_batch(grad):
     with torch.set_grad_enabled(grad):
         assert [m.shape for m in build().eval()(empty)] == [(0, 32, 16, 24), (0, 32, 8, 12)]
         assert XCiTClassifier(TINY, num_classes=5).eval()(empty).shape == (0, 5)
+
+
+def test_hooks_see_whole_maps_that_stay_as_they_are(pieces):
+    model = fill(XCiT(TINY, patch_size=8, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN)).eval()
+    parts = {name: part for name, part in model.named_modules() if name.startswith("blocks.") and "." in name[7:]}
+    x = torch.randn(1, 3, 400, 400)
+
+    def seen() -> dict[str, list[Tensor]]:
+        found: dict[str, list[Tensor]] = {name: [] for name in parts}
+        handles = [
+            part.register_forward_hook(lambda part, given, out, name=name: found[name].append(out))
+            for name, part in parts.items()
+        ]
+        out = model(x)
+        for handle in handles:
+            handle.remove()
+        return {**found, "": list(out)}
+
+    expected = seen()
+    with torch.no_grad():
+        found = seen()
+        unhooked = model(x)
+    assert len(expected) > 20 and expected.keys() == found.keys()
+    for name, maps in expected.items():
+        for one, other in zip(maps, found[name], strict=True):
+            torch.testing.assert_close(other, one.detach(), msg=name)
+    for one, other in zip(unhooked, found[""], strict=True):
+        torch.testing.assert_close(one, other)
+    assert pieces["Block"] == {1, 3}  # without hooks in pieces

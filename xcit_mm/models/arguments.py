@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise, takewhile
+from numbers import Integral, Real
 
 from mmengine.model import BaseModule
 
@@ -52,8 +53,8 @@ def check_choices(patch_size: int, patch_embed: str) -> None:
 
 def check_rates(**rates: float) -> None:
     for name, rate in rates.items():
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name}={rate}: must be at least 0 and below 1")
+        if not isinstance(rate, Real) or not 0 <= rate < 1:
+            raise ValueError(f"{name}={rate!r}: must be at least 0 and below 1")
 
 
 def check_strides(strides: Sequence[int]) -> tuple[int, ...]:
@@ -65,7 +66,13 @@ def check_strides(strides: Sequence[int]) -> tuple[int, ...]:
 
 def check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
     indices = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
-    increasing = all(a < b for a, b in pairwise(indices))
-    if not indices or not increasing or indices[0] < 0 or indices[-1] >= depth:
-        raise ValueError(f"out_indices={out_indices}: must be increasing numbers of blocks, 0 to {depth - 1}")
+    numbers = all(isinstance(index, Integral) for index in indices)
+    if (
+        not indices
+        or not numbers
+        or any(a >= b for a, b in pairwise(indices))
+        or indices[0] < 0
+        or indices[-1] >= depth
+    ):
+        raise ValueError(f"{out_indices=}: must be increasing numbers of blocks, 0 to {depth - 1}")
     return indices

@@ -67,6 +67,8 @@ class XCA(nn.Module):
         super().__init__()
         if form not in FORMS:
             raise ValueError(f"attention form {form!r}: choose one of {', '.join(FORMS)}")
+        if dim % num_heads:
+            raise ValueError(f"{dim=}, {num_heads=}: must be a multiple of the heads")
         self.num_heads = num_heads
         self.form = form
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))

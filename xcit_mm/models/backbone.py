@@ -67,12 +67,14 @@ class Trunk(BaseModule):
         self._split_init_cfg(init_cfg)  # raises now what would else come after the data is read
         self.arch = resolve_arch(arch)
         check_choices(patch_size, patch_embed)
+        if not isinstance(in_channels, int) or in_channels < 1:
+            raise ValueError(f"{in_channels=}: must be the number of an image's channels")
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
         self.out_indices = check_out_indices(out_indices, self.arch.depth)
         depth = self.out_indices[-1] + 1
-        if not -1 <= frozen_stages <= depth:
+        if not isinstance(frozen_stages, int) or not -1 <= frozen_stages <= depth:
             raise ValueError(f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)")
 
         self.patch_size = patch_size
@@ -107,6 +109,7 @@ class Trunk(BaseModule):
         self.apply(init_linear)
         for module in self._frozen_modules():
             module.requires_grad_(False)
+        self.train()  # frozen stages are in eval mode from the start
 
     def describe(self, depth: int) -> str:
         """Architecture, at this depth, and patch size as `layouts.describe` tells them from a file: 's12/p16'."""
@@ -131,7 +134,13 @@ class Trunk(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing."""
+        """Initialise by `init_cfg`; a pretrained checkpoint fills the whole trunk or raises and changes nothing.
+
+        A second call changes nothing, as in mmengine.
+        """
+        if self.is_init:  # type: ignore[has-type]  # BaseModule's
+            super().init_weights()  # which warns
+            return
         others, pretrained = self._split_init_cfg(self.init_cfg)
         given, self.init_cfg = self.init_cfg, others
         try:
@@ -152,6 +161,9 @@ class Trunk(BaseModule):
     def _split_init_cfg(self, init_cfg: dict | list[dict] | None) -> tuple[list[dict], list[dict]]:
         """Initialisations that are mmengine's to do, and the options of those from a checkpoint, which are ours."""
         cfgs = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
+        for cfg in cfgs:
+            if "type" not in cfg:
+                raise ValueError(f"init_cfg={cfg} has no type: for weights it is 'Pretrained'")
         ours = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
         options = [{name: value for name, value in cfg.items() if name != "type"} for cfg in ours]
         required, *others = self.pretrained_options
@@ -290,6 +302,7 @@ class XCiT(Trunk):
         self._level_names = tuple(levels)
         for name, level in levels.items():
             self.add_module(name, level)
+        self.train()  # the pyramid's BatchNorm under `norm_eval`
 
     def fold_batch_norm(self) -> "XCiT":
         """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; returns self.

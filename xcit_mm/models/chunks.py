@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["in_chunks", "is_traced"]
+__all__ = ["in_chunks", "is_traced", "is_watched"]
 
 # Positions in a chunk. On CPU the intermediate maps then stay in cache, which is also faster.
 _POSITIONS = {"cpu": 1024}
@@ -19,6 +20,12 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_watched(module: nn.Module) -> bool:
+    """Whether a forward hook sees a part of a module: what it is given has to be whole, and to stay as it is."""
+    everywhere = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    return bool(everywhere) or _any_part(module, lambda part: bool(part._forward_hooks or part._forward_pre_hooks))
+
+
 def in_chunks(
     module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0
 ) -> Tensor:
@@ -26,13 +33,14 @@ def in_chunks(
 
     Args:
         module: What the function belongs to. If a part of it is in training mode, or normalises by the map at
-            hand, the map stays whole, since statistics and random numbers are those of all its positions.
+            hand, the map stays whole, since statistics and random numbers are those of all its positions; and if
+            a part has a forward hook, which shall see all of them.
         function: Maps n entries along `dim` to k n entries, for any n.
         x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.
         halo: How many entries to each side an entry of the result depends on, if k is 1.
     """
-    if torch.is_grad_enabled() or is_traced() or any(_looks_at_all_positions(part) for part in module.modules()):
+    if torch.is_grad_enabled() or is_traced() or is_watched(module) or _any_part(module, _looks_at_all_positions):
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
@@ -56,3 +64,8 @@ def in_chunks(
 def _looks_at_all_positions(part: nn.Module) -> bool:
     own_statistics = isinstance(part, _NormBase) and part.running_mean is None
     return part.training or own_statistics or isinstance(part, nn.GroupNorm)
+
+
+def _any_part(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
+    # `module.modules()` takes several times as long, which small images notice.
+    return test(module) or any(_any_part(part, test) for part in module._modules.values() if part is not None)

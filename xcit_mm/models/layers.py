@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import XCA, ClassAttention
-from .chunks import in_chunks, is_traced
+from .chunks import in_chunks, is_traced, is_watched
 from .norms import build_norm
 from .padding import run_together
 from .recompute import recompute
@@ -237,19 +237,26 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path_rate)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        x = _add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
-        x = _add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
+        x = self._add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
+        x = self._add_scaled(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
         return in_chunks(self, self._mix_channels, x)
 
     def forward_together(self, tokens: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
         """As `forward`, of grids of several sizes; only BatchNorm in training sees them together."""
-        tokens = [_add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x)))) for x in tokens]
+        tokens = [self._add_scaled(x, self.gamma1, self.drop_path(self.attn(self.norm1(x)))) for x in tokens]
         branches = self.local_mp.forward_together([self.norm3(x) for x in tokens], sizes)
-        tokens = [_add_scaled(x, self.gamma3, self.drop_path(b)) for x, b in zip(tokens, branches, strict=True)]
+        tokens = [self._add_scaled(x, self.gamma3, self.drop_path(b)) for x, b in zip(tokens, branches, strict=True)]
         return [in_chunks(self, self._mix_channels, x) for x in tokens]
 
     def _mix_channels(self, x: Tensor) -> Tensor:
-        return _add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+        return self._add_scaled(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+
+    def _add_scaled(self, x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
+        """x + gamma * branch; takes the memory of `branch` when inferring, if the sum is of its type."""
+        inferring = not (torch.is_grad_enabled() or is_traced() or is_watched(self))
+        # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
+        reuse = inferring and x.dtype == gamma.dtype == branch.dtype
+        return torch.addcmul(x, gamma, branch, out=branch if reuse else None)
 
 
 class ClassAttentionBlock(nn.Module):
@@ -298,11 +305,3 @@ class ClassAttentionBlock(nn.Module):
         if not self.tokens_norm:
             cls = self.norm2(cls)
         return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * tokens), dim=1)
-
-
-def _add_scaled(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
-    """x + gamma * branch; takes the memory of `branch` when inferring, if the sum is of its type."""
-    inferring = not (torch.is_grad_enabled() or is_traced())
-    # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
-    reuse = inferring and x.dtype == gamma.dtype == branch.dtype
-    return torch.addcmul(x, gamma, branch, out=branch if reuse else None)

@@ -19,8 +19,10 @@ def build_norm(cfg: dict, channels: int) -> nn.Module:
         channels: Of the maps to normalise.
 
     Raises:
-        KeyError: If no such type is registered.
+        KeyError: If no such type is registered, or none is given.
     """
+    if "type" not in cfg:
+        raise KeyError(f"norm_cfg={cfg} has no type: give BN or SyncBN")
     options = {"eps": 1e-5, **cfg}
     kind, requires_grad = options.pop("type"), options.pop("requires_grad", True)
     layer = kind if isinstance(kind, type) else _registered(kind)
