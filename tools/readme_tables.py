@@ -200,26 +200,45 @@ def link(text: str, config: str) -> str:
     return f"[{text}]({SOURCE}/{config})"
 
 
-def published_table(zoo: dict[str, list[Model]], with_weights: bool) -> str:
-    """A row for each arch and patch size; for each task its scores, linked to the config, and on request the rest."""
+def published_table(zoo: dict[str, list[Model]]) -> str:
+    """A row for each arch and patch size; for each task its scores, linked to the config."""
     models = {(task, *arch_and_patch(model["Config"])): model for task in TASKS for model in zoo[task.folder]}
     header = ["XCiT"]
     for task in TASKS:
-        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:], *["params, M", ""] * with_weights]
+        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:]]
     lines = [row(*header), "|" + "---|" * len(header)]
     for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
         cells = [f"{arch.upper()}/{patch}"]
         for task in TASKS:
             model = models.get((task, arch, patch))
             if model is None:
-                cells += [""] * (len(task.metrics) + 2 * with_weights)
+                cells += [""] * len(task.metrics)
                 continue
             first, *others = (f"{scores(model)[metric]:.1f}" for metric in task.metrics)
             cells += [link(first, model["Config"]), *others]
-            if with_weights:
-                cells += [f"{model['Metadata']['Parameters'] / 1e6:.1f}", f"[weights]({model['Weights']})"]
         lines.append(row(*cells))
     return "\n".join(lines)
+
+
+def task_tables(zoo: dict[str, list[Model]]) -> str:
+    """For each task a table of its models: config, scores, parameters and weights."""
+    tables = []
+    for task in TASKS:
+        lines = [f"**{task.title}**, {task.tested_on}", ""]
+        header = ("XCiT", *task.metrics, "parameters, M", "weights")
+        lines += [row(*header), "|" + "---|" * len(header)]
+        for model in zoo[task.folder]:
+            arch, patch = arch_and_patch(model["Config"])
+            lines.append(
+                row(
+                    link(f"{arch.upper()}/{patch}", model["Config"]),
+                    *(f"{scores(model)[metric]:.1f}" for metric in task.metrics),
+                    f"{model['Metadata']['Parameters'] / 1e6:.1f}",
+                    f"[xcit://{weights_name(task, model['Config'])}]({model['Weights']})",
+                )
+            )
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def measured_scores(root: Path, models: list[Model]) -> dict[str, dict[str, list[float]]]:
@@ -273,9 +292,9 @@ def with_block(text: str, name: str, content: str, file: str) -> str:
 def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
     """README.md and docs/model-zoo.md with their tables; raises as `with_block`."""
     blocks = {
-        "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo, with_weights=False)},
+        "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo)},
         "docs/model-zoo.md": {
-            "published": published_table(zoo, with_weights=True),
+            "published": task_tables(zoo),
             "measured": measured_table(root, zoo[DEMO]),
         },
     }
