@@ -1,6 +1,6 @@
 """Matching of a file to a model: it fills the model, or an error says why not."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -102,7 +102,7 @@ def match_model(
         ValueError: If the model's backbone is none of these.
     """
     backbone: Any = getattr(model, "backbone", None)
-    _check_is_xcit(backbone, f"the backbone of {type(model).__name__}")
+    _check_is_xcit(backbone)
     try:
         weights = recognise(checkpoint)
         alone = not any(key in weights.trunk for key in model.state_dict())
@@ -147,7 +147,7 @@ def match_trunk(
         ValueError: If they do not fit, or `backbone` is none of these; a HeadMismatch if `strict_heads=False` might
             help, a BandMismatch if `fill_stem` might.
     """
-    _check_is_xcit(backbone, "the backbone")
+    _check_is_xcit(backbone)
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
     if found not in (asked, backbone.describe(len(backbone.blocks))):
@@ -187,15 +187,16 @@ def _for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[s
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
-def _check_is_xcit(backbone: Any, what: str) -> None:
+def _check_is_xcit(backbone: Any) -> None:
     if not hasattr(backbone, "describe"):
+        found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
         raise ValueError(
-            f"{what} is a {type(backbone).__name__}, not this package's XCiT: leave StrictLoadHook out, or give "
+            f"the model has {found}, where one of this package is filled: leave StrictLoadHook out, or give "
             "backbone=dict(type='XCiT', ...)"
         )
 
 
-def _without(keys: Iterable[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without(keys: Collection[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in state.items() if key not in keys}
 
 
