@@ -287,6 +287,13 @@ class TestHostileFiles:
             load_from_file(str(tmp_path / "file.pth"))
         assert "trust" not in str(error.value)
 
+    def test_a_nan_of_a_small_type_is_seen(self, tmp_path):
+        state = XCiT(MINI).state_dict()
+        state["blocks.0.norm1.bias"] = torch.full((16,), float("nan")).to(torch.float8_e4m3fn)
+        save_file(state, tmp_path / "file.safetensors")
+        with pytest.raises(ValueError, match=r"blocks\.0\.norm1\.bias with values that are not finite"):
+            load_pretrained(XCiT(MINI), str(tmp_path / "file.safetensors"))
+
     @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
     @pytest.mark.parametrize("where", [{"cpu": "meta"}, "meta", torch.device("meta"), lambda data, at: to_meta(data)])
     def test_map_location_means_the_same_for_every_kind_of_file(self, where, suffix, tmp_path):
