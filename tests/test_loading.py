@@ -59,9 +59,9 @@ def test_it_opens_the_libraries_pipelines(pack, to_float32, tmp_path):
     assert packed["data_samples"].img_shape == (5, 7)
 
 
-@pytest.mark.parametrize("bands", [(), (0, 1), (1.5,), "123"])
+@pytest.mark.parametrize("bands", [(), (0, 1), (1.5,), "123", 3, True, np.array([1, 2])])
 def test_bands_that_are_no_numbers_of_bands_are_named(bands):
-    with pytest.raises(ValueError, match="give numbers of bands, counted from 1"):
+    with pytest.raises(ValueError, match=r"^bands=.*: give a list of numbers of bands, counted from 1"):
         TRANSFORMS.build(dict(type="LoadRasterFromFile", bands=bands))
 
 

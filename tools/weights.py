@@ -88,7 +88,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     files = argparse.ArgumentParser(add_help=False)
     files.add_argument("file", help="a path, a URL or xcit://NAME")
-    files.add_argument("--ema", action="store_true", help="take model_ema of a training file")
+    files.add_argument("--ema", action="store_true", help="take model_ema or state_dict_ema of a training file")
     command = commands.add_parser("inspect", parents=[files], help="say what a file holds")
     command.set_defaults(run=inspect)
     command = commands.add_parser("convert", parents=[files], help="write a trunk in another layout")

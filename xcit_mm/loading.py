@@ -11,6 +11,10 @@ from mmengine.registry import TRANSFORMS
 __all__ = ["LoadRasterFromFile"]
 
 
+def _are_numbers(bands: Any) -> bool:
+    return isinstance(bands, list | tuple) and bool(bands) and all(type(band) is int and band > 0 for band in bands)
+
+
 @TRANSFORMS.register_module()
 class LoadRasterFromFile:
     """Load what GDAL reads, such as a GeoTIFF, in place of `LoadImageFromFile`: any number of bands, in their order.
@@ -29,8 +33,8 @@ class LoadRasterFromFile:
     """
 
     def __init__(self, bands: Sequence[int] | None = None, to_float32: bool = True) -> None:
-        if bands is not None and not (bands and all(isinstance(band, int) and band > 0 for band in bands)):
-            raise ValueError(f"{bands=}: give numbers of bands, counted from 1")
+        if bands is not None and not _are_numbers(bands):
+            raise ValueError(f"{bands=}: give a list of numbers of bands, counted from 1, such as [3, 2, 1]")
         if importlib.util.find_spec("rasterio") is None:
             raise ModuleNotFoundError("LoadRasterFromFile needs rasterio: pip install xcit_mm[raster]")
         self.bands = None if bands is None else list(bands)

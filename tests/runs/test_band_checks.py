@@ -10,7 +10,9 @@ from mmengine.config import Config
 from paths import CONFIGS
 
 from xcit_mm import XCiT
-from xcit_mm.runs.configs import channel_order, normalisation
+from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.runs.configs import channel_order, image_side, normalisation
+from xcit_mm.runs.model_checks import build_model
 from xcit_mm.runs.preflight import check_backbone
 from xcit_mm.runs.start_checks import check_training
 
@@ -134,6 +136,25 @@ def test_a_step_that_normalises_counts_as_the_preprocessor_does(swaps, to_rgb, o
         cfg.test_dataloader.dataset.pipeline.insert(1, step)
         assert normalisation(cfg) == ([1.5], [2.5])
     assert channel_order(cfg) == order
+
+
+def test_a_preprocessor_beside_the_model_is_the_model_s():
+    """mmengine's Runner takes it from there; mmpretrain's configs are written so."""
+    inside, beside = Config.fromfile(SHAPES), Config.fromfile(SHAPES)
+    inside.model.data_preprocessor.size = (96, 128)
+    beside.model.pop("data_preprocessor")
+    beside.data_preprocessor = inside.model.data_preprocessor
+    for ask in (normalisation, channel_order, image_side, preparation):
+        assert ask(beside) == ask(inside)
+    assert normalisation(beside)[0] == inside.model.data_preprocessor.mean
+    assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"
+    beside.data_preprocessor.mean = [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 2 values, the backbone has in_channels=3"):
+        check_backbone(beside)
+    beside.data_preprocessor.mean = [1.0, 2.0, 3.0]
+    beside.model.backbone.ignore_padding = True
+    with pytest.raises(ValueError, match=r"^ignore_padding=True with data_preprocessor.mean="):
+        check_backbone(beside)
 
 
 def test_augmentation_takes_the_normalisation_beside_the_model():

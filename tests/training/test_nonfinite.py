@@ -10,7 +10,7 @@ import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options
 from devices import allow_mixed_precision, on_each_device
-from mmengine.model import BaseModel
+from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData, PixelData
@@ -29,8 +29,8 @@ BAD = 3  # the iteration with the bad batch
 class Probe(BaseModel):
     """A backbone with a loss that a batch can spoil in one way or another."""
 
-    def __init__(self, classes: int = 1) -> None:
-        super().__init__()
+    def __init__(self, classes: int = 1, **kwargs) -> None:
+        super().__init__(**kwargs)
         self.backbone = XCiT(TINY, out_indices=(0, 1), norm_cfg=dict(type="BN"), drop_path_rate=0.1)
         self.head = nn.Conv2d(32, classes, 1)
         self.register_buffer("calls", torch.zeros(()), persistent=False)
@@ -42,6 +42,15 @@ class Probe(BaseModel):
         if kind == "gradient":  # the root's derivative at 0 is infinite
             loss = (loss * 0).sqrt()
         return dict(loss_root=loss, accuracy=torch.tensor(float("nan")))
+
+
+@MODELS.register_module()
+class WithMean(BaseDataPreprocessor):
+    """A data preprocessor with a buffer, as those of all libraries have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3), persistent=False)
 
 
 def batches(kind: str) -> list[dict]:
@@ -99,6 +108,17 @@ def test_training_stops_names_the_module_and_leaves_the_model_as_it_was(kind, tm
     config, snapshot = replay_arguments(str(error.value))
     assert snapshot == str(tmp_path / f"non_finite_iter_{BAD}.pth")
     assert str(error.value).startswith(replay(config, snapshot))
+
+
+def test_replay_takes_a_data_preprocessor_beside_the_model(tmp_path):
+    """As mmengine's Runner does; mmpretrain's configs have it there."""
+    runner = train(tmp_path, "input")
+    runner.model.data_preprocessor = WithMean()
+    with pytest.raises(FloatingPointError) as error:
+        runner.train()
+    (tmp_path / "beside.py").write_text("model = dict(type='Probe')\ndata_preprocessor = dict(type='WithMean')\n")
+    _, snapshot = replay_arguments(str(error.value))
+    assert str(error.value).startswith(replay(tmp_path / "beside.py", snapshot))
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -9,8 +9,8 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections import OrderedDict
-from pathlib import Path
+from collections import OrderedDict, defaultdict, deque
+from pathlib import Path, PureWindowsPath
 
 import pytest
 import torch
@@ -37,6 +37,10 @@ class Runs:
 
     def __reduce__(self):
         return self.call
+
+
+def to_meta(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return torch.UntypedStorage(storage.nbytes(), device="meta")
 
 
 def stored(records: dict[str, bytes], path: Path) -> None:
@@ -260,6 +264,47 @@ class TestHostileFiles:
         args = load_from_file(str(tmp_path / "file.pth"))["args"]
         assert args.lr == 0.1
         assert not isinstance(args, argparse.Namespace)
+
+    def test_what_training_keeps_beside_weights_is_read_as_plain_values(self, tmp_path):
+        seen = defaultdict(list, {"loss": [1.0]})
+        args = argparse.Namespace(out=Path("/runs/one"), data=PureWindowsPath("c:/images"), last=deque([1, 2], 2))
+        torch.save(dict(seen=seen, args=args, none=defaultdict(int)), tmp_path / "file.pth")
+        found = load_from_file(str(tmp_path / "file.pth"))
+        assert type(found["seen"]) is dict and found["seen"] == seen and found["none"] == {}
+        expected = dict(out=str(Path("/runs/one")), data="c:\\images", last=[1, 2])
+        assert vars(found["args"]) == expected
+
+    def test_a_factory_of_the_file_is_not_called(self, tmp_path):
+        torch.save(dict(x=Runs(list, (1,))), tmp_path / "file.pth")
+        with pytest.raises(ValueError, match="it calls a NoneType"):
+            load_from_file(str(tmp_path / "file.pth"))
+
+    @pytest.mark.parametrize("name", ["float8_e4m3fn", "uint16"])
+    def test_types_that_are_not_read_are_named(self, name, tmp_path):
+        torch.save(dict(w=torch.ones(3).to(getattr(torch, name))), tmp_path / "file.pth")
+        message = f"holds a tensor of torch.{name}, which is not supported: save it as float16"
+        with pytest.raises(ValueError, match=message) as error:
+            load_from_file(str(tmp_path / "file.pth"))
+        assert "trust" not in str(error.value)
+
+    def test_a_nan_of_a_small_type_is_seen(self, tmp_path):
+        state = XCiT(MINI).state_dict()
+        state["blocks.0.norm1.bias"] = torch.full((16,), float("nan")).to(torch.float8_e4m3fn)
+        save_file(state, tmp_path / "file.safetensors")
+        with pytest.raises(ValueError, match=r"blocks\.0\.norm1\.bias with values that are not finite"):
+            load_pretrained(XCiT(MINI), str(tmp_path / "file.safetensors"))
+
+    @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+    @pytest.mark.parametrize("where", [{"cpu": "meta"}, "meta", torch.device("meta"), lambda data, at: to_meta(data)])
+    def test_map_location_means_the_same_for_every_kind_of_file(self, where, suffix, tmp_path):
+        state = dict(a=torch.ones(2, 3), b=torch.arange(4))
+        (save_file if suffix == "safetensors" else torch.save)(state, tmp_path / f"file.{suffix}")
+        for given, device in ((where, "meta"), (None, "cpu"), ({"cuda:0": "meta"}, "cpu"), (lambda *_: None, "cpu")):
+            found = load_from_file(str(tmp_path / f"file.{suffix}"), map_location=given)
+            assert {key: (v.device.type, v.shape, v.dtype) for key, v in found.items()} == {
+                key: (device, v.shape, v.dtype) for key, v in state.items()
+            }
+        assert all(torch.equal(found[key], value) for key, value in state.items())
 
     @pytest.mark.parametrize("pad", range(0, 256, 8))
     def test_safetensors_of_any_header_length(self, pad, tmp_path):

@@ -74,7 +74,9 @@ class TestLayouts:
         content = dict(model=official(16), model_ema={key: 2 * value for key, value in official(16).items()})
         assert torch.equal(recognise(content).trunk["norm.bias"], content["model"]["norm.bias"])
         assert torch.equal(recognise(content, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"])
-        with pytest.raises(ValueError, match="no model_ema"):
+        timm = dict(state_dict=content["model"], state_dict_ema=content["model_ema"])
+        assert torch.equal(recognise(timm, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"])
+        with pytest.raises(ValueError, match="no model_ema or state_dict_ema: load it without use_ema"):
             recognise(dict(model=official(16)), use_ema=True)
 
 
@@ -246,6 +248,16 @@ class TestWholeModels:
     def test_refuses_a_backbone(self):
         with pytest.raises(ValueError, match="it is a classifier: give it to the backbone's init_cfg"):
             self.load(build_segmentor(5), dict(model=official(16)))
+
+    @pytest.mark.parametrize(
+        "backbone, found", [(None, "no backbone"), (nn.Conv2d(3, 3, 1), "a Conv2d as its backbone")]
+    )
+    def test_models_of_other_backbones_are_told_to_leave_the_hook_out(self, backbone, found):
+        model = nn.Sequential()
+        if backbone:
+            model.add_module("backbone", backbone)
+        with pytest.raises(ValueError, match=f"^the model has {found}, .*: leave StrictLoadHook out"):
+            self.load(model, dict(state_dict=model.state_dict()))
 
     def test_other_classes_on_request_only(self, caplog):
         state = build_segmentor(7).state_dict()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..runs.configs import tested_dataset, type_name
+from ..runs.configs import data_preprocessor, tested_dataset, type_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -56,7 +56,7 @@ def _preparation(cfg: Config) -> dict[str, Any]:
             scale = step["scale"]
             scale = [scale, scale] if isinstance(scale, int) else list(scale)
             resize = dict(scale=scale, keep_ratio=step.get("keep_ratio", False), interpolation="bilinear")
-    divisor, value = _padding(cfg.model.get("data_preprocessor") or {})
+    divisor, value = _padding(data_preprocessor(cfg))
     if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
         raise _Unknown("test_cfg.mode='slide' in the config")
     return dict(resize=resize, pad_divisor=divisor, pad_value=value)

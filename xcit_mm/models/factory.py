@@ -1,5 +1,6 @@
 """Models built and filled: from weights alone, or from a config and its checkpoint."""
 
+import copy
 import logging
 from collections.abc import Mapping
 
@@ -16,7 +17,7 @@ from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
 from .pyramid import STRIDES
 
-__all__ = ["backbone_from_config", "model_from_config", "model_from_weights"]
+__all__ = ["backbone_from_config", "model_config", "model_from_config", "model_from_weights"]
 
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
@@ -28,7 +29,7 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
     Args:
         checkpoint: A path, a URL or `xcit://NAME`.
         device: As in torch; default: a GPU if there is one.
-        use_ema: Take the `model_ema` of a training file.
+        use_ema: Take the averaged weights of a training file: `model_ema`, or timm's `state_dict_ema`.
 
     Returns:
         An `XCiTClassifier` if the file has class attention, without a head if the file has none (DINO's); an
@@ -59,21 +60,24 @@ def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     """The detector, segmentor or classifier of a config, filled whole by its checkpoint, on the CPU in eval mode.
 
     Args:
-        cfg: A config of mmdet, mmseg or mmpretrain.
+        cfg: A config of mmdet, mmseg or mmpretrain; it is not changed.
         checkpoint: A path, a URL or `xcit://NAME`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the model cannot be built, or the checkpoint does not fill it.
     """
-    model = _build(cfg, cfg.model)
+    model = _build(cfg, _unfilled(cfg))
     model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
     return model.eval()
 
 
 def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     """The backbone of a config alone, pyramid included; see `model_from_config`."""
-    model = _build(cfg, cfg.model.backbone)
+    backbone = _unfilled(cfg).get("backbone")
+    if not backbone:
+        raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: take it whole")
+    model = _build(cfg, backbone)
     weights = recognise(load_checkpoint(checkpoint))
     state = match_trunk(model, weights)
     initial = [key for key in model.state_dict() if key not in state]
@@ -86,14 +90,36 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     return model.eval()
 
 
+def model_config(cfg: Config) -> ConfigDict:
+    """A copy of a config's model as mmengine's Runner builds it: a `data_preprocessor` may stand beside the model.
+
+    The model's own wins.
+
+    Raises:
+        ValueError: If the config has no model.
+    """
+    if not cfg.get("model"):
+        raise ValueError("the config has no model: give the config of a whole run")
+    model = copy.deepcopy(cfg.model)
+    if cfg.get("data_preprocessor") is not None:
+        model.setdefault("data_preprocessor", copy.deepcopy(cfg.data_preprocessor))
+    return model
+
+
+def _unfilled(cfg: Config) -> ConfigDict:
+    model = model_config(cfg)
+    (model.get("backbone") or {}).pop("init_cfg", None)  # the checkpoint holds all
+    return model
+
+
 def _build(cfg: Config, part: ConfigDict) -> nn.Module:
-    init_default_scope(cfg.default_scope)
-    cfg.model.backbone.pop("init_cfg", None)  # the checkpoint holds all
+    init_default_scope(cfg.get("default_scope") or "mmengine")
     try:
         return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ValueError(f"the model cannot be built: {why}; correct the model in the config") from error
+        fix = "correct the model in the config" if cfg.get("default_scope") else "give the config a default_scope"
+        raise ValueError(f"the model cannot be built: {why}; {fix}") from error
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ __all__ = [
     "SUFFIXES",
     "backbone_class",
     "channel_order",
+    "data_preprocessor",
     "dataset_class",
     "evaluators",
     "leaf_datasets",
@@ -202,6 +203,11 @@ def raster_bands(cfg: Config) -> int | None:
     return len(bands) if bands else cfg.model.backbone.get("in_channels", 3)
 
 
+def data_preprocessor(cfg: Config) -> dict:
+    """A config's data preprocessor: the model's own, or else the one beside the model, as mmengine's Runner does."""
+    return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
+
+
 def image_side(cfg: Config) -> int | None:
     """The side in pixels of a square that a config's test pipeline leaves as it is; None if the config does not say.
 
@@ -209,7 +215,7 @@ def image_side(cfg: Config) -> int | None:
     """
     pipeline = _tested_pipeline(cfg)
     sizes = [step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")]
-    size = sizes[0] if sizes else (cfg.model.get("data_preprocessor") or {}).get("size")
+    size = sizes[0] if sizes else data_preprocessor(cfg).get("size")
     return min(size) if isinstance(size, Sequence) else size
 
 
@@ -225,7 +231,7 @@ def channel_order(cfg: Config) -> str:
 
 def takes_rgb(cfg: Config) -> bool:
     """Whether a config's model sees images as RGB: mmcv reads BGR, and the preprocessor or a step may swap it."""
-    preprocessor = cfg.model.get("data_preprocessor") or {}
+    preprocessor = data_preprocessor(cfg)
     step = normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
     swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
     return swaps != step.get("to_rgb", True)
@@ -233,7 +239,7 @@ def takes_rgb(cfg: Config) -> bool:
 
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
     """Mean and std by which a config normalises images, in the data preprocessor or in a step of the test pipeline."""
-    preprocessor = cfg.model.get("data_preprocessor") or {}
+    preprocessor = data_preprocessor(cfg)
     step = normalize_step(_tested_pipeline(cfg))
     given = preprocessor if preprocessor.get("mean") is not None else step or {}
     return given.get("mean"), given.get("std")

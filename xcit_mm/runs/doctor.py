@@ -15,7 +15,7 @@ from mmengine.registry import METRICS, OPTIMIZERS, Registry, init_default_scope
 from torch import nn
 
 from ..models.backbone import XCiT
-from .configs import backbone_class, evaluators, part_class, read_config, type_name
+from .configs import backbone_class, data_preprocessor, evaluators, part_class, read_config, type_name
 from .data_checks import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import Finding, fail, guard, note, ok, reason
 from .launch import find_script
@@ -124,7 +124,7 @@ def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[
     given = {name: label for name, label in given.items() if label is not None}
     if not given:
         return
-    given["data_preprocessor.seg_pad_val"] = (cfg.model.get("data_preprocessor") or {}).get("seg_pad_val", 255)
+    given["data_preprocessor.seg_pad_val"] = data_preprocessor(cfg).get("seg_pad_val", 255)
     for split in SPLITS:
         for dataset in data_sets(cfg, split):
             for step in dataset.get("pipeline", []):

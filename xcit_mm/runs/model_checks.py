@@ -10,6 +10,7 @@ from mmengine.registry import HOOKS, MODELS
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
+from ..models.factory import model_config
 from ..weights.bands import FILL_HINT
 from ..weights.layouts import recognise
 from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
@@ -27,9 +28,9 @@ SIDE = 512  # pixels of the square image whose maps are looked at, a multiple of
 def build_model(cfg: Config) -> nn.Module:
     try:
         with torch.device("meta"):
-            return MODELS.build(cfg.model)
+            return MODELS.build(model_config(cfg))
     except Exception:  # a module that computes with its values as it is built needs real ones
-        return MODELS.build(cfg.model)
+        return MODELS.build(model_config(cfg))
 
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:

@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, OPTIM_WRAPPERS
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
 from ..weights.reader import load_checkpoint
-from .configs import backbone_class, evaluators, leaf_datasets, normalize_step, part_class, type_name
+from .configs import backbone_class, data_preprocessor, evaluators, leaf_datasets, normalize_step, part_class, type_name
 
 __all__ = [
     "asks_for_amp",
@@ -47,7 +47,7 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
         _check_normalisation(cfg, built.in_channels, tta)
         if backbone.get("ignore_padding"):
-            _check_padding(cfg.model.get("data_preprocessor") or {})
+            _check_padding(data_preprocessor(cfg))
 
 
 def _check_left_overs(model: dict) -> None:

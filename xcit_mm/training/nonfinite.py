@@ -13,6 +13,7 @@ from mmengine.registry import HOOKS, MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from ..models.factory import model_config
 from .random_state import get_random_state, set_random_state
 from .snapshots import read_snapshot, write_snapshot
 
@@ -153,7 +154,7 @@ def replay(config: str | Path, snapshot: str | Path) -> str:
     content = read_snapshot(snapshot, device)
     cfg = Config.fromfile(config)
     init_default_scope(cfg.get("default_scope") or "mmengine")
-    model = MODELS.build(cfg.model).to(device).train()
+    model = MODELS.build(model_config(cfg)).to(device).train()
     given, own = content["parameters"] | content["buffers"], _parameters_and_buffers(model)
     misfits = [
         name for name in own | given if name not in own or name not in given or own[name].shape != given[name].shape

@@ -64,10 +64,11 @@ def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
 
     Args:
         checkpoint: What a file held.
-        use_ema: Take the `model_ema` of a training file instead of its `model`.
+        use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
+            its `model`.
 
     Raises:
-        ValueError: If there is no XCiT in it, or no `model_ema` though asked for.
+        ValueError: If there is no XCiT in it, or no averaged weights though asked for.
     """
     source, state, metadata = _unwrap(checkpoint, use_ema)
     if state and all(key.startswith("module.") for key in state):
@@ -102,8 +103,13 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
 
 
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of the backbone that a trunk is of, but for what shapes don't tell; raises as `describe`."""
+    """Arguments of the backbone that a trunk is of, but for what shapes don't tell.
+
+    Raises:
+        ValueError: If a tensor that tells them is missing, or another one does not bear it out.
+    """
     shape, patch_size, linear = _shape(trunk)
+    _check_sizes(trunk, shape, patch_size, linear)
     arch: str | dict[str, float] = arch_name(*shape)
     if arch not in ARCHS:
         arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
@@ -129,6 +135,36 @@ def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool
     # A stem of n convolutions halves the size n times.
     halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
     return (width, depth, heads), 2**halvings, False
+
+
+def _check_sizes(trunk: Mapping[str, Tensor], shape: tuple[int, int, int], patch_size: int, linear: bool) -> None:
+    """Check that the file's larger tensors bear out the sizes that small ones claim, at which a model is then built.
+
+    One tensor of a few bytes may claim 3000 blocks, or a width that no memory holds.
+    """
+    width, depth, heads = shape
+    if not width or not heads or width % heads:
+        raise ValueError(
+            f"it holds {' and '.join(_TELLING)} for width {width} and {heads} heads, which do not go together"
+        )
+    for index in range(depth):
+        _check_size(trunk, f"blocks.{index}.attn.qkv.weight", 3 * width, width)
+    if linear:
+        _check_size(trunk, "patch_embed.proj.weight", width, None, patch_size, patch_size)
+    else:
+        _check_size(trunk, "patch_embed.proj.0.0.weight", 2 * width // patch_size, None, 3, 3)
+    if "head.weight" in trunk:
+        _check_size(trunk, "head.weight", None, width)
+
+
+def _check_size(trunk: Mapping[str, Tensor], key: str, *wanted: int | None) -> None:
+    """Check the shape of a tensor, where None may be any size."""
+    if key not in trunk:
+        raise ValueError(f"it lacks {key}")
+    found = tuple(trunk[key].shape)
+    if len(found) != len(wanted) or any(size not in (None, own) for size, own in zip(wanted, found, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        raise ValueError(f"it holds {key} of {found}, not ({sizes})")
 
 
 def unknown_keys(trunk: Mapping[str, Tensor]) -> list[str]:
@@ -160,7 +196,7 @@ def export(weights: Weights, layout: str) -> dict[str, Any]:
 def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
-    wrappers = ["model_ema"] if use_ema else ["state_dict", "model", "teacher"]
+    wrappers = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
     for source in wrappers:
         if isinstance(checkpoint.get(source), Mapping):
             state = dict(checkpoint[source])
@@ -168,7 +204,7 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
             break
     else:
         if use_ema:
-            raise ValueError("it holds no model_ema: load it without use_ema")
+            raise ValueError("it holds no model_ema or state_dict_ema: load it without use_ema")
         source, state, metadata = "", dict(checkpoint), {}
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):

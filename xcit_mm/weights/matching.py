@@ -1,6 +1,6 @@
 """Matching of a file to a model: it fills the model, or an error says why not."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,8 @@ def load_pretrained(
     Args:
         backbone: An `XCiT` or an `XCiTClassifier`.
         checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: Take the `model_ema` of a training file instead of its `model`.
+        use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
+            its `model`.
         strict_heads: False lets the head of a classifier keep its initial values where the file has
             none or one for other classes.
         fill_stem: A rule of `bands.stem_for_bands` that makes a stem for the backbone's bands where the file's is for
@@ -98,17 +99,19 @@ def match_model(
     Raises:
         CheckpointMismatch: If the checkpoint does not fit; a HeadMismatch if `strict_heads=False` might help, a
             BandMismatch if `fill_stem` might.
+        ValueError: If the model's backbone is none of these.
     """
+    backbone: Any = getattr(model, "backbone", None)
+    _check_is_xcit(backbone)
     try:
         weights = recognise(checkpoint)
         alone = not any(key in weights.trunk for key in model.state_dict())
-        backbone: Any = model.backbone
         if weights.task not in _DENSE and not _is_classifier(backbone) and alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         matched = match_trunk(backbone, weights, strict_heads, fill_stem)
+        state = {f"backbone.{key}": value for key, value in matched.items()}
         # A head left as it is has the model's own values, since mmengine loads what is there.
-        state = {f"backbone.{key}": value for key, value in (backbone.state_dict() | matched).items()}
-        return state | _match_heads(model, weights, strict_heads)
+        return model.state_dict() | state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
         kind = type(error) if isinstance(error, CheckpointMismatch) else CheckpointMismatch
         raise kind(f"the checkpoint does not fit the model: {error}") from None
@@ -117,14 +120,11 @@ def match_model(
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
     wanted = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
     # Of a classifier, `recognise` leaves a head with the trunk.
-    given = dict(weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted})
-    if not strict:
-        other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
-        for key in other:
-            # mmengine loads what is there: the model's own values keep these as they are.
-            given[key] = wanted[key]
-        if other:
-            print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
+    given = weights.heads or {key: value for key, value in weights.trunk.items() if key in wanted}
+    other = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+    if other and not strict:
+        wanted, given = _without(other, wanted), _without(other, given)
+        print_log(f"of other shapes, left at their initial values: {', '.join(other)}", logger="current")
     try:
         _check_coverage(wanted, given, missing=wanted, surplus=given)
     except ValueError as error:
@@ -135,13 +135,19 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
 def match_trunk(
     backbone: Any, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of `weights` for a backbone or a classifier, which they fill, or an error.
+    """The tensors of `weights` for a backbone or a classifier, which they fill but for what `load_pretrained` names.
 
-    Args: see `load_pretrained`.
+    Args:
+        backbone: A `Trunk`, an `XCiT` or an `XCiTClassifier`; it is not changed.
+        weights: As `recognise` gives them.
+        strict_heads: As of `load_pretrained`.
+        fill_stem: As of `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit; a BandMismatch if `fill_stem` might help.
+        ValueError: If they do not fit, or `backbone` is none of these; a HeadMismatch if `strict_heads=False` might
+            help, a BandMismatch if `fill_stem` might.
     """
+    _check_is_xcit(backbone)
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer, and so has its own checkpoint.
     if found not in (asked, backbone.describe(len(backbone.blocks))):
@@ -181,6 +187,19 @@ def _for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[s
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
+def _check_is_xcit(backbone: Any) -> None:
+    if not hasattr(backbone, "describe"):
+        found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
+        raise ValueError(
+            f"the model has {found}, where one of this package is filled: leave StrictLoadHook out, or give "
+            "backbone=dict(type='XCiT', ...)"
+        )
+
+
+def _without(keys: Collection[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if key not in keys}
+
+
 def _is_classifier(backbone: nn.Module) -> bool:
     return hasattr(backbone, "cls_token")
 
@@ -188,13 +207,12 @@ def _is_classifier(backbone: nn.Module) -> bool:
 def _match_classifier(wanted: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
     if "cls_token" not in weights.trunk:
         raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
-    same_classes = "head.weight" in wanted and _same_classes(wanted, weights.trunk, strict)
-    missing, given = (
-        {key: value for key, value in state.items() if same_classes or not key.startswith("head.")}
-        for state in (wanted, weights.trunk)
-    )
-    _check_coverage(wanted, given, missing, surplus=given)
-    return given
+    given: Mapping[str, Tensor] = weights.trunk
+    if "head.weight" not in wanted or not _same_classes(wanted, given, strict):
+        heads = [key for key in (*wanted, *given) if key.startswith("head.")]
+        wanted, given = _without(heads, wanted), _without(heads, given)
+    _check_coverage(wanted, given, missing=wanted, surplus=given)
+    return dict(given)
 
 
 def _same_classes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], strict: bool) -> bool:
@@ -244,4 +262,4 @@ def _misfit(key: str, given: Tensor, wanted: Tensor) -> str:
 
 def _is_finite(tensor: Tensor) -> bool:
     # One pass and no copy: a sum is finite only if all its terms are. A sum may overflow, though.
-    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(tensor.isfinite().all())
+    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(tensor.double().isfinite().all())

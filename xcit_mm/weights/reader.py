@@ -7,7 +7,7 @@ import torch
 from mmengine.runner import CheckpointLoader
 
 from .published import fetch
-from .torch_files import read_legacy, read_zip
+from .torch_files import place, read_legacy, read_zip
 
 __all__ = ["load_checkpoint", "load_from_file"]
 
@@ -97,8 +97,7 @@ def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
     except ModuleNotFoundError:
         raise ValueError("reading it needs safetensors: pip install safetensors") from None
-    tensors = load_file(path)
-    return {key: value.to(map_location) for key, value in tensors.items()} if map_location else tensors
+    return {key: place(value, map_location) for key, value in load_file(path).items()}
 
 
 def _what_it_is(start: bytes) -> str:

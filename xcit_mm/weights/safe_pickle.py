@@ -10,6 +10,8 @@ import collections
 import math
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from types import FunctionType
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -90,6 +92,22 @@ def _config_dict(items: dict) -> ConfigDict:
     return config
 
 
+def _plain_dict(factory: object = None) -> dict:
+    """For a defaultdict, whose factory would be a function of the file's; its items follow."""
+    return {}
+
+
+def _plain_list(items: tuple = (), length: int | None = None) -> list:
+    """For a deque, whose items follow."""
+    if type(items) is not tuple or items:
+        raise pickle.UnpicklingError("it holds a deque that is not spelled as Python does: do not trust it")
+    return []
+
+
+def _path(kind: type[PurePath], *parts: str) -> str:
+    return str(kind(*parts))
+
+
 def _plain_set(kind: type, items: Iterable = ()) -> set | frozenset:
     _check_keys(items)
     return kind(items)
@@ -119,6 +137,14 @@ def _is_spread(size: Iterable[int], stride: Iterable[int]) -> bool:
     return True
 
 
+def _unread_type(*description: Any) -> torch.Tensor:
+    """torch's `_rebuild_tensor_v3`, of the types for which torch has no storage of their own."""
+    raise pickle.UnpicklingError(
+        f"it holds a tensor of {next((part for part in description if isinstance(part, torch.dtype)), 'no type')}, "
+        "which is not supported: save it as float16, bfloat16, float32 or a signed integer"
+    )
+
+
 def _parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
     return data
 
@@ -131,17 +157,25 @@ _CALLED: dict[tuple[str, str], Callable] = {
     ("builtins", "set"): lambda *items: _plain_set(set, *items),
     ("collections", "Counter"): _counter,
     ("collections", "OrderedDict"): _ordered_dict,
+    ("collections", "defaultdict"): _plain_dict,
+    ("collections", "deque"): _plain_list,
     ("mmengine.config.config", "ConfigDict"): _config_dict,
     ("numpy", "dtype"): _dtype,
     ("torch", "Size"): torch.Size,
     ("torch", "device"): torch.device,
     ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_tensor_v3"): _unread_type,
     # How Python 2-compatible pickles spell bytes.
     ("_codecs", "encode"): lambda text, encoding: str.encode(text, "latin1"),
 }
 for _package in ("numpy.core.multiarray", "numpy._core.multiarray"):
     _CALLED[_package, "_reconstruct"] = _empty_array
     _CALLED[_package, "scalar"] = _scalar
+for _package in ("pathlib", "pathlib._local"):  # the latter in Python 3.13
+    for _kind in ("PosixPath", "PurePosixPath"):
+        _CALLED[_package, _kind] = partial(_path, PurePosixPath)
+    for _kind in ("WindowsPath", "PureWindowsPath"):
+        _CALLED[_package, _kind] = partial(_path, PureWindowsPath)
 _TENSORS = (("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_tensor_v2"))
 
 # Made without arguments, filled by a state.
@@ -166,6 +200,8 @@ _STORAGES = dict(
 )
 _NAMED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
+    # Factories of a defaultdict, with Python 2's names, and needed as little.
+    **{("builtins", name): None for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")},
     **{(module, f"{name}Storage"): dtype for name, dtype in _STORAGES.items() for module in ("torch", "torch.storage")},
 }
 

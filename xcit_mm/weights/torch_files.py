@@ -20,7 +20,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION, _get_restore_loc
 
 from .safe_pickle import GetStorage, Unpickler
 
-__all__ = ["read_legacy", "read_zip"]
+__all__ = ["place", "read_legacy", "read_zip"]
 
 _DAMAGED = "download or copy it again"
 
@@ -71,6 +71,13 @@ def _records(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     if sum(record.file_size for record in found) > size:
         raise ValueError(f"its records claim more bytes than the file has: {_DAMAGED}")
     return records
+
+
+def place(tensor: torch.Tensor, map_location: Any) -> torch.Tensor:
+    """A tensor of the CPU where `map_location` puts it, which means what it means for a file of torch's."""
+    data = _get_restore_location(map_location)(tensor.untyped_storage(), "cpu")
+    empty = torch.empty(0, dtype=tensor.dtype, device=data.device)
+    return empty.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _storages(data_of: Callable[[str], bytes], map_location: Any) -> GetStorage:
