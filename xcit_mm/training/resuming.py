@@ -120,6 +120,8 @@ class ResumableCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if "param_schedulers" in checkpoint:
+            checkpoint["param_schedulers"] = _without_functions(checkpoint["param_schedulers"])
         if self._saved is not None:
             checkpoint["random_state"], self._saved = self._saved, None
 
@@ -153,6 +155,15 @@ class ResumableCheckpointHook(CheckpointHook):
         state: Any = self._before_validation
         self._before_validation = None
         set_random_state(state)
+
+
+def _without_functions(states: Any) -> Any:
+    """States of schedulers without functions, which no reader should trust, and a scheduler has from its arguments."""
+    if isinstance(states, list):
+        return [_without_functions(state) for state in states]
+    if not isinstance(states, dict):
+        return states
+    return {key: _without_functions(value) for key, value in states.items() if not callable(value)}
 
 
 def _is_local(backend: dict) -> bool:
