@@ -180,6 +180,23 @@ def test_a_constant_name_is_one_whole_file(keep, tmp_path):
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
+def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    work, other = tmp_path / "work", tmp_path / "other"
+    with monkeypatch.context() as killed:
+        killed.setattr(AtomicBackend, "remove", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_a_line(work, iterations=2, max_keep_ckpts=1)
+    assert {path.name for path in work.glob("*.pth")} == {"iter_1.pth", "iter_2.pth"}
+    for folder, name in ((work, "iter_0.pth"), (other, "iter_1.pth")):  # of somebody else
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (other / "last_checkpoint").write_text(str(work / "iter_2.pth"))
+    train_a_line(other, iterations=3, max_keep_ckpts=2)
+    assert {path.name for path in other.glob("*.pth")} == {"iter_1.pth", "iter_3.pth"}
+    train_a_line(work, iterations=3, max_keep_ckpts=1)
+    assert {path.name for path in work.glob("*.pth")} == {"iter_0.pth", "iter_3.pth"}
+
+
 @pytest.mark.parametrize("best", ["score", ["score", "other"]])
 def test_the_new_best_outlives_the_former(best, tmp_path):
     names = {f"best_{key}_last.pth" for key in ([best] if isinstance(best, str) else best)}

@@ -77,6 +77,13 @@ class ResumableCheckpointHook(CheckpointHook):
         self._resumed: RandomState | None = None
         self._before_validation: RandomState | None = None
 
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        # What the checkpoint resumed from was about to replace, where a kill came between.
+        outdated = runner.message_hub.runtime_info.pop("outdated_ckpts", [])
+        if is_main_process():
+            self._remove(outdated)
+
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         outdated = []
         if self.max_keep_ckpts > 0:
@@ -85,6 +92,7 @@ class ResumableCheckpointHook(CheckpointHook):
             outdated = [self._path(id_) for id_ in ids[: -self.max_keep_ckpts]]
             self.keep_ckpt_ids = deque(ids, self.max_keep_ckpts)
             runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
+            runner.message_hub.update_info("outdated_ckpts", outdated)
         self.last_ckpt = self._path(step)
         runner.message_hub.update_info("last_ckpt", self.last_ckpt)
         self._saved = all_gather_object(self._before_validation or get_random_state())
@@ -101,8 +109,11 @@ class ResumableCheckpointHook(CheckpointHook):
         )
         if is_main_process():
             AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
-            for path in filter(self.file_backend.isfile, outdated):
-                self.file_backend.remove(path)
+            self._remove(outdated)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in filter(self.file_backend.isfile, paths):
+            self.file_backend.remove(path)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
