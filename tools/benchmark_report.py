@@ -37,13 +37,7 @@ def processor() -> str:
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
     extra = [key for key in ("peak_mb", "saved_mb") if key in rows[0]]
     names = {"peak_mb": "peak memory (MB)", "saved_mb": "saved for backward (MB)"}
-    header = [
-        "model",
-        "image",
-        "ms per image: median (range)",
-        f"to {rows[0]['model']}",
-        *(names[key] for key in extra),
-    ]
+    header = ["model", "image", "ms per image: median (range)", f"to {rows[0]['model']}", *(names[key] for key in extra)]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
