@@ -174,6 +174,15 @@ def test_with_accumulation_the_batch_is_named_that_it_was(tmp_path, monkeypatch)
     assert str(error.value).startswith(replay(*replay_arguments(str(error.value))))
 
 
+def test_training_goes_on_after_it_was_stopped(tmp_path):
+    runner = train(tmp_path, "input")
+    with pytest.raises(FloatingPointError):
+        runner.train()
+    runner.train()  # from the first batch on
+    assert len(runner.states) == 6
+    assert runner.model.train_step.__func__ is BaseModel.train_step
+
+
 def test_an_output_that_is_no_loss_is_left_alone(tmp_path):
     runner = train(tmp_path, "gradient", action="skip")
     runner.register_hook(Peek())

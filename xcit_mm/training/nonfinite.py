@@ -1,7 +1,7 @@
 """Catching the first loss or gradient that is not finite, before it reaches the weights."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,27 @@ class NonFiniteHook(Hook):
         self.action = action
         self.max_skips = max_skips
         self.skips = 0
+        self._undo = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
+        self._undo.close()  # of a training that raised
         self._runner = runner
         self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         wrapper = runner.optim_wrapper
         self._wrappers = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
         self._checked = False
-        self._train_step, runner.model.train_step = runner.model.train_step, self._guarded_train_step
-        self._handles = [
+        self._train_step = runner.model.train_step
+        self._undo.callback(setattr, runner.model, "train_step", self._train_step)
+        runner.model.train_step = self._guarded_train_step
+        for handle in (
             self._model.register_forward_pre_hook(self._remember, with_kwargs=True),
             self._model.register_forward_hook(self._look_at_losses),
             *(wrapper.optimizer.register_step_pre_hook(self._before_step) for wrapper in self._wrappers),
-        ]
+        ):
+            self._undo.callback(handle.remove)
 
     def after_train(self, runner: Runner) -> None:
-        runner.model.train_step = self._train_step
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def _remember(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         """All that the forward pass starts from: references, but for the buffers, which it changes."""
