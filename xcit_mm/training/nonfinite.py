@@ -162,7 +162,9 @@ class NonFiniteHook(Hook):
             _fill(self._model, snapshot["buffers"])
 
     def _report(self, found: str, snapshot: dict, cause: Exception | None = None) -> None:
-        """Raise, or log and drop the gradients: a step without gradients changes nothing."""
+        """Drop the gradients, since a step without them changes nothing, and raise or log."""
+        for wrapper in self._wrappers:
+            wrapper.optimizer.zero_grad(set_to_none=True)
         runner = self._runner
         message = f"iteration {runner.iter}: {found or _NOTHING}; {_write(runner, snapshot, bool(found))}"
         self.skips += 1
@@ -172,8 +174,6 @@ class NonFiniteHook(Hook):
             skipped = f"; {self.max_skips} skipped before" if not must_stop else ""
             raise FloatingPointError(message + skipped) from cause
         runner.logger.error(f"{message}; skipped ({self.skips} of at most {self.max_skips})")
-        for wrapper in self._wrappers:
-            wrapper.optimizer.zero_grad(set_to_none=True)
         self._finite_loss = torch.tensor(True)  # the iteration's other optimizers have nothing to report
 
 
