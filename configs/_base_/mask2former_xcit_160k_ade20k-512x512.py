@@ -11,5 +11,6 @@ model = dict(backbone=dict(_delete_=True, type="XCiT"))
 
 # The longest key within a name counts: the backbone's own would otherwise decay its norms.
 backbone_norms = {f"backbone.blocks.{block}.norm": dict(lr_mult=0.1, decay_mult=0.0) for block in range(24)}
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys=backbone_norms))
+pyramid = {"backbone.fpn": dict(lr_mult=1.0)}  # not in the weights of ImageNet
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys={**backbone_norms, **pyramid}))
 default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

@@ -123,7 +123,8 @@ class SumOverProcesses(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
         x = x.clone()
-        torch.distributed.all_reduce(x)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(x)
         return x
 
     @staticmethod
@@ -167,14 +168,23 @@ def ignore_padding(rank: int, task: str, device: str) -> None:
             assert (2 * two.grad - one.grad).abs().max() <= 1e-10 * largest, name
 
 
+class Overflow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return SumOverProcesses.apply(x * 1e30) * 1e30
+
+
 class Talkative(BaseModel):
     """Modules before and after a communication, and a loss that a batch can spoil in one process alone."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.scale = Overflow()
 
     def forward(self, inputs: Tensor, kind: str, mode: str = "loss") -> dict[str, Tensor]:
+        if kind == "error":
+            self.scale(inputs)
+            raise ValueError("no match")
         x = self.last(SumOverProcesses.apply(self.first(inputs)))
         loss = x.square().mean()
         if kind == "gradient":  # the root's derivative at 0 is infinite
@@ -217,6 +227,24 @@ def name_together(rank: int, task: str, device: str) -> None:
                 model.train_step(batch, runner.optim_wrapper)
             assert Path(folder, f"non_finite_iter_0_rank{rank}.pth").is_file(), error.value
             torch.distributed.barrier()
+
+
+def stop_alone(rank: int, task: str, device: str) -> None:
+    """A process whose forward pass raises looks for the value by itself: the other is not there to answer."""
+    model = Talkative().train().to(device)
+    with tempfile.TemporaryDirectory() as folder:
+        runner = runner_of(model, folder)
+        NonFiniteHook("skip").before_train(runner)
+        batch = dict(inputs=torch.ones(2, 4, device=device), kind="error")
+        if rank == 0:
+            model.scale(batch["inputs"])  # the sum of the first attempt, in which both take part
+            return
+        message = (
+            r"iteration 0: the forward pass raised ValueError \(no match\) after the output of scale \(Overflow\);"
+        )
+        with pytest.raises(FloatingPointError, match=message):
+            model.train_step(batch, runner.optim_wrapper)
+        assert Path(folder, "non_finite_iter_0_rank1.pth").is_file()
 
 
 def skip_together(rank: int, task: str, device: str) -> None:
@@ -278,7 +306,9 @@ def test_two_processes_ignore_padding(device, tmp_path):
 
 
 @on_each_device
-@pytest.mark.parametrize("check, task", [("name_together", "linear"), ("skip_together", "semantic_fpn")])
+@pytest.mark.parametrize(
+    "check, task", [("name_together", "linear"), ("stop_alone", "linear"), ("skip_together", "semantic_fpn")]
+)
 def test_two_processes_agree_on_what_is_not_finite(check, task, device, tmp_path):
     run_two(check, task, device, tmp_path)
 

@@ -73,10 +73,14 @@ def test_rate_1_is_no_decay():
 def test_misuse_is_named():
     with pytest.raises(ValueError, match=r"layer_decay_rate=1.5: give a number above 0, up to 1"):
         build("semantic_fpn", rate=1.5)
+    with pytest.raises(ValueError, match=r"layer_decay_rate='0\.5': give a number"):
+        build("semantic_fpn", rate="0.5")
     cfg = dict(
         constructor="LayerDecayOptimWrapperConstructor",
         optimizer=dict(type="SGD", lr=1.0),
         paramwise_cfg=dict(layer_decay_rate=0.5),
     )
+    with pytest.raises(ValueError, match=r"the optimizer Adam has no lr, which layer decay scales: give optimizer\.lr"):
+        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), dict(cfg, optimizer=dict(type="Adam")))
     with pytest.raises(ValueError, match="Conv2d has 0 XCiT backbones"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), cfg)

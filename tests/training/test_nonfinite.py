@@ -10,11 +10,15 @@ import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options
 from devices import allow_mixed_precision, on_each_device
+from mmengine.hooks import Hook
 from mmengine.model import BaseDataPreprocessor, BaseModel
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData, PixelData
+from paths import CONFIGS
 from processes import run_tool
+from tiny_recipes import tiny
 from torch import nn
 
 from xcit_mm import NonFiniteHook, XCiT
@@ -38,6 +42,10 @@ class Probe(BaseModel):
     def forward(self, inputs, kind, mode="loss"):
         self.calls += 1
         x = self.head(self.backbone(inputs)[1])
+        if mode == "tensor":
+            return x
+        if kind in ("matching", "bug") and (kind == "bug" or not x.isfinite().all()):
+            raise ValueError("matrix contains invalid numeric entries")
         loss = x.square().mean() * (1e3 if kind == "large" else 1)
         if kind == "gradient":  # the root's derivative at 0 is infinite
             loss = (loss * 0).sqrt()
@@ -58,7 +66,7 @@ def batches(kind: str) -> list[dict]:
     images = [torch.rand(2, 3, 64, 64) for _ in range(6)]
     if kind == "input":
         images[BAD][0, 0, 0, 0] = float("nan")
-    elif kind == "overflow":
+    elif kind in ("overflow", "matching"):
         images[BAD] *= 1e38
     return [dict(inputs=image, kind=kind if number == BAD else "good") for number, image in enumerate(images)]
 
@@ -86,6 +94,26 @@ def train(tmp_path, kind: str, optim_wrapper: dict | None = None, max_iters: int
     return runner
 
 
+class Pair(Probe):
+    """Backbone and head have an optimizer each."""
+
+    def train_step(self, data, optim_wrapper):
+        loss, log = self.parse_losses(self(**data))
+        loss.backward()
+        for wrapper in optim_wrapper.values():
+            wrapper.step()
+            wrapper.zero_grad()
+        return log
+
+
+class Peek(Hook):
+    """Looks at features in training mode."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        with torch.no_grad():
+            runner.model(data_batch["inputs"], "good", mode="tensor")
+
+
 def replay_arguments(message: str) -> tuple[str, str]:
     """Config and snapshot of the command in an error."""
     return re.search(r"; python tools/replay\.py (\S+) (\S+) reproduces it", message).groups()
@@ -95,6 +123,8 @@ CASES = dict(
     input="the input holds values that are not finite",
     overflow=r"the loss is (nan|inf), first in the output of backbone\.patch_embed\.proj\.0\.",
     gradient=r"the loss is 0, but gradients are not finite, first that of head\.(weight|bias)",
+    matching=r"the forward pass raised ValueError \(matrix contains invalid numeric entries\) after the output of "
+    r"backbone\.patch_embed\.proj\.0\.",
 )
 
 
@@ -121,7 +151,14 @@ def test_replay_takes_a_data_preprocessor_beside_the_model(tmp_path):
     assert str(error.value).startswith(replay(tmp_path / "beside.py", snapshot))
 
 
-@pytest.mark.parametrize("kind", CASES)
+def test_skipping_goes_on_where_the_forward_pass_raised(tmp_path):
+    runner = train(tmp_path, "matching", action="skip")
+    runner.train()
+    assert (len(runner.states), runner.model.calls) == (5, 5)
+    assert all(value.isfinite().all() for value in runner.model.state_dict().values())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CASES if kind != "matching"])
 def test_skipping_goes_on_without_the_batch(kind, tmp_path):
     runner = train(tmp_path, kind, action="skip")
     runner.train()
@@ -140,6 +177,53 @@ def test_skips_are_bounded(tmp_path):
         runner.train()
     with pytest.raises(ValueError, match="action='ignore': choose 'stop' or 'skip'"):
         NonFiniteHook("ignore")
+
+
+def test_other_errors_of_the_forward_pass_stay_as_they_are(tmp_path):
+    with pytest.raises(ValueError, match=r"^matrix contains invalid numeric entries$") as error:
+        train(tmp_path, "bug", action="skip").train()
+    assert error.value.__cause__ is error.value.__context__ is None
+    assert not list(tmp_path.glob("non_finite*"))
+
+
+def test_with_accumulation_the_batch_is_named_that_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "BAD", 2)  # the first of two that make a step
+    wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3), accumulative_counts=2)
+    with pytest.raises(FloatingPointError, match=f"iteration 2: {CASES['gradient']}.* reproduces it") as error:
+        train(tmp_path, "gradient", wrapper).train()
+    assert str(error.value).startswith(replay(*replay_arguments(str(error.value))))
+
+
+def test_training_goes_on_after_it_was_stopped(tmp_path):
+    runner = train(tmp_path, "input")
+    with pytest.raises(FloatingPointError):
+        runner.train()
+    runner.train_loop.dataloader.dataset[BAD]["inputs"].nan_to_num_()
+    runner.train()
+    assert len(runner.states) == 6
+    assert runner.model.train_step.__func__ is BaseModel.train_step
+
+
+def test_an_output_that_is_no_loss_is_left_alone(tmp_path):
+    runner = train(tmp_path, "gradient", action="skip")
+    runner.register_hook(Peek())
+    runner.train()
+    assert len(list(tmp_path.glob("non_finite*"))) == 1
+
+
+@pytest.mark.parametrize("kind", [*CASES, "good"])
+def test_several_optimizers(kind, tmp_path):
+    runner = train(tmp_path, kind, action="skip")
+    runner.model.__class__ = Pair
+    parts = dict(backbone=runner.model.backbone, head=runner.model.head)
+    runner.optim_wrapper = OptimWrapperDict(
+        **{name: OptimWrapper(torch.optim.SGD(part.parameters(), lr=1e-3)) for name, part in parts.items()}
+    )
+    runner.param_schedulers = None
+    runner.train()
+    assert len(list(tmp_path.glob("non_finite*"))) == (kind != "good")
+    assert next(hook for hook in runner._hooks if isinstance(hook, NonFiniteHook)).skips == (kind != "good")
+    assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
 
 def test_finite_training_is_not_changed(tmp_path):
@@ -177,6 +261,10 @@ class TestLossScaling:
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
         assert not list(tmp_path.glob("non_finite*"))
 
+    def test_a_small_scale_is_no_overflow(self, fused, clip, device, scaled, tmp_path):
+        train(tmp_path, "good", dict(scaled(0.5, fused, clip), accumulative_counts=2)).train()
+        assert not list(tmp_path.glob("non_finite*"))
+
     @pytest.mark.parametrize("kind", ["input", "gradient"])
     def test_what_no_scale_cures_stops(self, kind, fused, clip, device, scaled, tmp_path):
         runner = train(tmp_path, kind, scaled(1.0, fused, clip))
@@ -212,6 +300,23 @@ def test_a_real_run_stops_and_its_snapshot_names_the_module(config, shapes, tmp_
     monkeypatch.setattr(sys, "argv", ["replay.py", *replay_arguments(message)])
     tool.main()
     assert capsys.readouterr().out.strip().splitlines()[-1] == found[1]
+
+
+def test_mask2former_stops_and_its_snapshot_names_the_module(shapes, tmp_path):
+    cfg = tiny(CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py", shapes)
+    cfg.model.backbone.norm_cfg = dict(type="BN")
+    cfg.optim_wrapper.update(optimizer=dict(type="AdamW", lr=1e30), clip_grad=None)
+    cfg.train_cfg = dict(type="IterBasedTrainLoop", max_iters=4)
+    for part in ("dataloader", "evaluator", "cfg"):
+        cfg[f"val_{part}"] = cfg[f"test_{part}"] = None
+    cfg.update(param_scheduler=None, work_dir=str(tmp_path), experiment_name=tmp_path.name)
+    cfg.default_hooks.pop("visualization")
+    pattern = (
+        r"iteration 1: the forward pass raised ValueError \(matrix contains .*\) after the output of [a-z][\w.]+ \("
+    )
+    with pytest.raises(FloatingPointError, match=pattern) as error:
+        Runner.from_cfg(cfg).train()
+    assert str(error.value).startswith(replay(*replay_arguments(str(error.value))))
 
 
 class TestSnapshots:

@@ -10,6 +10,8 @@ import torch
 from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.model import BaseModel
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import Runner
 from processes import run_tool
 from torch import nn
@@ -144,9 +146,12 @@ class Rising(BaseMetric):
         return dict(score=self.score, other=self.score)
 
 
-def train_a_line(work_dir: Path, iterations: int = 3, **hook) -> ResumableCheckpointHook:
+def train_a_line(
+    work_dir: Path, iterations: int = 3, param_scheduler: dict | None = None, **hook
+) -> ResumableCheckpointHook | None:
+    torch.manual_seed(0)
     batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 2)
-    checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=1, **hook)
+    checkpoint = dict(dict(type="ResumableCheckpointHook", by_epoch=False, interval=1), **hook)
     runner = Runner(
         Line(),
         work_dir=str(work_dir),
@@ -156,12 +161,13 @@ def train_a_line(work_dir: Path, iterations: int = 3, **hook) -> ResumableCheckp
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=iterations, val_interval=1),
         val_cfg=dict(),
         val_evaluator=Evaluator(Rising()),
+        param_scheduler=param_scheduler,
         default_hooks=dict(checkpoint=checkpoint),
         resume=True,
         experiment_name=f"{work_dir.name}{iterations}",
     )
     runner.train()
-    return next(hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook))
+    return next((hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook)), None)
 
 
 @pytest.mark.parametrize("keep", [1, 2])
@@ -172,6 +178,23 @@ def test_a_constant_name_is_one_whole_file(keep, tmp_path):
     assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
     train_a_line(tmp_path, iterations=4, **dict(name, max_keep_ckpts=1))  # resumed with fewer to keep
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
+
+
+def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    work, other = tmp_path / "work", tmp_path / "other"
+    with monkeypatch.context() as killed:
+        killed.setattr(AtomicBackend, "remove", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_a_line(work, iterations=2, max_keep_ckpts=1)
+    assert {path.name for path in work.glob("*.pth")} == {"iter_1.pth", "iter_2.pth"}
+    for folder, name in ((work, "iter_0.pth"), (other, "iter_1.pth")):  # of somebody else
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (other / "last_checkpoint").write_text(str(work / "iter_2.pth"))
+    train_a_line(other, iterations=3, max_keep_ckpts=2)
+    assert {path.name for path in other.glob("*.pth")} == {"iter_1.pth", "iter_3.pth"}
+    train_a_line(work, iterations=3, max_keep_ckpts=1)
+    assert {path.name for path in work.glob("*.pth")} == {"iter_0.pth", "iter_3.pth"}
 
 
 @pytest.mark.parametrize("best", ["score", ["score", "other"]])
@@ -218,3 +241,64 @@ def test_random_state_goes_through_a_checkpoint(tmp_path):
     torch.save(dict(meta={}, state_dict={}, random_state=[state]), tmp_path / "file.pth")
     set_random_state(load_from_file(str(tmp_path / "file.pth"))["random_state"][0])
     assert draw() == drawn
+
+
+# What a scheduler must be given besides the optimizer, by its name up to LR, Momentum or ParamScheduler.
+SCHEDULERS = dict(
+    Constant=dict(factor=0.5, end=4),
+    CosineAnnealing=dict(T_max=8),
+    CosineRestart=dict(periods=[3, 5], restart_weights=[1, 0.5], eta_min=0.0),
+    Exponential=dict(gamma=0.9),
+    Linear=dict(start_factor=0.1, end=5),
+    MultiStep=dict(milestones=[2, 4]),
+    OneCycle=dict(eta_max=1.0, total_steps=10, anneal_strategy="linear"),
+    Poly=dict(power=2.0, end=6),
+    ReduceOnPlateau=dict(monitor="loss", rule="less", patience=1),
+    Step=dict(step_size=2),
+)
+MAKERS = {name: maker for name, maker in PARAM_SCHEDULERS.module_dict.items() if issubclass(maker, _ParamScheduler)}
+
+
+def scheduler_of(name: str) -> _ParamScheduler:
+    part = next(part for part in SCHEDULERS if name in (f"{part}{end}" for end in ("LR", "Momentum", "ParamScheduler")))
+    given = SCHEDULERS[part] | (dict(param_name="lr") if name.endswith("ParamScheduler") else {})
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+    return MAKERS[name](optimizer, **given)
+
+
+def values_of(scheduler: _ParamScheduler, steps: int) -> list[float]:
+    values = []
+    for step in range(steps):
+        scheduler.optimizer.step()
+        scheduler.step(*([dict(loss=float(step))] if "Plateau" in type(scheduler).__name__ else []))
+        values.append(scheduler.optimizer.param_groups[0][scheduler.param_name])
+    return values
+
+
+@pytest.mark.parametrize("by", ["this hook", "mmengine's"])
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_every_scheduler_resumes(name, by, tmp_path):
+    whole, resumed = scheduler_of(name), scheduler_of(name)
+    values_of(whole, 2)
+    checkpoint = dict(param_schedulers=[whole.state_dict()], optimizer=whole.optimizer.state_dict())
+    if by == "this hook":
+        ResumableCheckpointHook().before_save_checkpoint(None, checkpoint)
+    torch.save(checkpoint, tmp_path / "file.pth")
+    if by == "this hook":
+        torch.load(tmp_path / "file.pth", weights_only=True)  # which refuses functions
+    content = load_from_file(str(tmp_path / "file.pth"))
+    resumed.optimizer.load_state_dict(content["optimizer"])
+    (state,) = content["param_schedulers"]
+    resumed.load_state_dict(state)
+    assert values_of(resumed, 4) == values_of(whole, 4)
+
+
+@pytest.mark.parametrize("hook", ["CheckpointHook", "ResumableCheckpointHook"])
+def test_a_run_with_one_cycle_resumes(hook, tmp_path):
+    schedule = dict(type="OneCycleLR", eta_max=0.1, total_steps=6, end=6, by_epoch=False)
+    whole = tmp_path / "whole"
+    train_a_line(tmp_path, 1, schedule, type=hook)
+    train_a_line(tmp_path, 2, schedule, type=hook)
+    train_a_line(whole, 2, schedule, type=hook)
+    weights = [load_from_file(str(folder / "iter_2.pth"))["state_dict"] for folder in (tmp_path, whole)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0)

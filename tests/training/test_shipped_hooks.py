@@ -5,9 +5,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+import yaml
 from mmengine.config import Config
 from mmengine.config import utils as config_utils
-from paths import CONFIGS
+from paths import CONFIGS, ROOT
 
 SHIPPED = sorted(path for path in CONFIGS.glob("*/*.py") if path.parent.name != "_base_")
 
@@ -35,5 +36,8 @@ def test_every_config_loads_strictly_resumes_and_catches_what_is_not_finite(path
     assert default["checkpoint"]["type"] == "ResumableCheckpointHook"
 
 
-def test_there_are_configs():
-    assert len(SHIPPED) > 30
+def test_every_config_of_the_model_index_is_here():
+    index = yaml.safe_load((ROOT / "model-index.yml").read_text())["Import"]
+    models = [model for file in index for model in yaml.safe_load((ROOT / file).read_text())["Models"]]
+    assert models
+    assert {ROOT / model["Config"] for model in models} <= set(SHIPPED)

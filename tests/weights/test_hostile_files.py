@@ -17,6 +17,7 @@ import torch
 from fuzz import tar, torchscript
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from safetensors.torch import save_file
 from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 from weight_files import MINI, official
@@ -148,8 +149,14 @@ class TestHostileFiles:
         self.refuse(data, tmp_path / "file.pth", "a key of type tuple")
 
     def test_getattr_reaches_nothing_but_statistics(self, tmp_path):
-        torch.save(dict(x=Runs(getattr, HistoryBuffer, "register_statistics")), tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=r"asks for attribute 'register_statistics'"):
+        for owner, name in ((HistoryBuffer, "register_statistics"), (OneCycleParamScheduler, "build_iter_from_epoch")):
+            torch.save(dict(x=Runs(getattr, owner, name)), tmp_path / "file.pth")
+            with pytest.raises(ValueError, match=f"asks for attribute '{name}' of {owner.__name__}"):
+                load_from_file(str(tmp_path / "file.pth"))
+
+    def test_a_scheduler_is_not_made(self, tmp_path):
+        torch.save(dict(x=Runs(OneCycleParamScheduler)), tmp_path / "file.pth")
+        with pytest.raises(ValueError, match="it calls OneCycleParamScheduler: do not trust it"):
             load_from_file(str(tmp_path / "file.pth"))
 
     def test_torchscript_runs_nothing(self, tmp_path):

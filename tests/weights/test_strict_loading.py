@@ -5,7 +5,9 @@ import torch
 from demo_runs import DEMO, SCORES, cfg_options
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
 from processes import run_tool
+from weight_files import MINI
 
 CONFIG = DEMO / f"{next(iter(SCORES))}.py"
 LENIENT = """
@@ -46,3 +48,19 @@ def test_other_heads_only_where_training_begins(other_classes, shapes, tmp_path)
     assert shapes_differ in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
     assert run.stderr.strip().endswith("to fine-tune on other classes, StrictLoadHook(strict_heads=False)")
+
+
+@pytest.mark.parametrize("order", [("EMAHook", "StrictLoadHook"), ("StrictLoadHook", "EMAHook")])
+def test_the_average_of_the_weights_begins_with_the_file_s(order, tmp_path):
+    cfg = Config.fromfile(CONFIG)
+    init_default_scope(cfg.default_scope)
+    cfg.model.backbone.arch = MINI
+    cfg.model.neck.update(in_channels=[16] * 4)
+    state = MODELS.build(cfg.model).state_dict()
+    torch.save(dict(state_dict={f"module.{name}": value for name, value in state.items()}), tmp_path / "ddp.pth")
+    runner = Runner(MODELS.build(cfg.model), str(tmp_path), custom_hooks=[dict(type=name) for name in order])
+    runner.call_hook("before_run")
+    runner.load_checkpoint(str(tmp_path / "ddp.pth"))
+    averaged = next(hook for hook in runner.hooks if type(hook).__name__ == "EMAHook").ema_model.module
+    for model in (runner.model, averaged):
+        torch.testing.assert_close(dict(model.state_dict()), dict(state), rtol=0, atol=0)

@@ -23,14 +23,17 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is missing or not in (0, 1], or the model has no XCiT.
+        ValueError: If `layer_decay_rate` is missing or not in (0, 1], the optimizer has no lr, or the model no XCiT.
     """
 
     def _validate_cfg(self) -> None:
         super()._validate_cfg()
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
-            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate}: give a number above 0, up to 1")
+            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: give a number above 0, up to 1")
+        if self.base_lr is None:
+            optimizer = self.optimizer_cfg["type"]
+            raise ValueError(f"the optimizer {optimizer} has no lr, which layer decay scales: give optimizer.lr")
 
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = "", is_dcn_module: int | float | None = None

@@ -1,23 +1,28 @@
 """Catching the first loss or gradient that is not finite, before it reaches the weights."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
+from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS, MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..models.factory import model_config
+from .nonfinite_search import find_non_finite
 from .random_state import get_random_state, set_random_state
 from .snapshots import read_snapshot, write_snapshot
 
-__all__ = ["NonFiniteHook", "find_non_finite", "replay"]
+__all__ = ["NonFiniteHook", "replay"]
+
+_NOTHING = "every loss and gradient is finite when the iteration is run again without loss scaling"
 
 
 @HOOKS.register_module()
@@ -29,7 +34,9 @@ class NonFiniteHook(Hook):
     work directory. No step is taken: the weights, the optimizer and BatchNorm's statistics are
     those of before. In mixed precision an overflow of scaled gradients is the loss scaler's to
     skip; it is reported when the scale has come down to less than 1 without curing it. With
-    gradient accumulation, the snapshot is of the last batch.
+    gradient accumulation every batch is looked at; under a loss scaler the snapshot is of the last.
+    A value that makes the forward pass itself raise is caught as well; in a distributed run the
+    process that meets it then looks for it alone, and stops whatever `action` says.
 
     Args:
         action: 'stop' raises; 'skip' logs and goes on.
@@ -48,45 +55,59 @@ class NonFiniteHook(Hook):
         self.action = action
         self.max_skips = max_skips
         self.skips = 0
+        self._undo = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
+        self._undo.close()  # of a training that raised
         self._runner = runner
         self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        self._optimizer = runner.optim_wrapper.optimizer
+        wrapper = runner.optim_wrapper
+        self._wrappers = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
         self._checked = False
-        self._handles = [
+        self._train_step = runner.model.train_step
+        self._undo.callback(setattr, runner.model, "train_step", self._train_step)
+        runner.model.train_step = self._guarded_train_step
+        for handle in (
             self._model.register_forward_pre_hook(self._remember, with_kwargs=True),
             self._model.register_forward_hook(self._look_at_losses),
-            self._optimizer.register_step_pre_hook(self._before_step),
-        ]
+            *(wrapper.optimizer.register_step_pre_hook(self._before_step) for wrapper in self._wrappers),
+        ):
+            self._undo.callback(handle.remove)
 
     def after_train(self, runner: Runner) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def _remember(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         """All that the forward pass starts from: references, but for the buffers, which it changes."""
         if model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            self._start: dict[str, Any] = dict(
+            self._running: dict[str, Any] | None = dict(
                 args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state()
             )
 
     @torch.no_grad()
     def _look_at_losses(self, model: Any, args: tuple, output: Any) -> None:
-        if model.training:
+        if model.training and isinstance(output, dict):  # losses, not what `mode="tensor"` returns
+            self._start = self._running
             self._finite_loss = model.parse_losses(output)[0].isfinite()
+        self._running = None
+
+    def _guarded_train_step(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """The model's own; a value that is not finite may make its forward pass raise, as SciPy's matching does."""
+        self._running = None
+        try:
+            return self._train_step(*args, **kwargs)
+        except Exception as error:
+            if self._running is None or isinstance(error, torch.OutOfMemoryError) or not self._act_on(error):
+                raise
+        self._checked = True
+        return dict(loss=torch.tensor(torch.nan))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if getattr(optimizer, "found_inf", 0):
             return  # a fused optimizer under a loss scaler, which has told it to leave the step out
         self._checked = True
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        # The largest value: a sum of squares may overflow where no gradient does.
-        norms = torch.stack([torch.linalg.vector_norm(g, ord=torch.inf) for g in gradients if g.numel()])
-        if not _everywhere(self._finite_loss & norms.isfinite().all()):
-            self._act()
-            optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
+        self._act_unless(self._finite_loss & _finite_gradients([optimizer]))
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
@@ -95,35 +116,93 @@ class NonFiniteHook(Hook):
             self._checked = False
             return
         # No step was taken: gradients accumulate, or the loss scaler skipped it.
-        scaler = getattr(runner.optim_wrapper, "loss_scaler", None)
-        exhausted = scaler is not None and scaler.is_enabled() and scaler.get_scale() < 1
-        if not _everywhere(self._finite_loss & (not exhausted)):
-            self._act()
-            self._optimizer.zero_grad(set_to_none=True)
+        scaled = [wrapper for wrapper in self._wrappers if _has_scaler(wrapper)]
+        exhausted = any(wrapper.should_update() and wrapper.loss_scaler.get_scale() < 1 for wrapper in scaled)
+        unscaled = [wrapper.optimizer for wrapper in self._wrappers if wrapper not in scaled]
+        self._act_unless(self._finite_loss & (not exhausted) & _finite_gradients(unscaled))
 
-    def _act(self) -> None:
-        """Report the iteration; raise, or put the buffers back."""
-        runner = self._runner
-        dtype = getattr(runner.optim_wrapper, "cast_dtype", None)
-        device = next(self._model.parameters()).device.type
-        snapshot = dict(
-            iteration=runner.iter,
+    def _act_unless(self, finite: Tensor) -> None:
+        """Report the iteration unless all is finite in every process; raise, or leave its step out."""
+        if _everywhere(finite):
+            return
+        snapshot = self._snapshot(self._start)
+        self._report(self._search(snapshot), snapshot)
+
+    def _act_on(self, error: Exception) -> bool:
+        """The same where the forward pass raised; False if all values were finite."""
+        snapshot = self._snapshot(self._running)
+        with _alone():  # this process, since the others may not have raised
+            try:
+                found = self._search(snapshot)
+            except Exception:  # the same again
+                return False
+        if found:
+            self._report(found, snapshot, error)
+        return bool(found)
+
+    def _snapshot(self, start: dict[str, Any] | None) -> dict[str, Any]:
+        wrapper = self._wrappers[0]
+        return dict(
+            iteration=self._runner.iter,
             parameters=dict(self._model.named_parameters()),
-            autocast=dict(device_type=device, dtype=dtype, enabled=hasattr(runner.optim_wrapper, "loss_scaler")),
-            **self._start,
+            autocast=dict(
+                device_type=next(self._model.parameters()).device.type,
+                dtype=getattr(wrapper, "cast_dtype", None),
+                enabled=hasattr(wrapper, "loss_scaler"),
+            ),
+            **(start or {}),
         )
+
+    def _search(self, snapshot: dict) -> str:
+        """What `_run_again` finds, with buffers and random numbers as if the iteration had not been."""
         after = get_random_state()
-        found = _run_again(self._model, snapshot)
-        set_random_state(after)
-        _fill(self._model, snapshot["buffers"])
-        message = f"iteration {runner.iter}: {found}; {_write(runner, snapshot)}"
+        try:
+            return _run_again(self._model, snapshot)
+        finally:
+            set_random_state(after)
+            _fill(self._model, snapshot["buffers"])
+
+    def _report(self, found: str, snapshot: dict, cause: Exception | None = None) -> None:
+        """Drop the gradients, since a step without them changes nothing, and raise or log."""
+        for wrapper in self._wrappers:
+            wrapper.optimizer.zero_grad(set_to_none=True)
+        runner = self._runner
+        message = f"iteration {runner.iter}: {found or _NOTHING}; {_write(runner, snapshot, bool(found))}"
         self.skips += 1
-        if self.action == "stop" or self.skips > self.max_skips:
-            raise FloatingPointError(message + (f"; {self.max_skips} skipped before" if self.action == "skip" else ""))
+        # Where one process has raised, the others wait for what it does not send: they cannot skip.
+        must_stop = self.action == "stop" or (cause is not None and get_world_size() > 1)
+        if must_stop or self.skips > self.max_skips:
+            skipped = f"; {self.max_skips} skipped before" if not must_stop else ""
+            raise FloatingPointError(message + skipped) from cause
         runner.logger.error(f"{message}; skipped ({self.skips} of at most {self.max_skips})")
+        self._finite_loss = torch.tensor(True)  # the iteration's other optimizers have nothing to report
 
 
-def _write(runner: Runner, snapshot: dict) -> str:
+def _has_scaler(wrapper: OptimWrapper) -> bool:
+    return hasattr(wrapper, "loss_scaler") and wrapper.loss_scaler.is_enabled()
+
+
+@torch.no_grad()
+def _finite_gradients(optimizers: list[torch.optim.Optimizer]) -> Tensor:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None and p.grad.numel()]
+    # The largest value: a sum of squares may overflow where no gradient does.
+    norms = [torch.linalg.vector_norm(gradient, ord=torch.inf) for gradient in gradients]
+    return torch.stack(norms).isfinite().all() if norms else torch.tensor(True)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Nothing communicates within, as in one process: SyncBN, the libraries' losses and mmengine ask torch this."""
+    asked = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_initialized = asked
+
+
+def _write(runner: Runner, snapshot: dict, reproduces: bool) -> str:
     """Write a snapshot to the work directory; returns what to do with it, or why it could not be written."""
     path = Path(runner.work_dir) / f"non_finite_iter_{runner.iter}{_rank_suffix()}.pth"
     # mmengine has written the config there, with the options of the command line.
@@ -132,7 +211,7 @@ def _write(runner: Runner, snapshot: dict) -> str:
         write_snapshot(snapshot, path)
     except (OSError, TypeError) as error:
         return f"no snapshot: {error}"
-    return f"python tools/replay.py {config} {path} reproduces it"
+    return f"python tools/replay.py {config} {path} {'reproduces it' if reproduces else 'runs it again'}"
 
 
 def replay(config: str | Path, snapshot: str | Path) -> str:
@@ -165,7 +244,7 @@ def replay(config: str | Path, snapshot: str | Path) -> str:
         )
     _fill(model, given)
     content["autocast"]["device_type"] = device
-    return f"iteration {content['iteration']}: {_run_again(model, content)}"
+    return f"iteration {content['iteration']}: {_run_again(model, content) or _NOTHING}"
 
 
 def _run_again(model: nn.Module, snapshot: dict) -> str:
@@ -185,103 +264,6 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     own = _parameters_and_buffers(model)
     for name, value in tensors.items():
         own[name].copy_(value)
-
-
-def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
-    """Where the first NaN or infinite value of a training iteration is: input, parameter, output or gradient.
-
-    The processes of a distributed run call it together. Each goes on only where all do, since
-    forward and backward passes may communicate (SyncBN does), and all are told the same.
-
-    Args:
-        model: In training mode. It keeps its gradients; its BatchNorm sees the batch.
-        args, kwargs: Of `model(...)`, which returns losses as mmengine's models do.
-    """
-    found = _of_all_processes(_in_given_values(model, args, kwargs))
-    if found:
-        return found
-    with torch.enable_grad():
-        loss, order, origin = _forward(model, args, kwargs)
-        wrong_loss = "" if loss.isfinite() else f"the loss is {loss.item()}, first in the output of {origin}"
-        found = _of_all_processes(wrong_loss)
-        if found:
-            return found
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        gradients = torch.autograd.grad(loss, tuple(named.values()), allow_unused=True)
-    wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not _is_finite(g)]
-    found = _of_all_processes(_first_gradient(loss, wrong, order))
-    return found or "every loss and gradient is finite when the iteration is run again without loss scaling"
-
-
-def _of_all_processes(found: str) -> str:
-    """What each process has found, in one line; '' if none has."""
-    every = all_gather_object(found)
-    if len(every) == 1:
-        return found
-    return ", ".join(f"in process {rank} {found}" for rank, found in enumerate(every) if found)
-
-
-def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
-    if not _is_finite((args, kwargs)):
-        return "the input holds values that are not finite"
-    name = next((name for name, parameter in model.named_parameters() if not _is_finite(parameter)), None)
-    return f"the parameter {name} holds values that are not finite" if name else ""
-
-
-def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
-    """The loss, the modules in the order of their outputs, and the first whose output is not finite."""
-    order: list[str] = []
-    bad: list[str] = []
-
-    def look(name: str, module: nn.Module, output: Any) -> None:
-        order.append(name)
-        if not bad and not _is_finite(output):
-            bad.append(f"{name} ({type(module).__name__})")
-
-    handles = [
-        module.register_forward_hook(lambda module, _, output, name=name: look(name, module, output))
-        for name, module in model.named_modules()
-        if name
-    ]
-    try:
-        loss, _ = model.parse_losses(model(*args, **kwargs))
-    finally:
-        for handle in handles:
-            handle.remove()  # the backward pass may call modules again, to recompute
-    # Of the model itself only the loss counts: accuracies beside it may be anything.
-    return loss, [*order, ""], bad[0] if bad else f"the model ({type(model).__name__})"
-
-
-def _first_gradient(loss: Tensor, wrong: list[str], order: list[str]) -> str:
-    """Of the parameters whose gradients are not finite, the one that the backward pass meets first."""
-    # It meets the modules in reverse: the last one is the first.
-    last_use = {name: place for place, name in enumerate(order)}
-
-    def place(parameter: str) -> int:
-        module = parameter.rpartition(".")[0]
-        while module and module not in last_use:  # used by a module around its own
-            module = module.rpartition(".")[0]
-        return last_use[module]
-
-    if not wrong:
-        return ""
-    return f"the loss is {loss.item():g}, but gradients are not finite, first that of {max(wrong, key=place)}"
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-@torch.no_grad()  # or a checkpointed function would find more tensors kept than it recomputes
-def _is_finite(value: Any) -> bool:
-    return all(bool(t.isfinite().all()) for t in _tensors(value) if t.is_floating_point())
 
 
 def _everywhere(finite: Tensor) -> bool:

@@ -77,14 +77,25 @@ class ResumableCheckpointHook(CheckpointHook):
         self._resumed: RandomState | None = None
         self._before_validation: RandomState | None = None
 
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        # What the checkpoint resumed from was about to replace, where a kill came between: told by number, so that
+        # nothing elsewhere can be meant, and left alone where the run goes on in another folder or by other names.
+        info = runner.message_hub.runtime_info
+        outdated = [id_ for id_ in info.pop("outdated_ckpt_ids", []) if isinstance(id_, int)]
+        kept = [self._path(id_) for id_ in self.keep_ckpt_ids] if self.max_keep_ckpts > 0 else []
+        if is_main_process() and kept and info.get("last_ckpt") == kept[-1]:
+            self._remove([id_ for id_ in outdated if self._path(id_) not in kept])
+
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
-        outdated = []
+        outdated: list[int] = []
         if self.max_keep_ckpts > 0:
             # A file counts once: with a constant name every checkpoint replaces the one before.
             ids = [id_ for id_ in self.keep_ckpt_ids if self._path(id_) != self._path(step)] + [step]
-            outdated = [self._path(id_) for id_ in ids[: -self.max_keep_ckpts]]
+            outdated = ids[: -self.max_keep_ckpts]
             self.keep_ckpt_ids = deque(ids, self.max_keep_ckpts)
             runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
+            runner.message_hub.update_info("outdated_ckpt_ids", outdated)
         self.last_ckpt = self._path(step)
         runner.message_hub.update_info("last_ckpt", self.last_ckpt)
         self._saved = all_gather_object(self._before_validation or get_random_state())
@@ -101,8 +112,11 @@ class ResumableCheckpointHook(CheckpointHook):
         )
         if is_main_process():
             AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
-            for path in filter(self.file_backend.isfile, outdated):
-                self.file_backend.remove(path)
+            self._remove(outdated)
+
+    def _remove(self, ids: list[int]) -> None:
+        for path in filter(self.file_backend.isfile, map(self._path, ids)):
+            self.file_backend.remove(path)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
@@ -120,6 +134,8 @@ class ResumableCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if "param_schedulers" in checkpoint:
+            checkpoint["param_schedulers"] = _without_functions(checkpoint["param_schedulers"])
         if self._saved is not None:
             checkpoint["random_state"], self._saved = self._saved, None
 
@@ -153,6 +169,15 @@ class ResumableCheckpointHook(CheckpointHook):
         state: Any = self._before_validation
         self._before_validation = None
         set_random_state(state)
+
+
+def _without_functions(states: Any) -> Any:
+    """States of schedulers without functions, which no reader should trust, and a scheduler has from its arguments."""
+    if isinstance(states, list):
+        return [_without_functions(state) for state in states]
+    if not isinstance(states, dict):
+        return states
+    return {key: _without_functions(value) for key, value in states.items() if not callable(value)}
 
 
 def _is_local(backend: dict) -> bool:

@@ -48,9 +48,9 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
         if start[8:9] == b"{":  # after the header's length, whose bytes may be any
             return _read_safetensors(path, map_location)
         if start[:2] == b"PK":
-            return _without_configs(read_zip(path, map_location))
+            return _without_functions(_without_configs(read_zip(path, map_location)))
         if start[:1] == b"\x80":
-            return _without_configs(read_legacy(path, map_location))
+            return _without_functions(_without_configs(read_legacy(path, map_location)))
     except Exception as error:  # a damaged file makes a reader raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
     raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
@@ -89,6 +89,17 @@ def _without_configs(content: Any) -> Any:
             part = part.get(parent) if isinstance(part, dict) else None
         if isinstance(part, dict):
             part.pop(name, None)
+    return content
+
+
+def _without_functions(content: Any) -> Any:
+    """The content without OneCycleLR's function, of which only the name was read: a scheduler has its own anew."""
+    schedulers = content.get("param_schedulers") if isinstance(content, dict) else None
+    # A list of states, or a dict of such lists where there are several optimizers.
+    for states in schedulers.values() if isinstance(schedulers, dict) else [schedulers]:
+        for state in states if isinstance(states, list) else ():
+            if isinstance(state, dict):
+                state.pop("anneal_func", None)
     return content
 
 

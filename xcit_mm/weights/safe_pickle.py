@@ -2,7 +2,7 @@
 
 torch's own `weights_only` reader refuses the checkpoints that mmengine writes, since they hold
 `HistoryBuffer` objects whose methods are pickled through `builtins.getattr`. This one makes those
-objects, tensors, numpy arrays and plain containers: a file cannot name anything else, can call
+objects (of methods, the names), tensors, numpy arrays and plain containers: a file cannot name anything else, can call
 nothing but the functions of `_CALLED`, and cannot change the attributes of a class or function.
 """
 
@@ -33,6 +33,10 @@ class Namespace:
     """Inert stand-in for `argparse.Namespace`, which the authors' training files hold."""
 
 
+class OneCycleParamScheduler:
+    """Inert stand-in for mmengine's, whose state holds one of its functions."""
+
+
 class Storage(NamedTuple):
     """The data that tensors are views of."""
 
@@ -48,9 +52,10 @@ def _name(value: Any) -> str:
     return value.__name__ if isinstance(value, type | FunctionType) else f"a {type(value).__name__}"
 
 
-def _history_method(owner: type, name: str) -> str:
-    """What a file gets for `builtins.getattr`: the name of a statistic of `HistoryBuffer`."""
-    if owner is not HistoryBuffer or not isinstance(name, str) or name not in ("min", "max", "mean", "current"):
+def _method_name(owner: type, name: str) -> str:
+    """What a file gets for `builtins.getattr`: the name of a method that the checkpoints of mmengine hold."""
+    known = next((names for kind, names in _METHODS if kind is owner), ())
+    if not isinstance(name, str) or name not in known:
         raise pickle.UnpicklingError(
             f"the file asks for attribute {_name(name)} of {_name(owner)}: it is not a plain checkpoint"
         )
@@ -149,11 +154,15 @@ def _parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
     return data
 
 
+_METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (HistoryBuffer, ("min", "max", "mean", "current")),
+    (OneCycleParamScheduler, ("_annealing_cos", "_annealing_linear")),
+)
 _CALLED: dict[tuple[str, str], Callable] = {
     ("builtins", "bytes"): _no_bytes,
     ("builtins", "complex"): complex,
     ("builtins", "frozenset"): lambda *items: _plain_set(frozenset, *items),
-    ("builtins", "getattr"): _history_method,
+    ("builtins", "getattr"): _method_name,
     ("builtins", "set"): lambda *items: _plain_set(set, *items),
     ("collections", "Counter"): _counter,
     ("collections", "OrderedDict"): _ordered_dict,
@@ -202,6 +211,7 @@ _NAMED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
     # Factories of a defaultdict, with Python 2's names, and needed as little.
     **{("builtins", name): None for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")},
+    ("mmengine.optim.scheduler.param_scheduler", "OneCycleParamScheduler"): OneCycleParamScheduler,
     **{(module, f"{name}Storage"): dtype for name, dtype in _STORAGES.items() for module in ("torch", "torch.storage")},
 }
 

@@ -31,6 +31,8 @@ class StrictLoadHook(Hook):
         ValueError: If there is no such rule.
     """
 
+    priority = "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
+
     def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
         check_stem_rule(fill_stem)
         self.strict_heads = strict_heads
