@@ -100,7 +100,9 @@ def test_what_is_traced_is_a_copy_in_one_form_with_folded_batch_norm(given, used
     assert norms == ["blocks.0.local_mp.bn"]
 
 
-@pytest.mark.parametrize("text, kwargs", [(FPN, dict(align_corners=True)), (UPERNET, {})])
+@pytest.mark.parametrize(
+    "text, kwargs", [pytest.param(FPN, dict(align_corners=True), marks=pytest.mark.slow), (UPERNET, {})]
+)
 def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

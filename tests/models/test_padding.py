@@ -175,6 +175,7 @@ def test_autocast(dtype):
         check(model(pad(items)), [model(item[None]) for item in items], 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(digit_version(torch.__version__) < (2, 6), reason="torch 2.4 does not trace sizes that are data")
 def test_compiled():
     """The graph breaks where sizes are told, which are data; a batch of other sizes compiles again."""

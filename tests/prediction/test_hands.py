@@ -59,6 +59,7 @@ def test_two_ranks_share_a_scene(kind, made, shapes, models, tmp_path):
     assert (tmp_path / "shared" / made).read_bytes() == (tmp_path / "alone" / made).read_bytes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_ranks(models, photos, tmp_path):  # noqa: F811
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29572]
     log, out = (tmp_path / "log").open("w"), tmp_path / "out"

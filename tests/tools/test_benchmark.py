@@ -15,6 +15,7 @@ from mmengine.config import Config
 from PIL import Image
 
 
+@pytest.mark.slow
 def test_tables_and_pictures(tool, tmp_path):
     out = tmp_path / "folder" / "name"
     small = ("--arch", "n12", "--sizes", "64", "96x128", "--repeats", 2)

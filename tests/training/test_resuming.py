@@ -41,7 +41,7 @@ OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(
     "config, workers, length, kills",
     [
         pytest.param(SEG, 2, 8, [POINTING, STARTUP, ITERATION], id="segmentor"),
-        pytest.param(DET, 0, 4, [WRITING], id="detector"),
+        pytest.param(DET, 0, 4, [WRITING], id="detector", marks=pytest.mark.slow),
         pytest.param(SEG, 2, 80, OFTEN, id="segmentor-often", marks=pytest.mark.slow),
         pytest.param(DET, 0, 80, OFTEN, id="detector-often", marks=pytest.mark.slow),
     ],
