@@ -149,7 +149,7 @@ def test_a_preprocessor_beside_the_model_is_the_model_s():
     assert normalisation(beside)[0] == inside.model.data_preprocessor.mean
     assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"
     beside.data_preprocessor.mean = [1.0, 2.0]
-    with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 2 values, the backbone has in_channels=3"):
+    with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 2 values, "):
         check_backbone(beside)
     beside.data_preprocessor.mean = [1.0, 2.0, 3.0]
     beside.model.backbone.ignore_padding = True
