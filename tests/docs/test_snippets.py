@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from pages import blocks
 from paths import ROOT
 
 from xcit_mm import XCiT
@@ -17,7 +18,7 @@ from xcit_mm.runs.preflight import check_backbone
 
 def shown(page: str) -> list[str]:
     """The configs of a page that begin with their base."""
-    return re.findall(r'```python\n(_base_ = "mm.*?)```', (ROOT / page).read_text(), re.DOTALL)
+    return [code for _, code in blocks(ROOT / page) if code.startswith('_base_ = "mm')]
 
 
 DETECTOR, SEGMENTOR = shown("docs/backbone.md")

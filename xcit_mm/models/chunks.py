@@ -40,13 +40,13 @@ def in_chunks(
         dim: The axis to cut.
         halo: How many entries to each side an entry of the result depends on, if k is 1.
     """
-    if torch.is_grad_enabled() or is_traced() or is_watched(module) or _any_part(module, _looks_at_all_positions):
+    if torch.is_grad_enabled() or is_traced():
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
     # Long enough that the halo, which is computed twice, is the lesser part.
     length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // max(1, positions))
-    if total <= length:
+    if total <= length or is_watched(module) or _any_part(module, _looks_at_all_positions):
         return function(x)
     out: Any = None
     for start in range(0, total, length):

@@ -253,9 +253,9 @@ class Block(nn.Module):
 
     def _add_scaled(self, x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
         """x + gamma * branch; takes the memory of `branch` when inferring, if the sum is of its type."""
-        inferring = not (torch.is_grad_enabled() or is_traced() or is_watched(self))
+        inferring = not (torch.is_grad_enabled() or is_traced())
         # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
-        reuse = inferring and x.dtype == gamma.dtype == branch.dtype
+        reuse = inferring and x.dtype == gamma.dtype == branch.dtype and not is_watched(self)
         return torch.addcmul(x, gamma, branch, out=branch if reuse else None)
 
 
