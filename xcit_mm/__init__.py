@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:  # no requirement of the package, which wou
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
+from . import ops
 from .loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
@@ -27,6 +28,8 @@ __all__ = [
     "XCiTClassifier",
     "__version__",
 ]
+
+ops.install()
 
 # mmengine looks up `xcit_mm::CONFIG` only in packages of this table, and there by the name of a distribution, whose
 # place is not known if its install is editable: a module's name leads to the module's folder.

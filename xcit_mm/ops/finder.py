@@ -1,0 +1,39 @@
+"""Puts a stand-in for `mmcv._ext` in place where mmcv was installed without its compiled operators."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from . import mmcv_ext
+
+__all__ = ["install", "is_compiled"]
+
+NAME = "mmcv._ext"
+
+
+class _StandIn(MetaPathFinder, Loader):
+    """Finds and loads `mmcv._ext`. As the last of `sys.meta_path` it is asked only where Python finds no other."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == NAME else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update({name: value for name, value in vars(mmcv_ext).items() if name not in vars(module)})
+
+
+def install() -> None:
+    """Make `mmcv.ops` importable, and its operators that `mmcv_ext` has usable, where mmcv has none compiled."""
+    if not any(isinstance(finder, _StandIn) for finder in sys.meta_path):
+        sys.meta_path.append(_StandIn())
+
+
+def is_compiled() -> bool:
+    """Whether mmcv has compiled operators.
+
+    Raises:
+        ImportError: If mmcv cannot be imported, or its operators were compiled for another torch.
+    """
+    return importlib.import_module(NAME).__file__ != mmcv_ext.__file__

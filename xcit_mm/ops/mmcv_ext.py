@@ -1,0 +1,170 @@
+"""Functions of `mmcv._ext`, the compiled operators of mmcv, by their names and with their arguments.
+
+Tensors named `output`, `argmax_...` and `grad_input` are written into. What is not here raises as it is called.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from . import focal_loss as focal
+from . import nms as suppression
+from . import roi_align as pooling
+
+
+def __getattr__(name: str) -> Callable[..., NoReturn]:
+    """Return a function that raises in place of another operator: `mmcv.ops` looks up all of them when imported."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def operator(*args: object, **options: object) -> NoReturn:
+        raise NotImplementedError(
+            f"{name} is an operator of a compiled mmcv, this mmcv is not compiled: see docs/install.md"
+        )
+
+    return operator
+
+
+@functools.cache
+def _torchvision() -> Any:
+    """Return torchvision's kernels, or None where torchvision is absent or made for another torch."""
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        return None
+    return torch.ops.torchvision
+
+
+def _kernels(tensor: Tensor) -> Any:
+    """Return torchvision's kernels for a tensor on a GPU, where the steps of the torch code would each be a launch.
+
+    On a CPU the torch code is the faster one (docs/benchmark.md).
+    """
+    return _torchvision() if tensor.is_cuda else None
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Convert bfloat16, which torchvision's kernels do not take, to float32."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def get_compiler_version() -> str:
+    return "none (xcit_mm.ops)"
+
+
+def get_compiling_cuda_version() -> str:
+    return "none (xcit_mm.ops)"
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
+    if offset == 0 and (kernels := _kernels(boxes)):
+        return kernels.nms(_wide(boxes), _wide(scores), iou_threshold)
+    return suppression.nms(boxes, scores, iou_threshold, offset)
+
+
+def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, **options: Any) -> Tensor:
+    kept, indices = suppression.soft_nms(boxes, scores, **options)
+    dets[: len(kept)] = kept
+    return indices
+
+
+def roi_align_forward(
+    input: Tensor,
+    rois: Tensor,
+    output: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
+    bins = aligned_height, aligned_width
+    if pool_mode == 0:  # maximum
+        pooled = pooling.roi_max_align(input, rois, bins, spatial_scale, sampling_ratio, aligned)
+        for target, values in zip((output, argmax_y, argmax_x), pooled, strict=True):
+            target.copy_(values)
+    elif kernels := _kernels(input):
+        wide = _wide(input)
+        output.copy_(kernels.roi_align(wide, rois.to(wide), spatial_scale, *bins, sampling_ratio, aligned))
+    else:
+        output.copy_(pooling.roi_align(input, rois, bins, spatial_scale, sampling_ratio, aligned))
+
+
+def roi_align_backward(
+    grad_output: Tensor,
+    rois: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    grad_input: Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
+    shape = tuple(grad_input.shape)
+    bins = aligned_height, aligned_width
+    if pool_mode == 0:
+        grad = pooling.roi_max_align_backward(grad_output, rois, argmax_y, argmax_x, shape)
+    elif kernels := _kernels(grad_output):
+        wide = _wide(grad_output)
+        grad = kernels._roi_align_backward(wide, rois.to(wide), spatial_scale, *bins, *shape, sampling_ratio, aligned)
+    else:
+        grad = pooling.roi_align_backward(grad_output, rois, shape, spatial_scale, sampling_ratio, aligned)
+    grad_input.copy_(grad)
+
+
+def sigmoid_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    _without_class_weights(weight)
+    output.copy_(focal.sigmoid_focal_loss(input, target, gamma, alpha))
+
+
+def sigmoid_focal_loss_backward(
+    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
+) -> None:
+    _without_class_weights(weight)
+    grad_input.copy_(focal.sigmoid_focal_loss_backward(input, target, gamma, alpha))
+
+
+def ms_deform_attn_forward(
+    value: Tensor, shapes: Tensor, starts: Tensor, locations: Tensor, weights: Tensor, im2col_step: int
+) -> Tensor:
+    # mmcv's own code in torch, which it takes on a CPU. Imported late, since it imports this module.
+    from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+
+    return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+
+
+def ms_deform_attn_backward(
+    value: Tensor,
+    shapes: Tensor,
+    starts: Tensor,
+    locations: Tensor,
+    weights: Tensor,
+    grad_output: Tensor,
+    grad_value: Tensor,
+    grad_locations: Tensor,
+    grad_weights: Tensor,
+    im2col_step: int,
+) -> None:
+    inputs = [tensor.detach().requires_grad_() for tensor in (value, locations, weights)]
+    with torch.enable_grad():
+        output = ms_deform_attn_forward(inputs[0], shapes, starts, inputs[1], inputs[2], im2col_step)
+    targets = grad_value, grad_locations, grad_weights
+    for target, grad in zip(targets, torch.autograd.grad(output, inputs, grad_output), strict=True):
+        target.copy_(grad)
+
+
+def _without_class_weights(weight: Tensor) -> None:
+    if weight.numel():
+        raise NotImplementedError(f"sigmoid_focal_loss with class weights {weight.tolist()} needs a compiled mmcv")

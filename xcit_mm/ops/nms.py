@@ -1,0 +1,131 @@
+"""Non-maximum suppression in torch, with the results of mmcv's compiled operators."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["nms", "soft_nms"]
+
+BLOCK = 256  # boxes that are compared with the kept boxes at a time
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
+    """Return the indices of the boxes that overlap no better box.
+
+    Boxes are taken in blocks, best first. A block is compared with the boxes kept so far, then with itself. So the
+    time grows with boxes times kept boxes, and the memory with the kept boxes alone.
+
+    Args:
+        boxes: (n, 4), x1, y1, x2, y2 in pixels.
+        scores: (n,)
+        iou_threshold: A box is dropped if its intersection over union with a better box is larger.
+        offset: 1 if x2 and y2 are the last pixels of the box, 0 if they are its border.
+
+    Returns:
+        (kept,), int64, by descending score.
+    """
+    order = scores.sort(descending=True).indices
+    corners = boxes[order].to(torch.promote_types(boxes.dtype, torch.float32)).T.contiguous()
+    kept = corners[:, :0]
+    indices = []
+    for start in range(0, len(order), BLOCK):
+        block, index = corners[:, start : start + BLOCK], order[start : start + BLOCK]
+        free = ~(_iou(kept, block, offset) > iou_threshold).any(0)
+        block, index = block[:, free], index[free]
+        chosen = _first_of_overlapping(_iou(block, block, offset) > iou_threshold)
+        kept = torch.cat([kept, block[:, chosen]], dim=1)
+        indices.append(index[chosen])
+    return torch.cat(indices) if indices else order
+
+
+def _first_of_overlapping(overlaps: Tensor) -> Tensor:
+    """Return the mask (n,) of the boxes that overlap no chosen box before them, from a matrix (n, n).
+
+    A box is decided once the boxes before it that it overlaps are. Each round decides at least one more box, and in
+    practice the longest chain of overlaps is short.
+    """
+    overlaps = overlaps.triu(1)
+    chosen = ~overlaps.any(0)
+    while True:
+        updated = ~(overlaps & chosen[:, None]).any(0)
+        if torch.equal(updated, chosen):
+            return chosen
+        chosen = updated
+
+
+def _iou(a: Tensor, b: Tensor, offset: int) -> Tensor:
+    """Intersection over union (n, m) of boxes (4, n) and (4, m); NaN for two boxes without area."""
+    ax1, ay1, ax2, ay2 = a[:, :, None]
+    bx1, by1, bx2, by2 = b[:, None, :]
+    # In place, since most of the time goes into memory.
+    width = torch.minimum(ax2, bx2).sub_(torch.maximum(ax1, bx1)).add_(offset).clamp_(min=0)
+    height = torch.minimum(ay2, by2).sub_(torch.maximum(ay1, by1)).add_(offset).clamp_(min=0)
+    intersection = width.mul_(height)
+    area_a, area_b = (ax2 - ax1 + offset) * (ay2 - ay1 + offset), (bx2 - bx1 + offset) * (by2 - by1 + offset)
+    union = torch.add(area_a, area_b, out=height).sub_(intersection)
+    return intersection.div_(union)
+
+
+def soft_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: int,
+    offset: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Lower the scores of boxes that overlap better boxes ("Soft-NMS", arXiv 1704.04503).
+
+    Args:
+        boxes: (n, 4), x1, y1, x2, y2 in pixels.
+        scores: (n,)
+        iou_threshold: Overlap from which methods 0 and 1 lower a score.
+        sigma: Width of the Gaussian of method 2.
+        min_score: A box whose lowered score is smaller is dropped.
+        method: 0 sets the score to 0, 1 multiplies it by 1 - IoU, 2 by exp(-IoU^2 / sigma).
+        offset: As in `nms`.
+
+    Returns:
+        Boxes with their scores (kept, 5), float32, in the order in which they were chosen, and their indices (kept,).
+    """
+    columns = torch.cat([boxes, scores[:, None]], dim=1).detach().cpu().float().T.numpy().copy()
+    index = np.arange(columns.shape[1])
+    chosen = 0
+    while chosen < len(index):
+        best = chosen + int(columns[4, chosen:].argmax())
+        for table in (columns, index):
+            table[..., [chosen, best]] = table[..., [best, chosen]]
+        others = columns[:, chosen + 1 :]
+        others[4] *= _decay(columns[:4, chosen, None], others[:4], iou_threshold, sigma, method, offset)
+        chosen += 1
+        dropped = others[4] < min_score
+        if dropped.any():
+            order = np.concatenate([np.arange(chosen), chosen + _closed_up(dropped)])
+            columns, index = columns[:, order], index[order]
+    return torch.from_numpy(columns.T.copy()), torch.from_numpy(index)
+
+
+def _decay(
+    box: np.ndarray, others: np.ndarray, iou_threshold: float, sigma: float, method: int, offset: int
+) -> np.ndarray:
+    """Return the factors (n,) for the scores of boxes (4, n) beside a chosen box (4, 1)."""
+    x1, y1, x2, y2 = others
+    width = np.minimum(box[2], x2) - np.maximum(box[0], x1) + offset
+    height = np.minimum(box[3], y2) - np.maximum(box[1], y1) + offset
+    intersection = width.clip(min=0) * height.clip(min=0)
+    area = (box[2] - box[0] + offset) * (box[3] - box[1] + offset)
+    with np.errstate(invalid="ignore"):  # 0 / 0 of two boxes without area is NaN, which lowers nothing
+        iou = intersection / (area + (x2 - x1 + offset) * (y2 - y1 + offset) - intersection)
+    if method == 2:
+        return np.exp(-(iou * iou) / np.float32(sigma))
+    return np.where(iou >= np.float32(iou_threshold), 0 if method == 0 else 1 - iou, np.float32(1))
+
+
+def _closed_up(dropped: np.ndarray) -> np.ndarray:
+    """Return the order of what is kept: the last boxes fill the gaps, as in mmcv. It decides between equal scores."""
+    kept = np.flatnonzero(~dropped)
+    gaps = np.flatnonzero(dropped[: len(kept)])
+    order = np.arange(len(kept))
+    order[gaps] = kept[len(kept) - len(gaps) :][::-1]
+    return order

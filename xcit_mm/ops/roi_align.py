@@ -1,0 +1,219 @@
+"""RoIAlign and its gradient in torch, with the results of mmcv's compiled operators (Mask R-CNN, arXiv 1703.06870)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["roi_align", "roi_align_backward", "roi_max_align", "roi_max_align_backward"]
+
+CHUNK = 256  # RoIs whose weights are held at a time
+EMPTY = -10_000.0  # mmcv's maximum of a bin without samples
+
+
+class _Cells(NamedTuple):
+    """Positions along one axis of a map, with the cells between which they are interpolated."""
+
+    low: Tensor  # index of the cell before a position
+    high: Tensor  # index of the cell after it; at the border, the same cell
+    fraction: Tensor  # of the way from low to high
+    inside: Tensor  # whether the map counts at the position; up to one cell beyond its border it does
+
+
+def _locate(position: Tensor, size: int) -> _Cells:
+    inside = (position >= -1) & (position <= size)
+    cell = position.nan_to_num(0).clamp(0, size - 1)
+    low = cell.long()
+    return _Cells(low, (low + 1).clamp_(max=size - 1), cell - low, inside)
+
+
+class _Axis(NamedTuple):
+    """Samples of n RoIs along one axis of a map of `size` cells."""
+
+    position: Tensor  # (n, bins, samples), in cells
+    counts: Tensor  # (n, 1, 1), samples per bin of each RoI; the others of `position` are not used
+    size: int
+
+    def weights(self) -> tuple[Tensor, Iterator[slice]]:
+        """Return the weight (n, bins, size) of each cell in a bin's mean, and the cells that each RoI reads."""
+        low, high, fraction, inside = _locate(self.position, self.size)
+        inside &= torch.arange(low.shape[2], device=low.device) < self.counts
+        share = inside / self.counts.clamp(min=1)
+        weights = share.new_zeros(*low.shape[:2], self.size)
+        weights.scatter_add_(2, low, share * (1 - fraction)).scatter_add_(2, high, share * fraction)
+        end = (high + 1).masked_fill(~inside, 0).flatten(1).amax(1)
+        first = low.masked_fill(~inside, self.size).flatten(1).amin(1).minimum(end)
+        return weights, map(slice, first.tolist(), end.tolist())
+
+
+class _Axes(NamedTuple):
+    """Samples of RoIs along the rows and the columns of a map, and the image of each RoI."""
+
+    rows: _Axis
+    columns: _Axis
+    images: list[int]
+
+
+def _place(
+    rois: Tensor, map_size: tuple[int, ...], bins: tuple[int, ...], scale: float, sampling_ratio: int, aligned: bool
+) -> _Axes:
+    """Place the samples of RoIs (n, 5). The operations are mmcv's in mmcv's order, so they round as mmcv's do."""
+    corners = rois[:, 1:] * scale - (0.5 if aligned else 0.0)
+    start, length = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    if not aligned:
+        length = length.clamp(min=1)
+    elif (length < 0).any():
+        wrong = rois[(length < 0).any(1)][0, 1:].tolist()
+        raise ValueError(f"RoI {wrong} ends before it begins: give x1, y1, x2, y2 with x1 <= x2 and y1 <= y2")
+    columns, rows = (
+        _axis(start[:, axis], length[:, axis], bins[1 - axis], map_size[1 - axis], sampling_ratio) for axis in (0, 1)
+    )
+    return _Axes(rows, columns, rois[:, 0].long().tolist())
+
+
+def _axis(start: Tensor, length: Tensor, bins: int, size: int, sampling_ratio: int) -> _Axis:
+    """Place the samples of RoIs that begin at `start` (n,) and extend over `length` (n,) cells."""
+    if sampling_ratio > 0:
+        counts = torch.full_like(start, sampling_ratio)
+    else:  # at least one per cell; none in a RoI that is empty or not finite
+        counts = (length / bins).float().ceil().to(start.dtype).nan_to_num(0, 0, 0)
+    sample = torch.arange(max(int(counts.max()), 1), dtype=start.dtype, device=start.device)
+    bin_ = torch.arange(bins, dtype=start.dtype, device=start.device)[:, None]
+    start, bin_size, counts = start[:, None, None], (length / bins)[:, None, None], counts[:, None, None]
+    return _Axis(start + bin_ * bin_size + (sample + 0.5) * bin_size / counts, counts, size)
+
+
+def _windows(
+    rois: Tensor, map_size: tuple[int, ...], bins: tuple[int, ...], scale: float, sampling_ratio: int, aligned: bool
+) -> Iterator[tuple[int, tuple[int, slice, slice], Tensor, Tensor]]:
+    """For each RoI: its index; image, rows and columns that it reads; their weights (bins, h) and (bins, w)."""
+    for start in range(0, len(rois), CHUNK):
+        axes = _place(rois[start : start + CHUNK], map_size, bins, scale, sampling_ratio, aligned)
+        by_row, heights = axes.rows.weights()
+        by_column, widths = axes.columns.weights()
+        for n, (image, h, w) in enumerate(zip(axes.images, heights, widths, strict=True)):
+            yield start + n, (image, h, w), by_row[n, :, h], by_column[n, :, w]
+
+
+def roi_align(
+    maps: Tensor, rois: Tensor, bins: tuple[int, ...], scale: float, sampling_ratio: int = 0, aligned: bool = True
+) -> Tensor:
+    """Pool each RoI to rows and columns of bins, each the mean of samples that are interpolated bilinearly.
+
+    The samples stand on a grid, so a bin is a weighted sum over rows, then over columns: two small matrix products for
+    each RoI, with channels last.
+
+    Args:
+        maps: (B, C, H, W). A value that is not finite may spread to all bins of a RoI.
+        rois: (n, 5), index of the image, x1, y1, x2, y2 in pixels.
+        bins: Numbers of rows and columns.
+        scale: Cells of the map per pixel.
+        sampling_ratio: Samples per bin and axis. 0: as many as the bin has cells, rounded up.
+        aligned: Whether the center of the first cell is at half a cell (true) or at 0.
+
+    Returns:
+        (n, C, rows, columns) in the type of `maps`. A RoI that is not finite has zeros.
+
+    Raises:
+        ValueError: If a RoI ends before it begins and `aligned` is true.
+    """
+    channels = maps.shape[1]
+    rois = _in_single_precision(rois, maps)
+    maps = maps.permute(0, 2, 3, 1).contiguous()
+    pooled = rois.new_empty(len(rois), *bins, channels)
+    with _no_autocast(maps):
+        for n, place, by_row, by_column in _windows(rois, maps.shape[1:3], bins, scale, sampling_ratio, aligned):
+            window = maps[place].to(rois.dtype)
+            height, width, _ = window.shape
+            rows = (by_row @ window.reshape(height, width * channels)).view(bins[0], width, channels)
+            torch.matmul(by_column, rows, out=pooled[n])
+    return pooled.permute(0, 3, 1, 2).to(maps.dtype)
+
+
+def roi_align_backward(
+    grad: Tensor, rois: Tensor, shape: tuple[int, ...], scale: float, sampling_ratio: int = 0, aligned: bool = True
+) -> Tensor:
+    """Return the gradient of the maps of `roi_align`, which have the given `shape`, (B, C, H, W).
+
+    Args:
+        grad: Gradient of the result, (n, C, rows, columns).
+        rois, scale, sampling_ratio, aligned: See `roi_align`.
+    """
+    images, channels, *map_size = shape
+    bins = tuple(grad.shape[2:])
+    rois = _in_single_precision(rois, grad)
+    grad_maps = rois.new_zeros(images, *map_size, channels)
+    by_bin = grad.permute(0, 2, 3, 1).to(rois.dtype)
+    with _no_autocast(grad):
+        for n, place, by_row, by_column in _windows(rois, tuple(map_size), bins, scale, sampling_ratio, aligned):
+            height, width = by_row.shape[1], by_column.shape[1]
+            rows = (by_column.mT @ by_bin[n]).view(bins[0], width * channels)
+            grad_maps[place] += (by_row.mT @ rows).view(height, width, channels)
+    return grad_maps.permute(0, 3, 1, 2).to(grad.dtype)
+
+
+def roi_max_align(
+    maps: Tensor, rois: Tensor, bins: tuple[int, ...], scale: float, sampling_ratio: int = 0, aligned: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pool the maximum of a bin's samples instead of their mean; see `roi_align` for arguments and errors.
+
+    Returns:
+        Three tensors (n, C, rows, columns): the maxima, and rows and columns of their samples in cells, -1 for a bin
+        without samples.
+    """
+    shape = len(rois), maps.shape[1], *bins
+    rois = _in_single_precision(rois, maps)
+    best, best_y, best_x = (rois.new_full(shape, value) for value in (EMPTY, -1.0, -1.0))
+    for n, roi in enumerate(rois):
+        axes = _place(roi[None], maps.shape[2:], bins, scale, sampling_ratio, aligned)
+        y, x = axes.rows.position[0], axes.columns.position[0]
+        if not axes.rows.counts.all() or not axes.columns.counts.all():
+            continue
+        sampled = _interpolate(maps[axes.images[0]].to(rois.dtype), y.flatten(), x.flatten())
+        # (C, rows, y samples, columns, x samples), with the samples of a bin last.
+        by_bin = sampled.unflatten(2, x.shape).unflatten(1, y.shape).transpose(2, 3).flatten(3)
+        best[n], index = by_bin.max(3)
+        row, column = (torch.arange(count, device=rois.device) for count in bins)
+        best_y[n] = y[row[:, None], index // x.shape[1]]
+        best_x[n] = x[column, index % x.shape[1]]
+    return best.to(maps.dtype), best_y, best_x
+
+
+def roi_max_align_backward(grad: Tensor, rois: Tensor, y: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the gradient of the maps of `roi_max_align`, which have the given `shape`, (B, C, H, W).
+
+    Args:
+        grad: Gradient of the maxima, (n, C, rows, columns).
+        rois: (n, 5), of which the index of the image counts.
+        y, x: Positions of the maxima as `roi_max_align` returned them.
+    """
+    images, channels, height, width = shape
+    grad_maps = _in_single_precision(grad, grad).new_zeros(images, channels, height * width)
+    image = rois[:, 0].long()[:, None, None, None]
+    channel = torch.arange(channels, device=grad.device)[:, None, None]
+    row, column = _locate(y.to(grad_maps), height), _locate(x.to(grad_maps), width)
+    grad = grad * (row.inside & column.inside & (y != -1))
+    for cell_y, weight_y in ((row.low, 1 - row.fraction), (row.high, row.fraction)):
+        for cell_x, weight_x in ((column.low, 1 - column.fraction), (column.high, column.fraction)):
+            place = image, channel, cell_y * width + cell_x
+            grad_maps.index_put_(place, grad * weight_y * weight_x, accumulate=True)
+    return grad_maps.view(shape).to(grad.dtype)
+
+
+def _interpolate(maps: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Values (C, len(y), len(x)) of maps (C, H, W) at all pairs of positions, zero outside."""
+    row, column = _locate(y, maps.shape[1]), _locate(x, maps.shape[2])
+    rows = maps[:, row.low] * (1 - row.fraction)[:, None] + maps[:, row.high] * row.fraction[:, None]
+    values = rows[..., column.low] * (1 - column.fraction) + rows[..., column.high] * column.fraction
+    return values * (row.inside[:, None] & column.inside)
+
+
+def _in_single_precision(tensor: Tensor, maps: Tensor) -> Tensor:
+    """Convert to the type to compute in: that of the maps, but float32 for half precision, too coarse for positions."""
+    return tensor.to(torch.promote_types(maps.dtype, torch.float32))
+
+
+def _no_autocast(tensor: Tensor) -> torch.autocast:
+    """Keep autocast, within which mmcv calls its operators, from products with positions' weights."""
+    return torch.autocast(tensor.device.type, enabled=False)
