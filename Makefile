@@ -12,18 +12,14 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# mmcv has no wheel for this torch. It is compiled without build isolation, so that it finds torch, or it would
-# silently come without its operators; and with ninja on the path, or it would take one core. pip keeps the wheel for
-# the next time. One without operators, which pip may have kept from elsewhere, is of "any" platform and is not taken.
+EXTRAS := export parquet ray raster dev
+
+# torch's file is apart, since a user chooses the build, for the CPU or a CUDA, of his own.
 $(READY): $(wildcard requirements/*.txt) setup.py
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 12) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 to 3.12; run make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/build.txt opencv-python
+	$(BIN)/python -m pip install --disable-pip-version-check $(foreach name,torch $(STACK) $(EXTRAS),-r requirements/$(name).txt) -e .
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
-	-@$(BIN)/python -m pip cache remove --quiet '*mmcv-*-none-any' 2> /dev/null
-	@echo "== mmcv and its operators: about 11 minutes on 2 cores the first time =="
-	PATH="$(CURDIR)/$(BIN):$$PATH" MMCV_WITH_OPS=1 $(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/$(STACK).txt -r requirements/export.txt -r requirements/parquet.txt -r requirements/ray.txt -r requirements/raster.txt -r requirements/dev.txt
-	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -e .
 	$(BIN)/python tools/doctor.py
 	touch $@
 
@@ -35,28 +31,45 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # make test COVERAGE=1 also tells which lines of the package the tests reach; about a quarter slower.
 test: $(READY)
-	$(PYTEST) -m "not slow and not gpu" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
+	$(PYTEST) -m "not slow and not gpu and not compiled" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
 
-# On top of .venv, not in it: mmdet imports mmpretrain where it is, and a torchvision made for CUDA, which mmpretrain may
-# bring, cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
+# Environments on top of .venv, not in it: mmdet imports mmpretrain where it is, and a torchvision made for CUDA, which
+# mmpretrain may bring, cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
 MMPRETRAIN := .venv-mmpretrain
+COMPILED := .venv-compiled
+on_top = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
 $(MMPRETRAIN)/.ready: $(READY)
 	$(PYTHON) -m venv $(MMPRETRAIN)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(MMPRETRAIN)/lib/python*/site-packages)/venv.pth
-	$(MMPRETRAIN)/bin/python -m pip install --disable-pip-version-check -c requirements/build.txt -r requirements/classification.txt
+	$(call on_top,$(MMPRETRAIN))
+	$(MMPRETRAIN)/bin/python -m pip install --disable-pip-version-check -c requirements/torch.txt -r requirements/classification.txt
 	touch $@
 
-# mmpretrain stands on the classic stack alone.
+# A compiled mmcv, to compare with. Without build isolation it finds torch, or it would silently come without operators;
+# with ninja on the path it takes all cores. pip keeps the wheel for the next time; one without operators, which pip
+# may have kept from elsewhere, is of "any" platform and is not taken.
+$(COMPILED)/.ready: $(READY)
+	$(PYTHON) -m venv $(COMPILED)
+	$(call on_top,$(COMPILED))
+	$(COMPILED)/bin/python -m pip install --disable-pip-version-check "setuptools<80" wheel ninja
+	-@$(COMPILED)/bin/python -m pip cache remove --quiet '*mmcv-*-none-any' 2> /dev/null
+	@echo "== compiling mmcv: about 11 minutes on 2 cores the first time =="
+	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" MMCV_WITH_OPS=1 $(COMPILED)/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps mmcv==2.1.0
+	touch $@
+
+# mmpretrain and the compiled mmcv stand on the classic stack alone.
 ifeq ($(STACK),mm)
-test-slow: $(MMPRETRAIN)/.ready
+test-slow: $(MMPRETRAIN)/.ready $(COMPILED)/.ready
 endif
 test-slow: $(READY)
 	$(PYTEST)
-	$(if $(filter mm,$(STACK)),$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py)
+ifeq ($(STACK),mm)
+	$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py
+	$(COMPILED)/bin/python -m pytest -m compiled tests/ops
+endif
 
-# In an environment of one's own, whose torch sees a GPU: the pinned one is made for the CPU. mmcv with operators made for
-# CUDA is needed for detectors; without mmdet and mmseg: make test-gpu GPU_PYTHON=python GPU_TESTS=tests/models
+# In an environment of one's own, whose torch sees a GPU: the pinned one is made for the CPU. torchvision
+# made for the same CUDA makes detectors fast; without mmdet and mmseg: make test-gpu GPU_PYTHON=python GPU_TESTS=tests/models
 GPU_PYTHON ?= python
 GPU_TESTS ?= tests
 
@@ -75,7 +88,7 @@ SITE := .venv-docs$(SUFFIX)
 
 $(SITE)/.ready: $(READY) requirements/docs.txt
 	$(PYTHON) -m venv $(SITE)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(SITE)/lib/python*/site-packages)/venv.pth
+	$(call on_top,$(SITE))
 	$(SITE)/bin/python -m pip install --disable-pip-version-check -r requirements/docs.txt
 	touch $@
 
@@ -106,4 +119,4 @@ bench-gpu:
 
 # The environment of this STACK and those that stand on it.
 clean:
-	rm -rf $(VENV) $(SITE) $(if $(filter mm,$(STACK)),$(MMPRETRAIN))
+	rm -rf $(VENV) $(SITE) $(if $(filter mm,$(STACK)),$(MMPRETRAIN) $(COMPILED))

@@ -17,6 +17,8 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
+import xcit_mm  # noqa: F401  # before any test imports mmcv.ops, which it makes whole
+
 # A test that runs make must see what a user sees, also under `make test`: make tells its variables to the makes below.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
     os.environ.pop(_name, None)

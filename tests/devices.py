@@ -30,18 +30,6 @@ def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
 
 
-def need_operators(device: str, dtype: torch.dtype = torch.float32) -> None:
-    """Skip a test of a detector where mmcv has no operators for the device, or no RoIAlign in `dtype`."""
-    ops = pytest.importorskip("mmcv.ops", reason="mmcv without operators", exc_type=ImportError)
-    boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0]], device=device)
-    try:
-        ops.nms(boxes, boxes.new_ones(1), 0.5)
-        rois = torch.cat([boxes.new_zeros(1, 1), boxes], dim=1).to(dtype)
-        ops.roi_align(torch.ones(1, 1, 8, 8, device=device, dtype=dtype), rois, (2, 2))
-    except RuntimeError as error:
-        pytest.skip(f"mmcv's operators, on {device} in {dtype}: {str(error).splitlines()[0]}")
-
-
 class _LiveBytes(TorchDispatchMode):
     """The most that tensors hold at once, after any operator, but for the parameters and buffers of a model."""
 

@@ -35,7 +35,7 @@ def forks(distributions: list[str]) -> list[str]:
 
 MAKE = "make STACK=onedl" if forks(stack()) else "make"
 REINSTALL = f"{MAKE} clean && {MAKE} setup"
-REBUILD_MMCV = f"pip cache remove '*mmcv' && {REINSTALL}, which compiles it for this torch"
+COMPILED_MMCV = "pip uninstall mmcv && pip install mmcv-lite, or compile mmcv for this torch (docs/install.md)"
 OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your system"
 
 
@@ -80,17 +80,21 @@ def opencv() -> str:
 
 
 def mmcv_ops() -> str:
-    """Check that mmcv was compiled with its operators and that they run."""
-    if importlib.util.find_spec("mmdet") is None and importlib.util.find_spec("mmcv._ext") is None:
-        raise Note("mmcv has no operators: mmdet and some heads of mmseg need them")
+    """Check that mmcv's operators run, compiled or as xcit_mm.ops has them."""
     import torch
+
+    from xcit_mm.ops import fast_on_gpu, is_compiled
+
+    compiled = is_compiled()
     from mmcv.ops import nms
 
     boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 29.0, 29.0]])
     kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5)[1].tolist()
     if kept != [0, 2]:
         raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
-    return "mmcv.ops compiled"
+    if torch.cuda.is_available() and not compiled and not fast_on_gpu():
+        raise Note("detectors are slow on a GPU without torchvision: install the one made for this torch")
+    return f"mmcv.ops {'compiled' if compiled else 'of xcit_mm'}"
 
 
 def registered() -> str:
@@ -126,8 +130,8 @@ CHECKS = (
     (version("mmengine", "0.10"), REINSTALL),
     (version("torch", "2.4"), REINSTALL),
     (opencv, OPENCV),
-    (version("mmcv"), REBUILD_MMCV),
-    (mmcv_ops, REBUILD_MMCV),
+    (version("mmcv"), REINSTALL),
+    (mmcv_ops, COMPILED_MMCV),
     (version("mmdet", "3.3", without="nothing is detected"), REINSTALL),
     (version("mmseg", "1.2", without="nothing is segmented"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     (registered, "pip install -e ."),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from demo import save_untrained
-from devices import need_operators, on_each_device_in
+from devices import on_each_device_in
 from paths import CONFIGS, ROOT
 from processes import CONTEXT
 from tqdm import tqdm
@@ -184,7 +184,6 @@ def test_an_image_too_large_for_the_memory_is_told(models, photos, call, tmp_pat
 @on_each_device_in(["bfloat16"], ["float32", "float16", "bfloat16"])
 def test_another_precision_or_device(device, dtype, models, photos, call, tmp_path):
     """Finds what float32 on the CPU finds, exactly if it is float32 too."""
-    need_operators(device)
     exact = dtype == "float32"
     for number, given in enumerate((("cpu", "float32"), (device, dtype))):
         for kind in ("seg", "det"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import SCORES, cfg_options
-from devices import need_operators, on_each_device
+from devices import on_each_device
 from mmcv.transforms import Compose
 from mmdet.models.roi_heads import StandardRoIHead
 from mmdet.structures import DetDataSample
@@ -127,7 +127,6 @@ def assert_same(sample: DetDataSample, expected: DetDataSample) -> None:
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("scale", [(96, 96), (150, 130)])
 def test_one_view_is_plain_testing(detector, image, scale, flip, device):
-    need_operators(device)
     image, detector = image[:80], copy.deepcopy(detector).to(device)
     plain = predict(detector, [image], (scale, flip))[0]
     view = predict(MaskTTAModel(detector), [image], (scale, flip))[0]

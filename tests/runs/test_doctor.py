@@ -490,7 +490,7 @@ def test_a_library_of_the_system_that_is_missing_has_one_fix(monkeypatch, capsys
     def broken() -> str:
         raise ImportError("libGL.so.1: cannot open shared object file")
 
-    code, lines = run_doctor(monkeypatch, capsys, (broken, doctor.OPENCV), (broken, doctor.REBUILD_MMCV))
+    code, lines = run_doctor(monkeypatch, capsys, (broken, doctor.OPENCV), (broken, doctor.COMPILED_MMCV))
     assert code == 1
     assert lines == [f"FAIL  ImportError: libGL.so.1: cannot open shared object file -- fix: {doctor.OPENCV}"] * 2
 

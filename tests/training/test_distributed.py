@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from devices import need_operators, on_each_device
+from devices import on_each_device
 from mmengine.config import Config
 from mmengine.model import BaseModel, MMDistributedDataParallel, stack_batch
 from mmengine.optim import OptimWrapper
@@ -285,8 +285,6 @@ def run_process(rank: int, check: str, task: str, device: str, store: str) -> No
 def run_two(check: str, task: str, device: str, tmp_path: Path) -> None:
     if task in TASKS:
         pytest.importorskip("mmdet" if task == "mask_rcnn" else "mmseg", exc_type=ImportError)
-    if task == "mask_rcnn":
-        need_operators(device)
     start_method = "forkserver" if device == "cpu" else "spawn"
     in_two_processes(run_process, check, task, device, str(tmp_path / "store"), start_method=start_method)
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from . import mmcv_ext
 
-__all__ = ["install", "is_compiled"]
+__all__ = ["fast_on_gpu", "install", "is_compiled"]
 
 NAME = "mmcv._ext"
 
@@ -37,3 +37,8 @@ def is_compiled() -> bool:
         ImportError: If mmcv cannot be imported, or its operators were compiled for another torch.
     """
     return importlib.import_module(NAME).__file__ != mmcv_ext.__file__
+
+
+def fast_on_gpu() -> bool:
+    """Whether torchvision, whose kernels the stand-in calls on a GPU, can be imported."""
+    return mmcv_ext.torchvision_kernels() is not None

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
 
 
 @functools.cache
-def _torchvision() -> Any:
+def torchvision_kernels() -> Any:
     """Return torchvision's kernels, or None where torchvision is absent or made for another torch."""
     try:
         importlib.import_module("torchvision")
@@ -44,7 +44,7 @@ def _kernels(tensor: Tensor) -> Any:
 
     On a CPU the torch code is the faster one (docs/benchmark.md).
     """
-    return _torchvision() if tensor.is_cuda else None
+    return torchvision_kernels() if tensor.is_cuda else None
 
 
 def _wide(tensor: Tensor) -> Tensor:

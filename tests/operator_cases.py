@@ -1,0 +1,112 @@
+"""Inputs of the operators that stand in for mmcv's, and their results by a compiled mmcv.
+
+python tests/operator_cases.py    # in an environment with a compiled mmcv: writes the golden values anew
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from paths import GOLDEN
+from torch import Tensor
+
+FILE = GOLDEN / "operators.npz"
+MAP = 2, 3, 9, 12  # images, channels, rows, columns
+SCALE = 0.25
+BOXES = {
+    "common": [[3.25, 1.75, 20.5, 31], [12, 4, 44.5, 18.25], [0.5, 0.5, 3, 2]],
+    "no area": [[5, 5, 5, 9], [3, 3, 3, 3], [7, 2, 30, 2]],
+    "partly outside": [[-30, -20, 20, 25], [40, 30, 80, 60]],
+    "wholly outside": [[200, 200, 240, 260], [-90, -90, -50, -50], [52.5, 4, 60, 9]],
+    "larger than the image": [[-60, -50, 120, 100]],
+    "the image": [[0, 0, 48, 36]],
+    "at the border": [[-4, -4, 0, 0], [48, 36, 52, 40], [-2, 34, 2, 38]],
+}
+
+
+def rois(dtype: torch.dtype, boxes: str | None = None) -> Tensor:
+    """All boxes, or those of one kind, alternately in the first and the second image."""
+    chosen = [box for kind, some in BOXES.items() if boxes in (None, kind) for box in some]
+    corners = torch.tensor(chosen, dtype=dtype).reshape(-1, 4)
+    return torch.cat([torch.arange(len(chosen), dtype=dtype)[:, None] % 2, corners], dim=1)
+
+
+def noise(seed: int, *shape: int) -> Tensor:
+    """Values that bfloat16 represents exactly, so that all types get the same."""
+    return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape)).bfloat16().double()
+
+
+def roi_align_cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    for ratio, mode, aligned in itertools.product((0, 1, 2), ("avg", "max"), (True, False)):
+        yield f"{mode} ratio={ratio} aligned={aligned}", dict(sampling_ratio=ratio, pool_mode=mode, aligned=aligned)
+
+
+def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Tensor]:
+    """What mmcv.ops.roi_align pools, and the gradient of the maps."""
+    from mmcv.ops import roi_align
+
+    maps = noise(0, *MAP).to(dtype).requires_grad_()
+    pooled = roi_align(maps, boxes, (2, 3), SCALE, *options.values())
+    pooled.backward(noise(1, *pooled.shape).to(dtype))
+    return pooled.detach(), maps.grad
+
+
+def boxes(number: int, spread: int, levels: int = 1, whole: bool = False) -> tuple[Tensor, Tensor]:
+    """Random boxes of 4 to 124 pixels on `levels` distant canvases; `whole` coordinates and few scores make ties."""
+    random = np.random.RandomState(number)
+    center, size = random.rand(number, 2) * spread, random.rand(number, 2) * 120 + 4
+    corners = np.concatenate([center - size / 2, center + size / 2], axis=1)
+    corners += random.randint(levels, size=(number, 1)) * 10_000
+    scores = random.rand(number)
+    if whole:
+        corners, scores = np.floor(corners / 16) * 16, np.floor(scores * 8) / 8
+    return torch.from_numpy(corners).float(), torch.from_numpy(scores).float()
+
+
+NMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no boxes": (dict(number=0, spread=1), dict(iou_threshold=0.5)),
+    "one box": (dict(number=1, spread=9), dict(iou_threshold=0.5)),
+    "many overlaps": (dict(number=700, spread=60), dict(iou_threshold=0.5)),
+    "ties and duplicates": (dict(number=900, spread=200, whole=True), dict(iou_threshold=0.5)),
+    "ties at the threshold": (dict(number=900, spread=200, whole=True), dict(iou_threshold=0.25)),
+    "offset": (dict(number=600, spread=300, whole=True), dict(iou_threshold=0.5, offset=1)),
+    "max_num": (dict(number=600, spread=300), dict(iou_threshold=0.5, max_num=50)),
+    "score_threshold": (dict(number=600, spread=300), dict(iou_threshold=0.5, score_threshold=0.4)),
+    "levels": (dict(number=4800, spread=1300, levels=5), dict(iou_threshold=0.7)),
+    "20,000 boxes": (dict(number=20_000, spread=900), dict(iou_threshold=0.7)),
+}
+SOFT_NMS = {
+    f"{method} offset={offset}": dict(iou_threshold=0.3, sigma=0.5, min_score=0.1, method=method, offset=offset)
+    for method in ("naive", "linear", "gaussian")
+    for offset in (0, 1)
+}
+
+
+def soft_boxes(method: str) -> tuple[Tensor, Tensor]:
+    """With ties, but for the Gaussian, where the last bit of an exponential would decide between them."""
+    return boxes(number=300, spread=200, whole=method != "gaussian")
+
+
+def golden_values() -> dict[str, np.ndarray]:
+    """Results of all cases, by mmcv's operators as they are."""
+    from mmcv.ops import nms, soft_nms
+
+    values = {}
+    for name, options in roi_align_cases():
+        for dtype in (torch.float32, torch.float64):
+            values[f"{name} {dtype}"], values[f"{name} {dtype} grad"] = pool(rois(dtype), dtype, **options)
+    for name, (given, options) in NMS.items():
+        values[name] = nms(*boxes(**given), **options)[1].int()
+    for name, options in SOFT_NMS.items():
+        kept, index = soft_nms(*soft_boxes(options["method"]), **options)
+        values[name], values[f"{name} index"] = kept, index.int()
+    return {name: value.numpy() for name, value in values.items()}
+
+
+if __name__ == "__main__":
+    from xcit_mm.ops import is_compiled
+
+    assert is_compiled(), "the golden values are a compiled mmcv's"
+    np.savez_compressed(FILE, **golden_values())

@@ -1,0 +1,97 @@
+"""A compiled mmcv gives what the operators in torch give: on random input, and in whole detectors.
+
+`make test-slow` runs these in an environment with a compiled mmcv.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from benchmark_operators import OPERATORS, Case, use
+from mmcv.ops import nms, roi_align, soft_nms
+from operator_cases import FILE, boxes, golden_values
+from paths import CONFIGS
+from torch import Tensor
+
+from xcit_mm.ops import is_compiled
+
+pytestmark = pytest.mark.compiled
+DETECTORS = (
+    "mask_rcnn/mask-rcnn_xcit-t12-p16",
+    "cascade_rcnn/cascade-mask-rcnn_xcit-s12-p16",
+    "retinanet/retinanet_xcit-s12-p16",
+)
+
+
+@pytest.fixture(autouse=True)
+def compiled(pytestconfig: pytest.Config) -> Iterator[None]:
+    if not is_compiled():
+        asked_for = pytestconfig.option.markexpr == "compiled"
+        (pytest.fail if asked_for else pytest.skip)("mmcv is not compiled; make test-slow runs these where it is")
+    yield
+    use("compiled")
+
+
+def test_golden_values_are_of_this_mmcv():
+    with np.load(FILE) as golden:
+        found = golden_values()
+        assert set(golden) == set(found)
+        for name, value in found.items():
+            np.testing.assert_allclose(value, golden[name], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def random_rois(seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    a, b = torch.rand(2, 60, 2) * 300 - 50
+    return torch.cat([torch.randint(3, (60, 1)), torch.minimum(a, b), torch.maximum(a, b)], dim=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_rois(seed):
+    rois = random_rois(seed)
+    mode, aligned, ratio = ("avg", "avg", "max")[seed % 3], seed % 2 == 0, seed % 4
+    maps = torch.randn(3, 4, 40, 50, dtype=torch.float64, requires_grad=True)
+    found = []
+    for operators in OPERATORS:
+        use(operators)
+        pooled = roi_align(maps, rois.double(), (5, 7), 0.25, ratio, mode, aligned)
+        found.append((pooled, *torch.autograd.grad(pooled.square().sum(), maps)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_boxes(seed):
+    corners, scores = boxes(number=50 + 97 * seed, spread=50 + 20 * seed, levels=1 + seed % 3, whole=seed % 2 == 0)
+    method = ("naive", "linear")[seed % 2]
+    found = []
+    for operators in OPERATORS:
+        use(operators)
+        found.append(
+            [nms(corners, scores, threshold, offset=seed % 2)[1].tolist() for threshold in (0.1, 0.5, 0.9)]
+            + [soft_nms(corners, scores, 0.3, 0.5, 0.05, method)[1].tolist()]
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+class TestDetectors:
+    @pytest.fixture
+    def case(self, name, request):
+        (config,) = CONFIGS.glob(f"{name}_*.py")
+        mode = request.node.name.partition("[")[0].rpartition("_")[2]
+        return Case(config, mode, size=(320, 416), min_score=0.0)
+
+    def test_the_same_inference(self, case):
+        a, b = (case.run(operators) for operators in OPERATORS)
+        assert len(a["labels"]) == 100
+        assert a["labels"].tolist() == b["labels"].tolist()
+        torch.testing.assert_close(a["scores"], b["scores"], rtol=1e-5, atol=0)
+        torch.testing.assert_close(a["bboxes"], b["bboxes"], rtol=0, atol=1e-4)
+        if "masks" in a:
+            assert (a["masks"] != b["masks"]).float().mean() < 1e-5
+
+    def test_the_same_training(self, case):
+        a, b = (case.run(operators) for operators in OPERATORS)
+        assert a["gradient"] > 0
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
