@@ -2,9 +2,9 @@
 
 import argparse
 import importlib.util
-import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mmengine.config import Config
@@ -74,7 +74,7 @@ def run_tool(tool: str, argv: list[str]) -> None:
         sys.exit(f"{type(error).__name__}: {error}")
     sys.argv = [str(script), *argv]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        _load(script).main()
     except CheckpointMismatch as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
@@ -82,6 +82,18 @@ def run_tool(tool: str, argv: list[str]) -> None:
             fix = ": --resume goes on from the last checkpoint" if tool == "train" else ""
             print(f"\ninterrupted{fix}", file=sys.stderr)
         sys.exit(130)
+
+
+def _load(script: Path) -> ModuleType:
+    """Import a library's script under its own name.
+
+    Spawned workers import `__main__` again. It has to stay the tool here, which imports xcit_mm before mmcv.ops.
+    """
+    spec = importlib.util.spec_from_file_location(f"{script.stem}_script", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:

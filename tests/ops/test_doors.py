@@ -1,0 +1,72 @@
+"""Detectors run without a compiled mmcv, whichever way they are started."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from paths import CONFIGS, ROOT
+
+from xcit_mm.ops import is_compiled
+
+NOTEBOOK = """
+try:
+    from mmdet.apis import DetInferencer
+except ModuleNotFoundError as error:
+    print(error)
+import xcit_mm
+from mmdet.apis import DetInferencer
+import mmseg.models.decode_heads.point_head as heads
+assert heads.point_sample is not None
+"""
+SHORT = (
+    "train_cfg.max_iters=2",
+    "train_cfg.val_interval=2",
+    "train_dataloader.num_workers=1",
+    "train_dataloader.persistent_workers=False",
+)
+SPAWN = "train_dataloader.multiprocessing_context=spawn"
+
+
+def python(*command: object, cwd: Path) -> str:
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", *map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=600
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout
+
+
+def script(library: str, tool: str) -> Path:
+    """A script that mmdet or mmseg brings."""
+    return Path(find_spec(library).origin).parent / ".mim" / "tools" / f"{tool}.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, shapes: Path) -> Path:
+    """Where a demo config finds its data."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "shapes").symlink_to(shapes)
+    return tmp_path
+
+
+@pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
+def test_a_notebook_that_imports_mmdet_first_can_import_it_again(tmp_path):
+    assert "No module named 'mmcv._ext'" in python("-c", NOTEBOOK, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_scripts_of_mmdet_and_mmseg_train_and_test(folder):
+    detector, segmentor = (CONFIGS / "demo" / f"{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn"))
+    out = python(script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, cwd=folder)
+    assert "coco/segm_mAP" in out
+    # mmdet's own test.py imports mmcv.ops before it reads the config: the tool here takes its place.
+    assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth", cwd=folder)
+    python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT, cwd=folder)
+    assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth", cwd=folder)
+
+
+@pytest.mark.slow
+def test_spawned_workers_load_data(folder):
+    config = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
+    assert "coco/segm_mAP" in python(ROOT / "tools" / "train.py", config, "--cfg-options", *SHORT, SPAWN, cwd=folder)
