@@ -184,9 +184,9 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
     from mmengine.model import ImgDataPreprocessor
 
     from xcit_mm.archs import MEAN, STD
+    from xcit_mm.batch.inputs import first_frame
     from xcit_mm.prediction import Predictor, capture_activations
     from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
-    from xcit_mm.prediction.inputs import first_frame
     from xcit_mm.prediction.results import Instances
     from xcit_mm.prediction.visualization import principal_components
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from xcit_mm.prediction.merging import coco_results
-from xcit_mm.prediction.parts import Row
+from xcit_mm.batch.merging import coco_results
+from xcit_mm.batch.shards import Row
 from xcit_mm.prediction.results import Instances, run_length_codes
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from mmdet.datasets import CocoDataset
 from paths import CONFIGS
 
-from xcit_mm.runs.doctor import diagnose
+from xcit_mm.checks.doctor import diagnose
 
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"

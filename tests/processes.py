@@ -14,7 +14,10 @@ from typing import NamedTuple
 # A server imports the libraries once; every process is forked from it, with no thread running.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["xcit_mm.runs.launch", *(f"{lib}.{part}" for lib in ("mmdet", "mmseg") for part in ("datasets", "models", "apis"))]
+    [
+        "xcit_mm.checks.launch",
+        *(f"{lib}.{part}" for lib in ("mmdet", "mmseg") for part in ("datasets", "models", "apis")),
+    ]
 )
 
 
@@ -78,7 +81,7 @@ def _run(
     kill_at: tuple[str, int] | None,
     limits: dict[str, int],
 ) -> None:
-    from xcit_mm.runs import launch
+    from xcit_mm.checks import launch
 
     _settle(cwd, files)
     if kill_at:

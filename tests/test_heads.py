@@ -17,8 +17,8 @@ from tiny_recipes import TRUNK, WIDTH, first_batch, read, tiny
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
-from xcit_mm.runs.doctor import diagnose
-from xcit_mm.runs.preflight import check_data
+from xcit_mm.checks.doctor import diagnose
+from xcit_mm.checks.preflight import check_data
 from xcit_mm.weights.published import PUBLISHED
 
 # Learning rates of backbone and heads, and weight decay.

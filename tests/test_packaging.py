@@ -33,11 +33,11 @@ BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_met
 STACKS = ("mm", "onedl")
 EXTRAS = dict(
     ops=STACKS,
-    runs=STACKS,
-    prediction=(*STACKS, "parquet", "ray", "raster"),
-    detection=STACKS,
-    loading=("raster",),
-    tta=STACKS,
+    models=STACKS,
+    checks=STACKS,
+    prediction=STACKS,
+    geo=("raster",),
+    batch=(*STACKS, "parquet", "ray", "raster"),
     deployment=(*STACKS, "export"),
     tools=(*STACKS, "export", "parquet", "raster", "classification", "bench", "dev"),
 )

@@ -27,8 +27,8 @@ from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
 from xcit_mm.deployment.formats import read_onnx
 from xcit_mm.deployment.quantization import milliseconds
 from xcit_mm.deployment.traceable import Logits
-from xcit_mm.models.factory import model_from_config
-from xcit_mm.runs.configs import normalisation, read_config, takes_rgb
+from xcit_mm.models.build import model_from_config
+from xcit_mm.utils.configs import normalisation, read_config, takes_rgb
 
 HINTS = {"OpenVINO, f32": dict(INFERENCE_PRECISION_HINT="f32"), "OpenVINO": {}}
 

@@ -21,8 +21,8 @@ from benchmark_report import processor
 from torch import Tensor
 
 from xcit_mm import XCiTClassifier
+from xcit_mm.checks.preflight import check_device
 from xcit_mm.models.attention import choose_form
-from xcit_mm.runs.preflight import check_device
 from xcit_mm.version import __version__
 
 FORMS = ("plain", "gram", "covariance")

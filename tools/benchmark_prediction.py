@@ -60,7 +60,7 @@ def parse_args() -> argparse.Namespace:
 
 def plain_loop(predict: Callable, paths: list[str]) -> None:
     """One image after the other in one process, all results in memory."""
-    from xcit_mm.prediction.inputs import read_image
+    from xcit_mm.batch.inputs import read_image
     from xcit_mm.prediction.results import run_length_codes
 
     kept = []
@@ -73,10 +73,10 @@ def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, the median of the repeats, and their ratio to the plain loop's."""
     from mmengine.config import Config
 
-    from xcit_mm.prediction.engine import Engine
-    from xcit_mm.prediction.inputs import find_inputs
+    from xcit_mm.batch.engine import Engine
+    from xcit_mm.batch.inputs import find_inputs
+    from xcit_mm.batch.manifest import describe, start_run
     from xcit_mm.prediction.predictor import Predictor
-    from xcit_mm.prediction.run import describe, start_run
 
     inputs, _ = find_inputs(args.images)
     paths = [one.path for one in inputs]

@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.tiling import windows
-from xcit_mm.runs.configs import read_config
+from xcit_mm.utils.configs import read_config
 
 OVERLAPS = (0, 1 / 8, 1 / 4, 1 / 2)  # of the tile
 

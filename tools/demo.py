@@ -19,9 +19,9 @@ import matplotlib.pyplot as plt
 import torch
 from make_shapes import write_dataset
 from mmengine.registry import MODELS, init_default_scope
-from one_line import exit_code
 
-from xcit_mm.runs.configs import read_config
+from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.configs import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "work_dirs" / "demo"
@@ -114,7 +114,7 @@ def run() -> None:
 
 
 def main() -> int:
-    return exit_code(run, "start again to go on", OSError, ValueError)
+    return cli_main(run, "start again to go on", OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
 
-from quiet_pipe import quiet_pipe
+from xcit_mm.utils.cli import ignore_broken_pipe
 
 
 def stack() -> list[str]:
@@ -158,7 +158,7 @@ def findings(config: str | None) -> Iterator[str]:
             yield f"FAIL  {told} -- fix: {fixes.setdefault(told, fix)}"  # the same again has the same fix
     if config:
         try:
-            from xcit_mm.runs.doctor import diagnose
+            from xcit_mm.checks.doctor import diagnose
         except Exception as error:
             yield f"FAIL  the config was not looked at: {reason(error)} -- fix: see to the installation first"
             return
@@ -174,7 +174,7 @@ def main() -> int:
     lines = sys.stdout
     failures = 0
     # A library that prints as it is imported does so beside the lines.
-    with quiet_pipe(), contextlib.redirect_stdout(sys.stderr):
+    with ignore_broken_pipe(), contextlib.redirect_stdout(sys.stderr):
         for line in findings(args.config):
             print(line, file=lines, flush=True)
             failures += line.startswith("FAIL")

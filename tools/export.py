@@ -15,12 +15,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from one_line import exit_code
-from quiet_pipe import quiet_pipe
-
 from xcit_mm.deployment.export import PARTS, Exported, export_model
 from xcit_mm.deployment.half import Halved
 from xcit_mm.deployment.pictures import Moved
+from xcit_mm.utils.cli import cli_main, ignore_broken_pipe
 
 
 def found_otherwise(moved: Moved | Halved) -> str:
@@ -89,11 +87,11 @@ def main() -> int:
             calibration=args.int8,
             half=args.fp16,
         )
-        with quiet_pipe():
+        with ignore_broken_pipe():
             report(exported, args.out)
 
     errors = (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError)
-    return exit_code(work, f"{args.out} is not written", *errors)
+    return cli_main(work, f"{args.out} is not written", *errors)
 
 
 if __name__ == "__main__":

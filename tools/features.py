@@ -17,14 +17,14 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from one_line import exit_code
-from whole_file import whole_file
 
+from xcit_mm.batch.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
+from xcit_mm.checks.preflight import check_device
+from xcit_mm.models.build import model_from_weights
 from xcit_mm.models.classifier import XCiTClassifier
-from xcit_mm.models.factory import model_from_weights
-from xcit_mm.prediction.features import DESCRIPTORS, Features, contact_sheet, extract, find_images, knn_accuracy
 from xcit_mm.prediction.visualization import check_figure, save_figure
-from xcit_mm.runs.preflight import check_device
+from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.cli import cli_main
 
 
 def parse_args() -> argparse.Namespace:
@@ -67,7 +67,7 @@ def main() -> int:
         return 1 if failed else 0
 
     errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
-    return exit_code(work, "nothing is written", *errors)
+    return cli_main(work, "nothing is written", *errors)
 
 
 def load(args: argparse.Namespace) -> XCiTClassifier:
@@ -94,7 +94,7 @@ def run_extract(args: argparse.Namespace) -> list[str]:
     found = extract(load(args), args.folder, args.size, args.batch, args.workers, args.patches)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     patches = {} if found.patches is None else dict(patches=found.patches)
-    with whole_file(args.out) as partial:
+    with atomic_path(args.out) as partial:
         np.savez(partial, paths=np.array(found.paths), **found.descriptors, **patches)
     width = found.descriptors[DESCRIPTORS[0]].shape[1]
     written = f"{len(found.paths)} images, {', '.join(DESCRIPTORS)} of {width} numbers each: {args.out}"

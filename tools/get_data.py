@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from one_line import exit_code
 from PIL import Image
 
+from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.published import download
 
 HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
@@ -157,7 +157,7 @@ def main() -> int:
         counts = write_data(args.name, args.source, root)
         print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
 
-    return exit_code(work, f"{root} is not written", OSError, ValueError)
+    return cli_main(work, f"{root} is not written", OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -37,18 +37,18 @@ from pathlib import Path
 
 from mmengine.device import get_device
 
+from xcit_mm.batch.inputs import find_inputs, read_categories
+from xcit_mm.batch.manifest import Run, describe, start_run
+from xcit_mm.batch.merging import Summary, merge
+from xcit_mm.batch.rasters import scene_options, with_scenes
+from xcit_mm.batch.shards import FORMATS, DamagedPart, check_format
+from xcit_mm.batch.workers import Job, here, in_rank, on_ray
+from xcit_mm.checks.preflight import check_checkpoint, check_device
+from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
-from xcit_mm.prediction.hands import Job, here, in_rank, on_ray
-from xcit_mm.prediction.inputs import find_inputs, read_categories
-from xcit_mm.prediction.merging import Summary, merge
-from xcit_mm.prediction.parts import FORMATS, DamagedPart, check_format
 from xcit_mm.prediction.predictor import DTYPES
-from xcit_mm.prediction.rasters.scaling import PERCENTILES
-from xcit_mm.prediction.run import Run, describe, start_run
-from xcit_mm.prediction.scenes import scene_options, with_scenes
 from xcit_mm.prediction.tiling import check_tile
-from xcit_mm.runs.configs import read_config, tested_metainfo
-from xcit_mm.runs.preflight import check_checkpoint, check_device
+from xcit_mm.utils.configs import read_config, tested_metainfo
 from xcit_mm.weights.published import REMOTE
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 from make_shapes import CLASSES, draw_image
-from one_line import exit_code
-from whole_file import whole_file
+
+from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.cli import cli_main
 
 CORNER, PIXEL = (400_000, 5_600_000), 0.5  # metres east and north of the upper left one, and of a side
 BLOCK, ROWS = 160, 4  # of a mosaic: images of this side, so many a side
@@ -77,7 +78,7 @@ def write_scene(path: Path, side: int, mosaics: int, seed: int = 0) -> None:
     profile = dict(driver="GTiff", height=side, width=side, count=3, dtype="uint8", crs="EPSG:32633", nodata=0)
     profile |= dict(transform=transform, tiled=True, blockxsize=512, blockysize=512, compress="deflate")
     features = []
-    with whole_file(path.with_suffix(".geojson")) as points, whole_file(path) as scene:
+    with atomic_path(path.with_suffix(".geojson")) as points, atomic_path(path) as scene:
         with rasterio.open(scene, "w", SPARSE_OK=True, BIGTIFF="IF_SAFER", **profile) as file:
             for number, (row, column) in enumerate(corners):
                 image, planted = draw_mosaic(seed * 100_000 + number)
@@ -96,7 +97,7 @@ def main() -> int:
     parser.add_argument("--mosaics", type=int, default=20, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
-    return exit_code(
+    return cli_main(
         lambda: write_scene(args.path, args.side, args.mosaics, args.seed),
         f"{args.path} is not written",
         ValueError,

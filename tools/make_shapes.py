@@ -22,7 +22,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 from mmengine.utils import track_iter_progress
-from one_line import exit_code
+
+from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
 HUES = (0, 45, 90, 135)  # of 180, as OpenCV counts; a shape's own hue lies within 20 of its class's
@@ -183,7 +184,7 @@ def main() -> int:
     parser.add_argument("--rasters", action="store_true", help="write 16-bit TIFFs of four bands as well")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
-    return exit_code(
+    return cli_main(
         lambda: write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters),
         f"{args.root} is not written",
         OSError,

@@ -20,8 +20,8 @@ import readme_speed
 import yaml
 
 from xcit_mm.archs import SIZES
-from xcit_mm.runs.configs import read_config
-from xcit_mm.runs.model_checks import build_model
+from xcit_mm.checks.model import build_model
+from xcit_mm.utils.configs import read_config
 from xcit_mm.weights.published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]

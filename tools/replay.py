@@ -8,10 +8,9 @@ The config is the one that training has written to its work directory.
 import argparse
 import sys
 
-from one_line import exit_code
-
 import xcit_mm  # noqa: F401  registers the backbone
 from xcit_mm.training import replay
+from xcit_mm.utils.cli import cli_main
 
 
 def main() -> int:
@@ -19,7 +18,7 @@ def main() -> int:
     parser.add_argument("config")
     parser.add_argument("snapshot")
     args = parser.parse_args()
-    return exit_code(lambda: print(replay(args.config, args.snapshot)), "nothing is told", ValueError, OSError)
+    return cli_main(lambda: print(replay(args.config, args.snapshot)), "nothing is told", ValueError, OSError)
 
 
 if __name__ == "__main__":

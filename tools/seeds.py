@@ -17,10 +17,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from mmengine.config import Config
-from one_line import exit_code
-from whole_file import whole_file
 
-from xcit_mm.runs.configs import evaluators, read_config, type_name
+from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.configs import evaluators, read_config, type_name
 
 TOOLS = Path(__file__).resolve().parent
 # Scores between 0 and 1 are told in per cent, as the others are.
@@ -95,7 +95,7 @@ def record(cfg: Config, ways: Ways, work_dir: Path) -> None:
             told = " ".join(was) or "no options"
             raise ValueError(f"{work_dir} holds scores of --test {name!r} with {told}: give the test another name")
     work_dir.mkdir(parents=True, exist_ok=True)
-    with whole_file(kept) as partial:
+    with atomic_path(kept) as partial:
         partial.write_text(json.dumps(dict(config=text, tests=before["tests"] | ways), indent=1))
 
 
@@ -156,7 +156,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> int:
     args = parse_args()
-    return exit_code(lambda: run_all(args), "start again to go on", ValueError, OSError)
+    return cli_main(lambda: run_all(args), "start again to go on", ValueError, OSError)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ python tools/train.py CONFIG [FLAG ...]
 
 import sys
 
-from xcit_mm.runs.launch import run_tool
+from xcit_mm.checks.launch import run_tool
 
 if __name__ == "__main__":
     run_tool("train", sys.argv[1:])

@@ -23,17 +23,17 @@ import numpy as np
 import torch
 from mmengine.model import ImgDataPreprocessor
 from mmengine.registry import TRANSFORMS
-from one_line import exit_code
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
-from xcit_mm.models.factory import model_from_weights
-from xcit_mm.prediction.inputs import first_frame
+from xcit_mm.batch.inputs import first_frame
+from xcit_mm.checks.preflight import check_device
+from xcit_mm.geo.scaling import estimated_bounds, to_bytes
+from xcit_mm.models.build import model_from_weights
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.rasters.scaling import estimated_bounds, to_bytes
 from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
-from xcit_mm.runs.configs import SUFFIXES, normalisation, raster_step, read_config, takes_rgb
-from xcit_mm.runs.preflight import check_device
+from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.configs import SUFFIXES, normalisation, raster_step, read_config, takes_rgb
 
 
 def parse_args() -> argparse.Namespace:
@@ -50,7 +50,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
-    return exit_code(lambda: visualize(args), f"{args.out} is not written", *errors)
+    return cli_main(lambda: visualize(args), f"{args.out} is not written", *errors)
 
 
 def visualize(args: argparse.Namespace) -> None:

@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 
 import torch
-from one_line import exit_code
-from quiet_pipe import quiet_pipe
-from whole_file import whole_file
 
+from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.cli import cli_main, ignore_broken_pipe
 from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
 from xcit_mm.weights.published import PUBLISHED, fetch, local_path
@@ -59,7 +58,7 @@ def convert(args: argparse.Namespace) -> None:
         weights.heads.clear()
     layout = "official" if args.to == "safetensors" else args.to
     content = export(weights, layout)
-    with whole_file(out) as partial:
+    with atomic_path(out) as partial:
         if args.to == "safetensors" or out.suffix == ".safetensors":
             from safetensors import SafetensorError
             from safetensors.torch import save_file
@@ -104,11 +103,11 @@ def main() -> int:
     args = parser.parse_args()
 
     def work() -> None:
-        with quiet_pipe():
+        with ignore_broken_pipe():
             args.run(args)
 
     # torch.save's own, on a full disk, is a RuntimeError
-    return exit_code(work, "nothing is written", ValueError, OSError, RuntimeError)
+    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
 from . import ops
-from .loading import LoadRasterFromFile
+from .geo.loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .version import __version__
@@ -63,6 +63,6 @@ def _mask_tta_model(**kwargs: Any) -> Any:
 @MODELS.register_module(name="UnpaddedRPNHead")
 def _unpadded_rpn_head(**kwargs: Any) -> Any:
     """Build an `UnpaddedRPNHead`, whose class derives from one of mmdet too."""
-    from .detection import UnpaddedRPNHead
+    from .models.rpn_head import UnpaddedRPNHead
 
     return UnpaddedRPNHead(**kwargs)

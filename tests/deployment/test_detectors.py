@@ -20,7 +20,7 @@ from xcit_mm.deployment import agreement, detectors, evaluation, export
 from xcit_mm.deployment.boxes import decode
 from xcit_mm.deployment.detectors import Detections
 from xcit_mm.deployment.supported import check_detector
-from xcit_mm.models.factory import model_from_config
+from xcit_mm.models.build import model_from_config
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 NARROW = dict(in_channels=32, fc_out_channels=32, num_classes=4)

@@ -10,7 +10,7 @@ from mmengine.registry import init_default_scope
 from xcit_mm.deployment import half
 from xcit_mm.deployment.export import export_model
 from xcit_mm.deployment.run import Model, read_picture
-from xcit_mm.models.factory import model_from_config
+from xcit_mm.models.build import model_from_config
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -13,8 +13,8 @@ from xcit_mm.deployment.formats import count_operators
 from xcit_mm.deployment.preprocessing import put_preprocessing
 from xcit_mm.deployment.quantization import Quantized, calibration_paths, write_int8
 from xcit_mm.deployment.run import Model, read_picture
-from xcit_mm.models.factory import model_from_config
-from xcit_mm.runs.configs import read_config
+from xcit_mm.models.build import model_from_config
+from xcit_mm.utils.configs import read_config
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

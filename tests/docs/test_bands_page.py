@@ -7,7 +7,7 @@ from mmengine.registry import DATASETS, MODELS
 from pages import blocks
 from paths import ROOT
 
-from xcit_mm.runs.configs import read_config
+from xcit_mm.utils.configs import read_config
 
 (CODE,) = [code for language, code in blocks(ROOT / "docs" / "bands.md") if "train_pipeline = [" in code]
 

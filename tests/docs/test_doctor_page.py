@@ -7,9 +7,9 @@ from pathlib import Path
 
 from paths import ROOT
 
-from xcit_mm.runs.coco_checks import FIXES
+from xcit_mm.checks.coco import FIXES
 
-RUNS = ROOT / "xcit_mm" / "runs"
+CHECKS = ROOT / "xcit_mm" / "checks"
 PAGE = (ROOT / "docs" / "doctor.md").read_text()
 
 
@@ -47,10 +47,10 @@ def said(path: Path, *names: str, inside: str = "") -> Iterator[str]:
 
 def all_said() -> set[str]:
     found = set(said(ROOT / "tools" / "doctor.py", "Note", "ImportError", "OSError"))  # its checks raise what is wrong
-    found |= set(said(RUNS / "coco_json.py", "ValueError")) | set(
-        said(RUNS / "configs.py", "ValueError", inside="read_config")
+    found |= set(said(CHECKS / "coco_json.py", "ValueError")) | set(
+        said(ROOT / "xcit_mm" / "utils" / "configs.py", "ValueError", inside="read_config")
     )
-    for path in RUNS.glob("*.py"):
+    for path in CHECKS.glob("*.py"):
         found |= set(said(path, "fail", "note"))
     return found
 
@@ -66,7 +66,7 @@ def test_every_reason_why_annotations_are_dropped_is_explained():
 
 
 def test_every_fix_of_an_exception_is_explained():
-    source = "".join((RUNS / name).read_text() for name in ("doctor.py", "start_checks.py"))
+    source = "".join((CHECKS / name).read_text() for name in ("doctor.py", "start_checks.py"))
     fixes = set(re.findall(r'"(correct [\w. ]+)"', source))
     assert len(fixes) > 6
     assert [fix for fix in fixes if f"`{fix}`" not in PAGE] == []

@@ -11,8 +11,8 @@ import pytest
 from pages import PAGES, blocks, commands
 from paths import ROOT
 
+from xcit_mm.checks import launch
 from xcit_mm.deployment import run
-from xcit_mm.runs import launch
 
 TYPED = sorted(
     {line for page in PAGES for language, code in blocks(page) if language == "bash" for line in commands(code)}

@@ -10,10 +10,10 @@ from pages import blocks
 from paths import ROOT
 
 from xcit_mm import XCiT
-from xcit_mm.runs.configs import read_config
-from xcit_mm.runs.doctor import _check_optimizer
-from xcit_mm.runs.model_checks import build_model, check_channels
-from xcit_mm.runs.preflight import check_backbone
+from xcit_mm.checks.doctor import _check_optimizer
+from xcit_mm.checks.model import build_model, check_channels
+from xcit_mm.checks.preflight import check_backbone
+from xcit_mm.utils.configs import read_config
 
 
 def shown(page: str) -> list[str]:

@@ -24,9 +24,9 @@ from pages import TUTORIALS, blocks, commands
 from paths import ROOT
 from processes import run_script
 
-from xcit_mm.runs.configs import read_config
-from xcit_mm.runs.data_checks import SPLITS, check_classes, data_sets
-from xcit_mm.runs.model_checks import build_model, class_heads
+from xcit_mm.checks.data import SPLITS, check_classes, data_sets
+from xcit_mm.checks.model import build_model, class_heads
+from xcit_mm.utils.configs import read_config
 
 # Appended to the commands that begin so.
 SHORTER = {

@@ -11,7 +11,7 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from pycocotools.mask import decode, encode
 
-from xcit_mm.prediction.rasters.polygons import boxed_mask, run_lengths
+from xcit_mm.geo.polygons import boxed_mask, run_lengths
 from xcit_mm.prediction.tiling import (
     detect_in_tiles,
     encode_mask,

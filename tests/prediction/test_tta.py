@@ -27,10 +27,10 @@ from paths import CONFIGS
 from pycocotools.mask import decode
 
 from xcit_mm import StrictLoadHook
-from xcit_mm.models.factory import model_from_config
+from xcit_mm.models.build import model_from_config
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.tta import MaskTTAModel
-from xcit_mm.runs.configs import raster_bands, read_config
+from xcit_mm.utils.configs import raster_bands, read_config
 
 DEMO = CONFIGS / "demo"
 # One of each recipe: the other leaves differ in the backbone alone.
@@ -342,6 +342,6 @@ def test_the_tool_averages_segmentation_maps_of_both_views(models, shapes, tool,
 
 
 def test_importing_the_package_is_enough_and_brings_no_mmdet():
-    code = "import sys, xcit_mm.tta; from mmengine.registry import MODELS; "  # as configs of version 0.1.0 import it
+    code = "import sys, xcit_mm; from mmengine.registry import MODELS; "
     code += "assert MODELS.get('MaskTTAModel') and not {'mmdet', 'mmseg', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=CONFIGS.parent)

@@ -11,8 +11,8 @@ from mmengine.config import Config
 
 from xcit_mm import XCiT
 from xcit_mm.models.backbone import Trunk
+from xcit_mm.models.build import model_from_weights
 from xcit_mm.models.classifier import XCiTClassifier
-from xcit_mm.models.factory import model_from_weights
 from xcit_mm.prediction.visualization import capture_activations, draw, principal_components
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)

@@ -10,8 +10,8 @@ from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..runs.configs import evaluators
-from ..runs.preflight import check_data
+from ..checks.preflight import check_data
+from ..utils.configs import evaluators
 from .agreement import to_instances
 
 __all__ = ["check_evaluation", "evaluate_files", "file_input"]

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..archs import arch_name
+from ..checks.preflight import check_backbone, check_checkpoint
 from ..models.backbone import XCiT
-from ..models.factory import backbone_from_config, model_from_config
-from ..runs.configs import (
+from ..models.build import backbone_from_config, model_from_config
+from ..utils.configs import (
     backbone_class,
     channel_order,
     normalisation,
@@ -30,8 +31,7 @@ from ..runs.configs import (
     tested_dataset,
     tested_metainfo,
 )
-from ..runs.findings import reason
-from ..runs.preflight import check_backbone, check_checkpoint
+from ..utils.errors import reason
 from ..version import __version__
 from .agreement import Agreement, compare_with_mmdet
 from .detectors import Detections

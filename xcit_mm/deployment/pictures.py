@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS
 
 from ..prediction.predictor import Predictor
 from ..prediction.results import Instances
-from ..runs.configs import read_config
+from ..utils.configs import read_config
 from .evaluation import file_input
 from .preprocessing import prepare_graph
 from .run import Detections, Model, Segmentation

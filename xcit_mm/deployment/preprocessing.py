@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..runs.configs import data_preprocessor, tested_dataset, type_name
+from ..utils.configs import data_preprocessor, tested_dataset, type_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto

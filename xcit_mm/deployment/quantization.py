@@ -16,9 +16,9 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import init_default_scope
 from torch import Tensor
 
-from ..prediction.inputs import find_inputs
-from ..runs.configs import tested_dataset, type_name
-from ..runs.findings import reason
+from ..batch.inputs import find_inputs
+from ..utils.configs import tested_dataset, type_name
+from ..utils.errors import reason
 from .evaluation import evaluate_files, file_input
 from .formats import read_onnx
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..runs.configs import type_name
+from ..utils.configs import type_name
 
 __all__ = ["check_detector"]
 

@@ -2,8 +2,8 @@
 
 from .attention import XCA
 from .backbone import Trunk, XCiT
+from .build import backbone_from_config, model_from_config, model_from_weights
 from .classifier import XCiTClassifier
-from .factory import backbone_from_config, model_from_config, model_from_weights
 from .pyramid import pyramid_levels
 
 __all__ = [

@@ -1,7 +1,6 @@
-"""A trained model on one image or a million: predictor, tiles, test-time augmentation, features, visualization."""
+"""A trained model on one image: predictor, tiles, test-time augmentation, results, drawing, visualization."""
 
 from .drawing import Style, draw_instances, draw_segmentation_map
-from .inputs import Input, find_inputs
 from .predictor import Prediction, Predictor
 from .results import Instances
 from .tiling import detect_in_tiles, segment_in_tiles
@@ -9,7 +8,6 @@ from .visualization import Activations, capture_activations, draw
 
 __all__ = [
     "Activations",
-    "Input",
     "Instances",
     "Prediction",
     "Predictor",
@@ -19,6 +17,5 @@ __all__ = [
     "draw",
     "draw_instances",
     "draw_segmentation_map",
-    "find_inputs",
     "segment_in_tiles",
 ]

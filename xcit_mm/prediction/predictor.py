@@ -15,10 +15,10 @@ from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..models.factory import model_from_config
-from ..runs.configs import raster_bands, raster_step, read_config, tested_dataset, tested_metainfo, type_name
-from ..runs.findings import reason
-from ..runs.preflight import check_backbone, check_checkpoint, check_device
+from ..checks.preflight import check_backbone, check_checkpoint, check_device
+from ..models.build import model_from_config
+from ..utils.configs import raster_bands, raster_step, read_config, tested_dataset, tested_metainfo, type_name
+from ..utils.errors import reason
 from .results import Instances, instances_of
 from .tiling import Read, Window, check_tile, detect_in_tiles, detected_in, segment_in_tiles, segmented_strips
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..models.attention import XCA
 from ..models.backbone import Trunk
 from ..models.classifier import XCiTClassifier
-from .parts import whole_file
+from ..utils.atomic import atomic_write
 
 __all__ = [
     "Activations",
@@ -272,8 +272,8 @@ def check_figure(path: Path) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format that its name tells, once it is complete."""
-    with whole_file(path) as target:
-        figure.savefig(target.file, format=path.suffix[1:].lower())
+    with atomic_write(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower())
 
 
 def _overlays(attention: Tensor, picture: Tensor) -> Tensor:

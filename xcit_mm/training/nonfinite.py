@@ -15,7 +15,7 @@ from mmengine.registry import HOOKS, MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from ..models.factory import model_config
+from ..models.build import model_config
 from .nonfinite_search import find_non_finite
 from .random_state import get_random_state, set_random_state
 from .snapshots import read_snapshot, write_snapshot

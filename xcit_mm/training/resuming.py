@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, and training that goes on from them as if it had never stopped."""
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ..utils.atomic import atomic_write, unfinished_files
 from .random_state import RandomState, get_random_state, set_random_state
 
 __all__ = ["AtomicBackend", "ResumableCheckpointHook"]
@@ -28,16 +28,12 @@ class AtomicBackend(LocalBackend):
             OSError: If it cannot be written, such as on a full disk, with the former content as it was.
         """
         path = Path(filepath)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
+        for leftover in unfinished_files(path):  # of a killed run; checkpoints are large
+            leftover.unlink(missing_ok=True)
         try:
-            with part.open("wb") as file:
+            with atomic_write(path) as file:
                 file.write(obj)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise OSError(
                 f"{path} ({len(obj) / 2**20:.0f} MB) could not be written: {error.strerror}; "
                 "earlier checkpoints are whole: make room and go on with --resume"

@@ -10,6 +10,8 @@ from urllib.request import Request, urlopen
 import torch
 from mmengine import dist
 
+from ..utils.atomic import atomic_write
+
 __all__ = ["PUBLISHED", "REMOTE", "download", "fetch", "folder", "local_path"]
 
 # How the names begin that are downloaded.
@@ -69,24 +71,18 @@ def fetch(name: str) -> Path:
     return path
 
 
-def _download_whole(url: str, path: Path) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    # Some servers refuse Python's own name.
+def _download(url: str, path: Path) -> None:
+    # Some servers reject Python's own name.
     request = Request(url, headers={"User-Agent": "xcit_mm"})
-    try:
-        with urlopen(request, timeout=60) as answer, partial.open("wb") as file:
-            announced = answer.headers.get("Content-Length")
-            size = None if announced is None else int(announced)
-            with torch.hub.tqdm(total=size, unit="B", unit_scale=True, unit_divisor=1024) as bar:
-                while chunk := answer.read(2**17):
-                    file.write(chunk)
-                    bar.update(len(chunk))
-            came = file.tell()
-        if size is not None and came != size:
-            raise OSError(f"only {came} of {size} bytes came")
-        partial.rename(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with urlopen(request, timeout=60) as answer, atomic_write(path) as file:
+        announced = answer.headers.get("Content-Length")
+        size = None if announced is None else int(announced)
+        with torch.hub.tqdm(total=size, unit="B", unit_scale=True, unit_divisor=1024) as bar:
+            while chunk := answer.read(2**17):
+                file.write(chunk)
+                bar.update(len(chunk))
+        if size is not None and file.tell() != size:
+            raise OSError(f"only {file.tell()} of {size} bytes came")
 
 
 def download(url: str, path: Path) -> None:
@@ -101,8 +97,7 @@ def download(url: str, path: Path) -> None:
         dist.barrier()
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _download_whole(url, path)
+            _download(url, path)
     except (OSError, HTTPException) as error:
         raise ConnectionError(f"cannot download {url} ({error}): download it elsewhere and put it at {path}") from error
     finally:

@@ -1,0 +1,95 @@
+"""Configs in mmengine's pure Python style, whose types are classes, are taken as those whose types are names."""
+
+import re
+from pathlib import Path
+
+import mmengine.registry
+import pytest
+from demo_runs import DEMO, SCORES, cfg_options
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from paths import ROOT
+from processes import run_script, run_tool
+
+from configs import read_config_file
+from xcit_mm import XCiT
+from xcit_mm.checks.doctor import diagnose
+from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.supported import check_detector
+from xcit_mm.utils.configs import (
+    backbone_class,
+    channel_order,
+    image_side,
+    normalisation,
+    part_class,
+    read_config,
+)
+
+KINDS = (
+    *("MODELS", "TASK_UTILS", "DATASETS", "DATA_SAMPLERS", "TRANSFORMS"),
+    *("METRICS", "LOOPS", "HOOKS", "OPTIMIZERS", "OPTIM_WRAPPERS"),
+)
+
+
+def write_pure_python(cfg: Config, path: Path) -> None:
+    """Write a config with the classes that its types name, each imported from where it is defined."""
+    imports = set()
+
+    def as_class(match: re.Match) -> str:
+        part = dict(type=match[1])
+        kinds = (part_class(part, getattr(mmengine.registry, name), cfg.default_scope) for name in KINDS)
+        found = next((kind for kind in kinds if isinstance(kind, type)), None)
+        if found is None:
+            return match[0]
+        imports.add(f"from {found.__module__} import {found.__name__}\n")
+        return f"type={found.__name__}"
+
+    init_default_scope(cfg.default_scope)
+    text = re.sub(r"\btype='([\w.]+)'", as_class, cfg.pretty_text)
+    path.write_text("".join(sorted(imports)) + text)
+    assert len(imports) > 15
+
+
+@pytest.fixture(params=SCORES)
+def both(request, tmp_path, shapes) -> tuple[Path, Path, list[str]]:
+    """A demo config with names for its types, the same with classes, and options for tiny data."""
+    path = DEMO / f"{request.param}.py"
+    write_pure_python(read_config_file(path), tmp_path / path.name)
+    return path, tmp_path / path.name, cfg_options(request.param, shapes, iterations=1)
+
+
+def test_the_doctor_says_the_same(both):
+    named, pure, options = both
+    expected, found = (
+        [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line] for path in (named, pure)
+    )
+    assert found == expected
+    assert len(found) > 5 and not [line for line in found if line.startswith("FAIL")]
+
+
+def test_questions_have_the_same_answers(both):
+    expected, found = (read_config(str(path), options) for path, options in ((both[0], both[2]), both[1:]))
+    assert not isinstance(found.model.type, str)
+    for ask in (backbone_class, channel_order, image_side, normalisation, preparation):
+        assert ask(found) == ask(expected) is not None, ask
+    assert backbone_class(found) is XCiT
+    if found.default_scope == "mmdet":
+        check_detector(found)
+        found.model.bbox_roi_extractor = dict(type=XCiT)
+        with pytest.raises(ValueError, match=r"type='XCiT' cannot be exported: one of SingleRoIExtractor"):
+            check_detector(found)
+
+
+@pytest.mark.slow
+def test_they_are_trained_tested_and_predicted_with(both, shapes, tmp_path):
+    _, pure, options = both
+    work = tmp_path / "work"
+    trained = run_tool("train", pure, "--work-dir", work, *options, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr[-2000:]
+    checkpoint = work / "iter_1.pth"
+    tested = run_tool("test", pure, checkpoint, "--work-dir", work, "--tta", *options, cwd=tmp_path)
+    assert tested.returncode == 0, tested.stderr[-2000:]
+    images = str(shapes / "images" / "validation")
+    infer = ROOT / "tools" / "infer.py"
+    predicted = run_script(infer, images, str(pure), str(checkpoint), "--out", "predicted", cwd=tmp_path)
+    assert predicted.returncode == 0, predicted.stderr[-2000:]

@@ -1,0 +1,88 @@
+"""Checks of image files, and what reads a sample of a data set's."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from mmengine.dataset import Compose
+from mmengine.registry import TRANSFORMS
+from torch import Tensor
+
+from ..utils.configs import loading_step, normalize_step, type_name
+from ..utils.errors import preview, reason
+from .findings import Finding, fail, note
+
+__all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
+
+SAMPLE = 32  # images, spread over a data set, that are read
+
+
+def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
+    """Check that images are there and that the pipeline reads a sample of them, of the `shape` given."""
+    missing = missing_paths([image["img_path"] for image in images])
+    if missing:
+        yield fail(
+            f"{split}: {len(missing)} of {len(images)} images are missing: {preview(missing)}",
+            "add them, or correct data_prefix",
+        )
+    step = loading_step(dataset) or dict(type="LoadImageFromFile")
+    wrong = []
+    for image, loaded in load_each(step, [one for one in spread(images) if one["img_path"] not in missing]):
+        if isinstance(loaded, Exception):
+            wrong.append(f"{image['img_path']} cannot be read ({reason(loaded)})")
+        elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
+            wrong.append(f"{image['img_path']} is of {loaded['img_shape']}, in the json of {image['shape']} pixels")
+    if wrong:
+        yield fail(f"{split}: {preview(wrong)}", "replace them, and look at the others: a sample was read")
+
+
+def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
+    """Check that an image comes out of the pipeline with the channels that the model takes.
+
+    Args:
+        image: As of the data set's list, of a file that can be read.
+        channels: The model's `in_channels`.
+    """
+    pipeline = list(dataset.get("pipeline", []))
+    normalize = normalize_step(pipeline)
+    if normalize:  # it fails at images of other bands than it knows, which is to be said in words
+        pipeline.remove(normalize)
+    try:
+        found = Compose(pipeline)(dict(image, seg_fields=[]))
+    except Exception as error:  # a pipeline may need more than an image, such as others to mix it with
+        yield note(f"{split}: the pipeline makes nothing of {image['img_path']} alone ({reason(error)})")
+        return
+    inputs = (found or {}).get("inputs")  # a step may drop an image; without a packing step there are none
+    if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
+        yield fail(
+            f"{split}: the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
+            "LoadRasterFromFile loads all bands of a file, or those that `bands` names; or correct in_channels",
+        )
+
+
+def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict | Exception]]:
+    """Each image with what a pipeline's step makes of it."""
+    load = TRANSFORMS.build(step)
+    for image in images:
+        try:
+            yield image, load(dict(image, seg_fields=[]))
+        except Exception as error:  # each decoder has its own
+            yield image, error
+
+
+def pipeline_step(dataset: dict, name: str) -> dict | None:
+    """The first step of this type in a data set's pipeline."""
+    return next((step for step in dataset.get("pipeline", []) if type_name(step) == name), None)
+
+
+def missing_paths(paths: Sequence[str]) -> dict[str, None]:
+    """The paths where nothing is, in order; to list a folder once is faster than to look at each file."""
+    folders = {os.path.dirname(path) for path in paths}
+    # Of a bare name the folder is "", this one.
+    there = {one: set(os.listdir(one or ".")) if os.path.isdir(one or ".") else set() for one in folders}
+    return dict.fromkeys(path for path in paths if os.path.basename(path) not in there[os.path.dirname(path)])
+
+
+def spread(items: Sequence) -> list:
+    """At most `SAMPLE` items, evenly from the first to the last."""
+    return [items[place] for place in np.linspace(0, len(items) - 1, min(SAMPLE, len(items))).astype(int)]

@@ -1,0 +1,97 @@
+"""Checks of data sets of segmentation maps: labels against classes and heads."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from mmengine.registry import DATASETS
+from torch import nn
+
+from ..utils.errors import preview, reason
+from .findings import Finding, fail, note, ok
+from .images import check_bands, check_images, load_each, missing_paths, pipeline_step, spread
+
+__all__ = ["check_segmentation_maps"]
+
+IGNORED = 255  # what mmseg makes of label 0 under reduce_zero_label
+
+
+def check_segmentation_maps(
+    split: str, dataset: dict, heads: Mapping[str, nn.Module], channels: int | None = None
+) -> Iterator[Finding]:
+    """Check images and segmentation maps of a data set.
+
+    Args:
+        heads: The heads that know classes, by name.
+        channels: That the model takes, if that is known.
+    """
+    built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
+    images = built.data_list
+    if not images:
+        yield fail(f"{split}: no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
+        return
+    unlabelled = missing_paths([image["seg_map_path"] for image in images])
+    if unlabelled:
+        yield fail(
+            f"{split}: {len(unlabelled)} of {len(images)} images have no segmentation map: {preview(unlabelled)}",
+            "add it, or correct seg_map_suffix and data_prefix.seg_map_path",
+        )
+    yield from check_images(split, dataset, images)
+    step = pipeline_step(dataset, "LoadAnnotations") or dict(type="LoadAnnotations")
+    if step.get("reduce_zero_label") not in (None, built.reduce_zero_label):
+        yield fail(
+            f"{split}: reduce_zero_label={built.reduce_zero_label} in the data set, not in its LoadAnnotations",
+            "remove it from LoadAnnotations, which follows the data set",
+        )
+        return
+    counts = np.zeros(256, np.int64)
+    unreadable, whole = [], []
+    for image, loaded in load_each(step, [one for one in spread(images) if one["seg_map_path"] not in unlabelled]):
+        path = image["seg_map_path"]
+        if isinstance(loaded, Exception):
+            unreadable.append(f"{path} cannot be read ({reason(loaded)})")
+        elif loaded["gt_seg_map"].ndim != 2:
+            yield fail(
+                f"{split}: {path} has {loaded['gt_seg_map'].shape[-1]} channels: colours instead of labels",
+                "write segmentation maps of one channel, or with a palette, whose values are class numbers",
+            )
+            return
+        else:
+            whole.append(image)
+            counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
+    if unreadable:
+        yield fail(f"{split}: {preview(unreadable)}", "replace them, and look at the others: a sample was read")
+    if not counts.any():
+        return
+    if channels and whole:
+        yield from check_bands(split, dataset, whole[0], channels)
+    for name, head in heads.items():
+        yield from _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label)
+    last = counts[:IGNORED].nonzero()[0].max(initial=0)
+    share = counts[IGNORED] / counts.sum()
+    yield ok(
+        f"{split}: {len(images)} images with segmentation maps; in a sample labels up to {last}, {share:.1%} {IGNORED}"
+    )
+
+
+def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
+    """Check the number of pixels of each label, as training sees them, against a head."""
+    number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
+    # A single class is told by a threshold from the rest, which is label 0.
+    labels = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
+    beyond = [label for label in range(labels, 256) if counts[label] and label != ignored]
+    shifted = not reduced and beyond == [labels]
+    if beyond:
+        yield fail(
+            f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold "
+            + preview([f"label {label} ({counts[label]} pixels)" for label in beyond]),
+            "correct num_classes, or give the label of unlabelled pixels as ignore_index"
+            + ("; reduce_zero_label=True in the data set if labels count from 1" if shifted else ""),
+        )
+    elif reduced and counts[IGNORED] and counts[: number - 1].all() and not counts[number - 1]:
+        yield note(  # so it is too where the last class is rare
+            f"{where}: all classes but the last have pixels in a sample, and reduce_zero_label=True ignores label 0",
+            "reduce_zero_label=False in the data set if labels count from 0",
+        )
+    elif not reduced and not counts[0]:
+        yield note(f"{where}: no label 0 in a sample", "reduce_zero_label=True in the data set if labels count from 1")

@@ -1,0 +1,1 @@
+"""What every layer needs: whole files, errors in one line, configs."""

@@ -1,0 +1,43 @@
+"""Files that appear whole or not at all."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+__all__ = ["atomic_path", "atomic_write", "unfinished_files"]
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a path in the same folder to write to. When the block ends, the file is renamed to `path`.
+
+    If the block raises, the new file is removed, and a former file at `path` stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")  # some libraries choose by the suffix
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for `atomic_path`.
+
+    Raises:
+        OSError: If the file cannot be written, such as on a full disk.
+    """
+    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
+        yield file
+
+
+def unfinished_files(path: Path) -> Iterator[Path]:
+    """Find the files that killed processes left unfinished. The name in `path` may be a glob pattern."""
+    return path.parent.glob(f".{'[0-9a-f]' * 8}-{path.name}")

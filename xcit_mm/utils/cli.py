@@ -1,0 +1,47 @@
+"""How every command ends: with an exit code and, after an error, with one line."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .errors import reason
+
+__all__ = ["cli_main", "ignore_broken_pipe"]
+
+
+def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        work: The command. None, returned, is exit code 0.
+        interrupted: Message after Ctrl-C, with which the exit code is 130.
+        errors: Exceptions that end the program in one line.
+
+    Returns:
+        The exit code of `work`, or of a command that `work` started and that failed.
+    """
+    try:
+        return work() or 0
+    except subprocess.CalledProcessError as error:
+        if error.returncode < 0:  # a killed command has printed nothing
+            sys.exit(str(error))
+        return error.returncode
+    except errors as error:
+        sys.exit(reason(error))
+    except KeyboardInterrupt as stop:
+        print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
+        return 130
+
+
+@contextmanager
+def ignore_broken_pipe() -> Iterator[None]:
+    """End quietly when the reader of the output has gone, as in `| head -1`."""
+    try:
+        yield
+        sys.stdout.flush()  # within the block, or the interpreter would raise at its end
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        sys.exit(128 + signal.SIGPIPE)

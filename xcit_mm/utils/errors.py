@@ -1,0 +1,16 @@
+"""Errors and lists of names in one line."""
+
+from collections.abc import Collection
+
+__all__ = ["preview", "reason"]
+
+
+def reason(error: BaseException) -> str:
+    """Return an exception's type and message as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def preview(names: Collection) -> str:
+    """Return the first three names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(str(name) for name in list(names)[:3]) + more
