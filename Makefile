@@ -81,7 +81,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
-	$(BIN)/python tools/readme_tables.py --check
+	$(BIN)/python docs/readme_tables.py --check
 
 # The site. Its own environment, on top of .venv, since Sphinx would pin docutils and others for all.
 SITE := .venv-docs$(SUFFIX)
@@ -99,7 +99,7 @@ docs: $(SITE)/.ready
 
 # In an environment that has the peers: make bench BENCH_PYTHON=python.
 BENCH_PYTHON ?= $(BIN)/python
-BENCH := $(BENCH_PYTHON) tools/benchmark.py
+BENCH := $(BENCH_PYTHON) benchmarks/benchmark.py
 PEERS := timm-xcit mmpretrain-xcit swin-t pvt-small resnet-50
 
 bench: $(READY)
@@ -111,11 +111,11 @@ bench: $(READY)
 		--out docs/benchmark/4-resolution
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 3 --memory --out docs/benchmark/5-huge
 	cat docs/benchmark/*.md > docs/benchmark.md
-	$(BIN)/python tools/readme_tables.py
+	$(BIN)/python docs/readme_tables.py
 
 bench-gpu:
-	$(GPU_PYTHON) tools/benchmark_forms.py --out docs/benchmark/9-forms.csv
-	$(GPU_PYTHON) tools/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
+	$(GPU_PYTHON) benchmarks/benchmark_forms.py --out docs/benchmark/9-forms.csv
+	$(GPU_PYTHON) benchmarks/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
 
 # The environment of this STACK and those that stand on it.
 clean:

@@ -149,7 +149,8 @@ class Tool:
         self.cwd = cwd
 
     def command(self, name: str, *args: object) -> list[str]:
-        return [sys.executable, "-W", "ignore", str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
+        (script,) = (path for path in ROOT.glob(f"*/{name}.py") if path.parent.name in ("tools", "benchmarks", "docs"))
+        return [sys.executable, "-W", "ignore", str(script), *map(str, args)]
 
     def __call__(self, name: str, *args: object, timeout: float = 600) -> subprocess.CompletedProcess:
         return subprocess.run(self.command(name, *args), cwd=self.cwd, capture_output=True, text=True, timeout=timeout)

@@ -16,7 +16,7 @@ from paths import ROOT
 
 from xcit_mm import __version__
 
-FOLDERS = ("configs", "docs", "requirements", "tests", "tools")
+FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
 FILES += ("model-index.yml", "pyproject.toml", "setup.py")
 JUNK = (

@@ -66,7 +66,7 @@ def test_every_reason_why_annotations_are_dropped_is_explained():
 
 
 def test_every_fix_of_an_exception_is_explained():
-    source = "".join((CHECKS / name).read_text() for name in ("doctor.py", "start_checks.py"))
+    source = "".join((CHECKS / name).read_text() for name in ("doctor.py", "start.py"))
     fixes = set(re.findall(r'"(correct [\w. ]+)"', source))
     assert len(fixes) > 6
     assert [fix for fix in fixes if f"`{fix}`" not in PAGE] == []

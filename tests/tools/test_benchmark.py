@@ -1,4 +1,4 @@
-"""tools/benchmark.py measures what it says."""
+"""benchmarks/benchmark.py measures what it says."""
 
 import csv
 import sys
@@ -73,7 +73,7 @@ def test_the_whole_image_is_drawn_with_its_own_score(monkeypatch, tmp_path):
 
 
 class TestDeployment:
-    """tools/benchmark_deployment.py."""
+    """benchmarks/benchmark_deployment.py."""
 
     def test_files_of_one_name_have_rows_of_their_own(self, monkeypatch):
         monkeypatch.setattr(benchmark_deployment, "read_onnx", lambda file, threads: file)

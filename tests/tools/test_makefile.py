@@ -18,7 +18,10 @@ def dry(*arguments: str) -> str:
 
 @pytest.mark.parametrize(
     "stack, removed",
-    [("mm", [".venv", ".venv-docs", ".venv-mmpretrain"]), ("onedl", [".venv-onedl", ".venv-docs-onedl"])],
+    [
+        ("mm", [".venv", ".venv-docs", ".venv-mmpretrain", ".venv-compiled"]),
+        ("onedl", [".venv-onedl", ".venv-docs-onedl"]),
+    ],
 )
 def test_clean_leaves_the_environments_of_the_other_stack(stack, removed):
     assert dry("clean", f"STACK={stack}").split() == ["rm", "-rf", *removed]

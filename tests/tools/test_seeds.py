@@ -1,4 +1,4 @@
-"""tools/seeds.py tells scores of what was asked for, and of nothing else; training and testing are stood in for."""
+"""benchmarks/seeds.py reports the scores of the runs it was asked for. Training and testing are replaced."""
 
 import csv
 import json

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,9 +26,19 @@ class _StandIn(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make `mmcv.ops` importable, and its operators that `mmcv_ext` has usable, where mmcv has none compiled."""
-    if not any(isinstance(finder, _StandIn) for finder in sys.meta_path):
-        sys.meta_path.append(_StandIn())
+    """Make `mmcv.ops` importable where mmcv has no compiled operators; those of `mmcv_ext` can be used.
+
+    Warns if it comes too late: mmseg does without operators that it cannot import, until it needs them.
+    """
+    if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(_StandIn())
+    late = [name for name in ("mmdet", "mmseg") if f"{name}.models" in sys.modules]
+    if late and "mmcv.ops" not in sys.modules:
+        warnings.warn(
+            f"{' and '.join(late)} was imported before xcit_mm, without operators: restart, import xcit_mm first",
+            stacklevel=3,
+        )
 
 
 def is_compiled() -> bool:

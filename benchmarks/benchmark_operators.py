@@ -1,6 +1,6 @@
 """Time, memory and results of a detector with mmcv's compiled operators and with those of xcit_mm.ops.
 
-    python tools/benchmark_operators.py [CONFIG] [--out docs/benchmark/11-operators.csv]
+    python benchmarks/benchmark_operators.py [CONFIG] [--out docs/benchmark/11-operators.csv]
 
 Needs a compiled mmcv: `make test-slow` leaves one in .venv-compiled. The model has random weights, so that its 1000
 proposals lie anywhere; every class of every box counts as found, so that NMS has work. Runs alternate; the table gives

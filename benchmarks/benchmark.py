@@ -1,6 +1,6 @@
 """Time and memory of backbones, side by side in one process: XCiT in its forms and the peers that are installed.
 
-    python tools/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out docs/benchmark/name
+    python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out docs/benchmark/name
 
 Runs of the models alternate, so that a machine that slows down slows all alike; the table gives the
 median and the range. Memory on a GPU is the peak that torch allocated; on CPU, how far the peak of a

@@ -1,7 +1,7 @@
 """Measure tools/infer.py: images per second beside a plain loop and mmdet's own inferencer, or memory over many images.
 
-    python tools/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
-    python tools/benchmark_prediction.py memory DIR [--images 100000]
+    python benchmarks/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
+    python benchmarks/benchmark_prediction.py memory DIR [--images 100000]
 
 speed writes no pictures, counts from when the model is loaded, and takes turns. memory makes small images and a small
 untrained detector in DIR, predicts them in two processes, has pycocotools evaluate the result against a made ground
@@ -23,7 +23,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from demo import save_untrained
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = f"""
@@ -143,6 +142,9 @@ def write_inputs(out: Path, count: int) -> None:
     content = dict(images=images, annotations=boxes, categories=[dict(id=1, name="a"), dict(id=2, name="b")])
     (out / "truth.json").write_text(json.dumps(content))
     (out / "config.py").write_text(SMALL)
+    sys.path.append(str(ROOT / "tools"))
+    from demo import save_untrained
+
     save_untrained(out / "config.py", out / "model.pth")
 
 

@@ -1,6 +1,6 @@
 """How large a tile should be: a segmentor's mIoU and its seams against tile and overlap, as .csv and .png.
 
-    python tools/benchmark_tiles.py CONFIG CHECKPOINT --tiles 96 160 256 --out docs/benchmark/NAME [--mosaic 4]
+    python benchmarks/benchmark_tiles.py CONFIG CHECKPOINT --tiles 96 160 256 --out docs/benchmark/NAME [--mosaic 4]
 
 The images are those of the config's test set, or mosaics of so many of them a side. `seams` is the share of pixels
 in the overlap of two neighbours whose classes differ between them, before they are blended. A tile as large as the

@@ -81,7 +81,7 @@ def draw(root: Path) -> None:
     rows = read(root, RESOLUTION)
     figure, axis = plt.subplots(figsize=(6.4, 3), layout="constrained")
     axis.set_xscale("log")
-    ends = {}
+    ends: dict[str, tuple[float, str, bool]] = {}
     for model in TITLES:
         sides = [int(size.split("x")[0]) for name, size in rows if name == model]
         pixels = [side**2 / 1e6 for side in sides]

@@ -1,4 +1,4 @@
-"""The models of tools/benchmark.py: XCiT in its forms and the peers that are installed."""
+"""The models of benchmarks/benchmark.py: XCiT in its forms and the peers that are installed."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
 """Milliseconds per image of a model in torch and of its files in onnxruntime and, if installed, OpenVINO, as a table.
 
-    python tools/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --picture photo.jpg [--evaluate 40]
+    python benchmarks/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --picture photo.jpg
 
 All take turns, so that other work of the machine meets each of them, and the medians of one image are printed, with
 AP or mIoU on images of the config's test set. OpenVINO is timed in float32 and as it is by default, which is bfloat16

@@ -1,8 +1,8 @@
 """Write the tables of models and of speed in README.md and docs/model-zoo.md, or check that they are as written.
 
-python tools/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
-python tools/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
-python tools/readme_tables.py --count    # counts the parameters of the published models into their metafiles first
+python docs/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
+python docs/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
+python docs/readme_tables.py --count    # counts the parameters of the published models into their metafiles first
 
 Models are those of configs/*/metafile.yml, speed and the scores of the demos are those of docs/benchmark/*.csv.
 """
@@ -59,7 +59,7 @@ TASKS = (
 
 
 SEEDS = Path("docs") / "benchmark" / "10-scores.csv"
-"""What tools/seeds.py has written for the demos, one below the other."""
+"""What benchmarks/seeds.py has written for the demos, one below the other."""
 
 SCORED = (DEMO, *(task.folder for task in TASKS))
 """Folders whose models have scores, the demos once several seeds are measured; those of the others claim none."""
@@ -155,7 +155,7 @@ def check_published(root: Path, task: Task, model: Model) -> None:
     if url != PUBLISHED.get(weights):
         raise ValueError(f"{name} has Weights {url}, another model's: should be those of {weights}")
     if not isinstance(model["Metadata"].get("Parameters"), int):
-        raise ValueError(f"{name} has no number of Parameters in its Metadata: python tools/readme_tables.py --count")
+        raise ValueError(f"{name} has no number of Parameters in its Metadata: python docs/readme_tables.py --count")
     line = (root / model["Config"]).read_text().partition("\n")[0]
     if line != first_line(task, model):
         raise ValueError(f"{model['Config']} begins {line!r}, its metafile says {first_line(task, model)!r}")
@@ -187,9 +187,9 @@ def check(root: Path) -> None:
             check_published(root, task, model)
     for name, text in written(root, zoo).items():
         if text != (root / name).read_text():
-            raise ValueError(f"the tables in {name} are not as measured and published: python tools/readme_tables.py")
+            raise ValueError(f"the tables in {name} are not as measured and published: python docs/readme_tables.py")
     if not readme_speed.is_drawn(root):
-        raise ValueError(f"{readme_speed.PLOT} is not of the measured speed: python tools/readme_tables.py")
+        raise ValueError(f"{readme_speed.PLOT} is not of the measured speed: python docs/readme_tables.py")
 
 
 def row(*cells: str) -> str:
@@ -283,7 +283,7 @@ def with_block(text: str, name: str, content: str, file: str) -> str:
     Raises:
         ValueError: If it does not have each comment once, in order.
     """
-    begin, end = f"<!-- {name}: written by tools/readme_tables.py -->", f"<!-- end of {name} -->"
+    begin, end = f"<!-- {name}: written by docs/readme_tables.py -->", f"<!-- end of {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise ValueError(f"{file} must have {begin} once and {end} once after it")
     return f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"

@@ -1,4 +1,4 @@
-"""What tools/benchmark.py writes: tables, plots and the machine they were measured on."""
+"""What benchmarks/benchmark.py writes: tables, plots and the machine they were measured on."""
 
 import argparse
 import csv

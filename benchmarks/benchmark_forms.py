@@ -1,6 +1,6 @@
 """Table D.5 of the paper for the forms of XCiT's attention: images per second and peak memory, by size and precision.
 
-    python tools/benchmark_forms.py --device cuda --out docs/benchmark/9-forms.csv
+    python benchmarks/benchmark_forms.py --device cuda --out docs/benchmark/9-forms.csv
 
 The classifier takes 64 images of 224, 384, 512 and 1024 pixels, as in the paper; with --train gradients are computed
 too. The forms alternate, so that a device that slows down slows all alike; a batch that does not fit is OOM. What is

@@ -1,6 +1,6 @@
 """Train a config with several seeds, test each model in one or more ways, and report the mean and range of the scores.
 
-    python tools/seeds.py CONFIG --work-dir DIR [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
+    python benchmarks/seeds.py CONFIG --work-dir DIR [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
         [--test NAME KEY=VALUE ...] ...
 
 Each --test is a way of testing, by a name for the table and options that change the config; default: as the config
