@@ -211,6 +211,12 @@ class TestHostileFiles:
         with pytest.raises(ValueError, match="its tensors claim more than" if zipped else "share places"):
             load_from_file(str(tmp_path / "file.pth"))
 
+    def test_a_call_takes_no_memory(self, tmp_path):
+        call = b"\x8a\x05%s\x85R." % (10**11).to_bytes(5, "little")
+        for kind, message in ((b"bytearray", "it names builtins.bytearray"), (b"bytes", "no_bytes")):
+            data = MAGIC + b"\x80\x02c__builtin__\n%s\n" % kind + call
+            self.refuse(data, tmp_path / "file.pth", message)
+
     def test_a_config_in_the_file_is_not_there_to_be_run(self, tmp_path):
         from mmdet.apis import DetInferencer
 
@@ -280,6 +286,16 @@ class TestHostileFiles:
         assert type(found["seen"]) is dict and found["seen"] == seen and found["none"] == {}
         expected = dict(out=str(Path("/runs/one")), data="c:\\images", last=[1, 2])
         assert vars(found["args"]) == expected
+
+    @pytest.mark.parametrize("zipped", [True, False])
+    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+    def test_pickles_of_every_protocol_are_read(self, protocol, zipped, tmp_path):
+        held = dict(w=torch.ones(2), name="a", data=b"abc", kinds={1, 2}, fixed=frozenset("a"), large=2**70)
+        options = dict(pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+        torch.save(held, tmp_path / "file.pth", **options)
+        found = load_from_file(str(tmp_path / "file.pth"))
+        assert torch.equal(found.pop("w"), held.pop("w"))
+        assert found == held
 
     def test_a_factory_of_the_file_is_not_called(self, tmp_path):
         torch.save(dict(x=Runs(list, (1,))), tmp_path / "file.pth")

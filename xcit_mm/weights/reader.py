@@ -1,4 +1,4 @@
-"""Reading of checkpoint files that runs nothing in them: one reader for every way into the program."""
+"""Reading of checkpoint files, which runs nothing in them; every way into the program uses it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from .torch_files import place, read_legacy, read_zip
 
 __all__ = ["load_checkpoint", "load_from_file"]
 
-# Where mmengine's runner, inferencers and older checkpoints of its libraries have the text of a config.
+# Entries with the text of a config, of mmengine's runner, its inferencers and older checkpoints of its libraries.
 _CONFIGS = (
     ("meta", "cfg"),
     ("meta", "config"),
@@ -26,11 +26,11 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
     It takes mmengine's place as the reader of local files, for `init_cfg`, `load_from`, resuming
-    and testing alike, so that checkpoints that training wrote can be read where `torch.load`
-    refuses them (torch >= 2.6). The text of a config in them is left out: mmengine would run it.
+    and testing alike. Checkpoints that training wrote can so be read where `torch.load` refuses them
+    (torch >= 2.6). The text of a config in them is left out: mmengine would run it.
 
     Args:
-        filename: Path of the file; what it is shows in its first bytes, not in its name.
+        filename: Path of the file, whose kind is seen from its first bytes, not from its name.
         map_location: As in `torch.load`.
 
     Raises:
@@ -44,16 +44,18 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
         raise ValueError(f"{path} is a folder: give the checkpoint file in it")
     with path.open("rb") as file:
         start = file.read(16)
+    if start[8:9] == b"{":  # after the header's length, which may be any bytes
+        read = _read_safetensors
+    elif start[:2] == b"PK":
+        read = read_zip
+    elif start[:1] == b"\x80":
+        read = read_legacy
+    else:
+        raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
     try:
-        if start[8:9] == b"{":  # after the header's length, whose bytes may be any
-            return _read_safetensors(path, map_location)
-        if start[:2] == b"PK":
-            return _without_functions(_without_configs(read_zip(path, map_location)))
-        if start[:1] == b"\x80":
-            return _without_functions(_without_configs(read_legacy(path, map_location)))
+        return _without_functions(_without_configs(read(path, map_location)))
     except Exception as error:  # a damaged file makes a reader raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
-    raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
 
 
 @CheckpointLoader.register_scheme(prefixes="xcit://")
@@ -69,13 +71,13 @@ def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
 
 
 def load_checkpoint(name: str) -> Any:
-    """Read a checkpoint to the CPU, without a word in the log.
+    """Read a checkpoint to the CPU, without a line in the log.
 
     Args:
-        name: A path, a URL, `xcit://NAME`, or what else mmengine knows to read.
+        name: A path, a URL, `xcit://NAME`, or another name that mmengine can read.
 
     Raises:
-        FileNotFoundError, ConnectionError: If it is not there.
+        FileNotFoundError, ConnectionError: If there is no such checkpoint.
         ValueError: As `load_from_file`.
     """
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
@@ -93,7 +95,7 @@ def _without_configs(content: Any) -> Any:
 
 
 def _without_functions(content: Any) -> Any:
-    """The content without OneCycleLR's function, of which only the name was read: a scheduler has its own anew."""
+    """The content without OneCycleLR's function, of which only the name was read: a new scheduler has its own."""
     schedulers = content.get("param_schedulers") if isinstance(content, dict) else None
     # A list of states, or a dict of such lists where there are several optimizers.
     for states in schedulers.values() if isinstance(schedulers, dict) else [schedulers]:

@@ -1,9 +1,13 @@
 """A pickle reader that runs no code.
 
-torch's own `weights_only` reader refuses the checkpoints that mmengine writes, since they hold
-`HistoryBuffer` objects whose methods are pickled through `builtins.getattr`. This one makes those
-objects (of methods, the names), tensors, numpy arrays and plain containers: a file cannot name anything else, can call
-nothing but the functions of `_CALLED`, and cannot change the attributes of a class or function.
+It makes tensors, numpy arrays, plain containers, and the `HistoryBuffer` objects of mmengine, whose
+methods are pickled through `builtins.getattr`: of those it keeps the names. A file cannot name
+anything else, can call nothing but the functions of `_CALLED`, and cannot change the attributes of
+a class or function.
+
+torch's `weights_only` reader takes stand-ins for the same classes, but some files harm it: a deeply
+nested key ends the process, an error that prints a value of the file may never end, and a call of
+`bytearray` takes any amount of memory. `tests/weights/test_hostile_files.py` has such files.
 """
 
 import collections
@@ -24,8 +28,9 @@ __all__ = ["GetStorage", "Namespace", "Storage", "Unpickler"]
 
 GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 
-# Of all tensors together to the file: copies that share their data, such as `model` and `model_ema`,
-# make it 2. An expanded tensor of a few bytes may claim any size, which a copy of it would take.
+# Largest size of all tensors together, in sizes of the file. Copies that share their data, such as
+# `model` and `model_ema`, make it 2. An expanded tensor of a few bytes may claim any size, which a
+# copy of it would take.
 _GROWTH = 8
 
 
@@ -34,7 +39,7 @@ class Namespace:
 
 
 class OneCycleParamScheduler:
-    """Inert stand-in for mmengine's, whose state holds one of its functions."""
+    """Inert stand-in for mmengine's, whose state holds a function of the class."""
 
 
 class Storage(NamedTuple):
@@ -46,14 +51,26 @@ class Storage(NamedTuple):
 
 
 def _name(value: Any) -> str:
-    """What to call a value of a file in an error. Its `repr` could take forever, and may load more of torch."""
+    """Short name of a file's value for an error. Its `repr` could take forever, and may load more of torch."""
     if isinstance(value, str):
         return repr(value)
     return value.__name__ if isinstance(value, type | FunctionType) else f"a {type(value).__name__}"
 
 
-def _method_name(owner: type, name: str) -> str:
-    """What a file gets for `builtins.getattr`: the name of a method that the checkpoints of mmengine hold."""
+def _check_keys(keys: Iterable) -> None:
+    """Refuse all keys but plain values and tuples of them: the hash of a deeply nested key overflows the stack."""
+    plain = (str, bytes, int, float, complex, np.generic, type(None))
+    for key in keys:
+        parts = key if type(key) is tuple else (key,)
+        if not all(isinstance(part, plain) for part in parts):
+            raise pickle.UnpicklingError(f"it has a key of type {type(key).__name__}: no checkpoint has")
+
+
+# Functions that a file may call, in place of those that it names.
+
+
+def _method_name(owner: Any, name: Any) -> str:
+    """Name of a method that mmengine's checkpoints hold, for `builtins.getattr`."""
     known = next((names for kind, names in _METHODS if kind is owner), ())
     if not isinstance(name, str) or name not in known:
         raise pickle.UnpicklingError(
@@ -63,12 +80,12 @@ def _method_name(owner: type, name: str) -> str:
 
 
 def _empty_array(kind: object, shape: tuple, typecode: bytes) -> np.ndarray:
-    """numpy's `_reconstruct` as its own pickles call it; `__setstate__` brings shape and content."""
+    """numpy's `_reconstruct`: an array that gets its shape and content from `__setstate__`."""
     return np.empty(0, np.int8)
 
 
 def _dtype(name: str, *flags: bool) -> np.dtype:
-    """A dtype of numbers or bytes; one of objects would make pointers of a file's bytes."""
+    """A dtype of numbers or bytes; a dtype of objects would make pointers of a file's bytes."""
     dtype = np.dtype(str(name))
     if dtype.kind not in "biufcSU":
         raise pickle.UnpicklingError(f"it holds an array of {dtype}, which is not of numbers: do not trust it")
@@ -90,27 +107,23 @@ def _ordered_dict(items: Iterable = ()) -> collections.OrderedDict:
 
 
 def _config_dict(items: dict) -> ConfigDict:
-    """mmengine's dict of a config, which data sets' metainfo may hold."""
+    """mmengine's dict of a config, which the metainfo of data sets may hold."""
     config = ConfigDict()
-    # Its own __init__ copies all dicts within, one that is held twice each time: that may take forever.
+    # Its own __init__ copies a dict each time that it is held, which may take forever.
     dict.update(config, dict.copy(items))
     return config
 
 
 def _plain_dict(factory: object = None) -> dict:
-    """For a defaultdict, whose factory would be a function of the file's; its items follow."""
+    """A dict for a defaultdict, without the file's factory; the items follow."""
     return {}
 
 
 def _plain_list(items: tuple = (), length: int | None = None) -> list:
-    """For a deque, whose items follow."""
+    """A list for a deque, whose items follow."""
     if type(items) is not tuple or items:
         raise pickle.UnpicklingError("it holds a deque that is not spelled as Python does: do not trust it")
     return []
-
-
-def _path(kind: type[PurePath], *parts: str) -> str:
-    return str(kind(*parts))
 
 
 def _plain_set(kind: type, items: Iterable = ()) -> set | frozenset:
@@ -118,18 +131,85 @@ def _plain_set(kind: type, items: Iterable = ()) -> set | frozenset:
     return kind(items)
 
 
+def _path(kind: type[PurePath], *parts: str) -> str:
+    return str(kind(*parts))
+
+
 def _no_bytes() -> bytes:
-    """How protocol 2 spells b'', such as the content of an empty array; a size would be an amount of memory."""
+    """b"" as protocol 2 spells it, such as the content of an empty array; a size would take that much memory."""
     return b""
 
 
-def _check_keys(keys: Iterable) -> None:
-    """Only plain keys, and tuples of such: hashing a deeply nested one would overflow the interpreter's stack."""
-    plain = (str, bytes, int, float, complex, np.generic, type(None))
-    for key in keys:
-        parts = key if type(key) is tuple else (key,)
-        if not all(isinstance(part, plain) for part in parts):
-            raise pickle.UnpicklingError(f"it has a key of type {type(key).__name__}: no checkpoint has")
+def _encoded(text: str, encoding: str) -> bytes:
+    """Bytes as protocol 2 spells them."""
+    return str.encode(text, "latin1")
+
+
+def _parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return data
+
+
+def _unread_type(*description: Any) -> torch.Tensor:
+    """torch's `_rebuild_tensor_v3`, for types that have no storage class in torch."""
+    raise pickle.UnpicklingError(
+        f"it holds a tensor of {next((part for part in description if isinstance(part, torch.dtype)), 'no type')}, "
+        "which is not supported: save it as float16, bfloat16, float32 or a signed integer"
+    )
+
+
+_METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (HistoryBuffer, ("min", "max", "mean", "current")),
+    (OneCycleParamScheduler, ("_annealing_cos", "_annealing_linear")),
+)
+_CALLED: dict[str, Callable] = {
+    "_codecs.encode": _encoded,
+    "builtins.bytes": _no_bytes,
+    "builtins.complex": complex,
+    "builtins.frozenset": partial(_plain_set, frozenset),
+    "builtins.getattr": _method_name,
+    "builtins.set": partial(_plain_set, set),
+    "collections.Counter": _counter,
+    "collections.OrderedDict": _ordered_dict,
+    "collections.defaultdict": _plain_dict,
+    "collections.deque": _plain_list,
+    "mmengine.config.config.ConfigDict": _config_dict,
+    "numpy.dtype": _dtype,
+    "torch.Size": torch.Size,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_tensor_v3": _unread_type,
+    "torch.device": torch.device,
+}
+for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # the latter in numpy 2
+    _CALLED |= {f"{_module}._reconstruct": _empty_array, f"{_module}.scalar": _scalar}
+for _module in ("pathlib", "pathlib._local"):  # the latter in Python 3.13
+    for _kind in (PurePosixPath, PureWindowsPath):
+        _CALLED |= dict.fromkeys(
+            (f"{_module}.{_kind.__name__}", f"{_module}.{_kind.__name__.removeprefix('Pure')}"), partial(_path, _kind)
+        )
+_TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
+
+# Classes whose objects are made without arguments and get a state.
+_MADE: dict[str, type] = {
+    "argparse.Namespace": Namespace,
+    "mmengine.logging.history_buffer.HistoryBuffer": HistoryBuffer,
+}
+_STORAGES = {
+    **{name: name.lower() for name in ("BFloat16", "Bool", "Double", "Float", "Half", "Int", "Long", "Short")},
+    **dict(Byte="uint8", Char="int8", ComplexDouble="cdouble", ComplexFloat="cfloat", Untyped="uint8"),
+}
+# Arguments of those functions. None is for classes that they do not use: of an array, and the factories
+# of a defaultdict, with Python 2's names.
+_NAMED: dict[str, Any] = {
+    "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler": OneCycleParamScheduler,
+    "numpy.ndarray": None,
+    **{f"builtins.{name}": None for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")},
+    **{f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
+    **{
+        f"{module}.{name}Storage": vars(torch)[dtype]
+        for name, dtype in _STORAGES.items()
+        for module in ("torch", "torch.storage")
+    },
+}
 
 
 def _is_spread(size: Iterable[int], stride: Iterable[int]) -> bool:
@@ -142,110 +222,38 @@ def _is_spread(size: Iterable[int], stride: Iterable[int]) -> bool:
     return True
 
 
-def _unread_type(*description: Any) -> torch.Tensor:
-    """torch's `_rebuild_tensor_v3`, of the types for which torch has no storage of their own."""
-    raise pickle.UnpicklingError(
-        f"it holds a tensor of {next((part for part in description if isinstance(part, torch.dtype)), 'no type')}, "
-        "which is not supported: save it as float16, bfloat16, float32 or a signed integer"
-    )
-
-
-def _parameter(data: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return data
-
-
-_METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (HistoryBuffer, ("min", "max", "mean", "current")),
-    (OneCycleParamScheduler, ("_annealing_cos", "_annealing_linear")),
-)
-_CALLED: dict[tuple[str, str], Callable] = {
-    ("builtins", "bytes"): _no_bytes,
-    ("builtins", "complex"): complex,
-    ("builtins", "frozenset"): lambda *items: _plain_set(frozenset, *items),
-    ("builtins", "getattr"): _method_name,
-    ("builtins", "set"): lambda *items: _plain_set(set, *items),
-    ("collections", "Counter"): _counter,
-    ("collections", "OrderedDict"): _ordered_dict,
-    ("collections", "defaultdict"): _plain_dict,
-    ("collections", "deque"): _plain_list,
-    ("mmengine.config.config", "ConfigDict"): _config_dict,
-    ("numpy", "dtype"): _dtype,
-    ("torch", "Size"): torch.Size,
-    ("torch", "device"): torch.device,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch._utils", "_rebuild_tensor_v3"): _unread_type,
-    # How Python 2-compatible pickles spell bytes.
-    ("_codecs", "encode"): lambda text, encoding: str.encode(text, "latin1"),
-}
-for _package in ("numpy.core.multiarray", "numpy._core.multiarray"):
-    _CALLED[_package, "_reconstruct"] = _empty_array
-    _CALLED[_package, "scalar"] = _scalar
-for _package in ("pathlib", "pathlib._local"):  # the latter in Python 3.13
-    for _kind in ("PosixPath", "PurePosixPath"):
-        _CALLED[_package, _kind] = partial(_path, PurePosixPath)
-    for _kind in ("WindowsPath", "PureWindowsPath"):
-        _CALLED[_package, _kind] = partial(_path, PureWindowsPath)
-_TENSORS = (("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_tensor_v2"))
-
-# Made without arguments, filled by a state.
-_MADE: dict[tuple[str, str], type] = {
-    ("argparse", "Namespace"): Namespace,
-    ("mmengine.logging.history_buffer", "HistoryBuffer"): HistoryBuffer,
-}
-_STORAGES = dict(
-    BFloat16=torch.bfloat16,
-    Bool=torch.bool,
-    Byte=torch.uint8,
-    Char=torch.int8,
-    ComplexDouble=torch.complex128,
-    ComplexFloat=torch.complex64,
-    Double=torch.float64,
-    Float=torch.float32,
-    Half=torch.float16,
-    Int=torch.int32,
-    Long=torch.int64,
-    Short=torch.int16,
-    Untyped=torch.uint8,
-)
-_NAMED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): None,  # an argument of _empty_array, which needs no class
-    # Factories of a defaultdict, with Python 2's names, and needed as little.
-    **{("builtins", name): None for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")},
-    ("mmengine.optim.scheduler.param_scheduler", "OneCycleParamScheduler"): OneCycleParamScheduler,
-    **{(module, f"{name}Storage"): dtype for name, dtype in _STORAGES.items() for module in ("torch", "torch.storage")},
-}
+def _attributes(target: Any, state: dict) -> set[str]:
+    """Names of the attributes that a file may set."""
+    if isinstance(target, Namespace):
+        return {name for name in state if isinstance(name, str)}
+    if isinstance(target, HistoryBuffer):
+        return {"max_length", "_log_history", "_count_history"}
+    return {"_metadata"}  # of a module's state dict
 
 
 _PurePython: Any = pickle._Unpickler  # whose stack its type stubs leave out
 
 
 class Unpickler(_PurePython):
-    """Reads the pickle of a checkpoint.
+    """Reader of a checkpoint's pickle.
 
-    It builds on Python's own `pickle._Unpickler`, since the C one cannot be told what may be called
-    and given a state. A checkpoint's pickle is small: tensor data lies outside it.
+    It builds on Python's own `pickle._Unpickler`, since the C version does not let a subclass decide
+    about calls and states. A checkpoint's pickle is small: tensor data lies outside it.
 
     Args:
         file: Stream of the pickle.
         storage: Gives the data of a storage by its key in the file, number of elements, their size in
             bytes, and the device it was saved from; raises if the file does not hold as much.
-        file_size: Of the whole file in bytes, which bounds what its tensors may claim.
+        file_size: Of the whole file in bytes, which bounds the size of its tensors.
         checked: Whether checksums say that the pickle is as it was written. If not, views whose
             elements share places are taken as damage.
     """
 
-    dispatch: ClassVar[dict] = dict(pickle._Unpickler.dispatch)
-
-    def __init__(
-        self,
-        file: IO[bytes],
-        storage: GetStorage,
-        file_size: int,
-        checked: bool = True,
-    ) -> None:
+    def __init__(self, file: IO[bytes], storage: GetStorage, file_size: int, checked: bool = True) -> None:
         super().__init__(file, encoding="utf-8")
         self._storage, self._checked, self._budget = storage, checked, _GROWTH * file_size
         self._called = {**_CALLED, **dict.fromkeys(_TENSORS, self._tensor)}
+        self._globals = {**_NAMED, **_MADE, **self._called}
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a global.
@@ -254,14 +262,10 @@ class Unpickler(_PurePython):
             pickle.UnpicklingError: If the global is not admitted.
         """
         # Python 2's name for builtins, which protocol 2 pickles keep.
-        module = "builtins" if module == "__builtin__" else module
-        # Not by getattr, which imports modules that torch loads when asked for.
-        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
-            return vars(torch)[name]
-        for admitted in (self._called, _MADE, _NAMED):
-            if (module, name) in admitted:
-                return admitted[module, name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs: do not trust it")
+        path = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if path not in self._globals:
+            raise pickle.UnpicklingError(f"it names {path}, which no checkpoint needs: do not trust it")
+        return self._globals[path]
 
     def persistent_load(self, pid: Any) -> Storage:
         """The storage that a tensor is a view of."""
@@ -287,6 +291,8 @@ class Unpickler(_PurePython):
         empty = torch.empty(0, dtype=storage.dtype, device=storage.data.device)
         return empty.set_(storage.data, offset, tuple(size), tuple(stride))
 
+    # Instructions of a pickle, in place of those of pickle._Unpickler.
+
     def load_reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack[-1]
         if not any(function is admitted for admitted in self._called.values()):
@@ -303,13 +309,13 @@ class Unpickler(_PurePython):
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, np.ndarray):
             target.__setstate__(state)
-        elif isinstance(target, np.dtype):  # whose state says what its name has said
+        elif isinstance(target, np.dtype):  # whose name has said the same
             if state[1] not in ("<", "|", "=") or state[2:5] != (None, None, None):
                 raise pickle.UnpicklingError(f"it holds an array of an unusual {target}")
         elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
             raise pickle.UnpicklingError(f"it changes the state of {_name(target)}: do not trust it")
         else:
-            # One of the file's own would replace the statistics of all: mmengine keeps them in the class.
+            # mmengine keeps the statistics in the class: those of a file would replace them for all objects.
             state.pop("statistics_methods", None)
             foreign = state.keys() - _attributes(target, state)
             if foreign:
@@ -349,42 +355,23 @@ class Unpickler(_PurePython):
         _check_keys(self.stack)
         super().load_frozenset()
 
-    def refuse(self) -> None:
-        raise pickle.UnpicklingError("it uses pickle instructions that torch never writes: do not trust it")
-
     @staticmethod
     def _expect(target: Any, *kinds: type) -> None:
-        """Of anything else the method of that name would be called."""
+        """Refuse other targets: Python would call the method of that name of any object."""
         if type(target) not in kinds:
             raise pickle.UnpicklingError(f"it adds items to a {type(target).__name__}: do not trust it")
 
-    dispatch |= {
-        pickle.REDUCE[0]: load_reduce,
-        pickle.NEWOBJ[0]: load_newobj,
-        pickle.BUILD[0]: load_build,
-        pickle.APPEND[0]: load_append,
-        pickle.APPENDS[0]: load_appends,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
-        pickle.DICT[0]: load_dict,
-        pickle.ADDITEMS[0]: load_additems,
-        pickle.FROZENSET[0]: load_frozenset,
-        pickle.INST[0]: refuse,
-        pickle.OBJ[0]: refuse,
-        pickle.NEWOBJ_EX[0]: refuse,
-        pickle.EXT1[0]: refuse,
-        pickle.EXT2[0]: refuse,
-        pickle.EXT4[0]: refuse,
-        pickle.BYTEARRAY8[0]: refuse,
-        pickle.NEXT_BUFFER[0]: refuse,
-        pickle.READONLY_BUFFER[0]: refuse,
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("it uses pickle instructions that torch never writes: do not trust it")
+
+    # pickle.REDUCE is done by load_reduce, and so on.
+    dispatch: ClassVar[dict] = {
+        **pickle._Unpickler.dispatch,
+        **{
+            getattr(pickle, name.removeprefix("load_").upper())[0]: method
+            for name, method in vars().items()
+            if name.startswith("load_")
+        },
     }
-
-
-def _attributes(target: Any, state: dict) -> set[str]:
-    """Names of the attributes that a file may set."""
-    if isinstance(target, Namespace):
-        return {name for name in state if isinstance(name, str)}
-    if isinstance(target, HistoryBuffer):
-        return {"max_length", "_log_history", "_count_history"}
-    return {"_metadata"}  # of a module's state dict
+    for _code in ("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"):
+        dispatch[getattr(pickle, _code)[0]] = _refuse

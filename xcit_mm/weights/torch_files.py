@@ -1,8 +1,8 @@
 """torch's two file formats, read here and not by `torch.load`.
 
-`torch.load` looks again at what a file is, and may take it for TorchScript, which runs the code in
-it, or for a tar archive, which it unpacks. And what another reader has checked may not be what torch's
-reads: an archive can show each a different content. Here what is checked is what is read.
+`torch.load` ignores the checksums of an archive, and fills a tensor whose data an old file lacks with
+whatever is in memory. A check before it would not help: an archive can show two readers different
+contents. This reader uses the content that it has checked.
 """
 
 import mmap
@@ -26,7 +26,7 @@ _DAMAGED = "download or copy it again"
 
 
 def read_zip(path: Path, map_location: Any) -> Any:
-    """Content of a file in torch's format since 1.6, a zip archive; it has a checksum of every record.
+    """Content of a file in torch's format since 1.6, a zip archive with a checksum of every record.
 
     Args:
         path: The file.
@@ -40,23 +40,23 @@ def read_zip(path: Path, map_location: Any) -> Any:
     with zipfile.ZipFile(path) as archive:
         records = _records(archive, size)
 
-        def read(name: str) -> bytes:
+        def read(name: str, missing: bytes = b"") -> bytes:
+            if name not in records:
+                return missing
             try:
                 return archive.read(records[name])
             except zipfile.BadZipFile as error:
                 raise ValueError(f"its record {name} is damaged ({error}): {_DAMAGED}") from error
 
-        def data_of(key: str) -> bytes:
-            return read(f"data/{key}") if f"data/{key}" in records else b""
-
-        byteorder = read("byteorder").decode() if "byteorder" in records else "little"
+        byteorder = read("byteorder", b"little").decode()
         if byteorder != sys.byteorder:
             raise ValueError(f"its byte order is {byteorder!r}, this machine's {sys.byteorder!r}")
-        return Unpickler(BytesIO(read("data.pkl")), _storages(data_of, map_location), size).load()
+        storages = _storages(lambda key: read(f"data/{key}"), map_location)
+        return Unpickler(BytesIO(read("data.pkl")), storages, size).load()
 
 
 def _records(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Records by their name within the archive's one folder, no larger than the file together."""
+    """Records by their name within the archive's only folder, together no larger than the file."""
     found = archive.infolist()
     folder = found[0].filename.partition("/")[0] + "/" if found else ""
     records = {record.filename.removeprefix(folder): record for record in found}
@@ -74,7 +74,7 @@ def _records(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def place(tensor: torch.Tensor, map_location: Any) -> torch.Tensor:
-    """A tensor of the CPU where `map_location` puts it, which means what it means for a file of torch's."""
+    """A tensor of the CPU, moved to where `torch.load` would put it with this `map_location`."""
     data = _get_restore_location(map_location)(tensor.untyped_storage(), "cpu")
     empty = torch.empty(0, dtype=tensor.dtype, device=data.device)
     return empty.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -98,7 +98,7 @@ def _storages(data_of: Callable[[str], bytes], map_location: Any) -> GetStorage:
 def read_legacy(path: Path, map_location: Any) -> Any:
     """Content of a file in torch's format before 1.6: a row of pickles, then the data of all storages.
 
-    It has no checksums: a changed number cannot be told from the one that was written.
+    It has no checksums: a changed number goes unnoticed.
 
     Args:
         path: The file.
@@ -122,7 +122,7 @@ def read_legacy(path: Path, map_location: Any) -> Any:
                 raise ValueError(f"it describes storage {key} in two ways")
             return torch.UntypedStorage(count * itemsize, device="meta")
 
-        # Where the data lie shows only after the content: it is read twice, first without them.
+        # The content comes before the data of its storages: a first reading, without them, finds their sizes.
         Unpickler(stream, claim, len(stream), checked=False).load()
         places = _places(stream, claims)
         stream.seek(start)
@@ -133,21 +133,21 @@ def read_legacy(path: Path, map_location: Any) -> Any:
 def _holds(stream: Any, expected: int) -> bool:
     try:
         return _unpickle(stream) == expected
-    except Exception:  # whatever else begins with such a byte
+    except Exception:  # other kinds of files that begin with such a byte
         return False
 
 
 def _unpickle(stream: Any) -> Any:
-    """A pickle that holds no tensors."""
-    return Unpickler(stream, _no_storage, 0).load()
+    """Content of a pickle that holds no tensors."""
 
+    def storage(key: str, *_: Any) -> torch.UntypedStorage:
+        raise ValueError(f"it refers to storage {key} where no tensors are")
 
-def _no_storage(key: str, *_: Any) -> torch.UntypedStorage:
-    raise ValueError(f"it refers to storage {key} where no tensors are")
+    return Unpickler(stream, storage, 0).load()
 
 
 def _places(stream: mmap.mmap, claims: dict[str, tuple[int, int]]) -> dict[str, slice]:
-    """Where the data of every storage lie, by its count and size of elements; the count stands before them again."""
+    """Slices of the file that hold the data of the storages; the number of elements precedes each."""
     keys = _unpickle(stream)
     if not isinstance(keys, list) or len(keys) != len(claims) or set(keys) != claims.keys():
         raise ValueError("it lacks the data of some tensors")
