@@ -1,6 +1,7 @@
 """The operators that stand in for mmcv's compiled operators give their results."""
 
 import importlib
+import resource
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -89,22 +90,43 @@ class TestRoIAlign:
         assert pooled.shape == (0, 3, 2, 3)
         assert not grad.any()
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-    def test_a_roi_that_is_not_finite_pools_zeros_and_leaves_the_others(self, value):
-        given = rois(torch.float32, "common")
-        alone = roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), SCALE := 0.25, 0, "avg", True)
-        given = torch.cat([given, torch.tensor([[0, 1, 2, value, 9]])])
-        if value == -float("inf"):
-            with pytest.raises(ValueError, match="ends before it begins"):
-                roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), SCALE, 0, "avg", True)
-            return
-        pooled = roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), SCALE, 0, "avg", True)
-        assert torch.equal(pooled[:-1], alone)
-        assert not pooled[-1].any()
+    @pytest.mark.parametrize("mode", ["avg", "max"])
+    @pytest.mark.parametrize(
+        "roi, message",
+        [
+            ([0, 9, 1, 2, 3], "ends before it begins: give x1"),
+            ([0, 1, 1, float("nan"), 3], "is not finite"),
+            ([0, 1, 1, float("inf"), 3], "is not finite"),
+            ([2, 1, 1, 2, 3], "is of an image that is not among the 2 of the batch"),
+            ([-1, 1, 1, 2, 3], "is of an image that is not among the 2 of the batch"),
+            ([0, 0, 0, 1e30, 3], "cells long: clip boxes to the image"),
+        ],
+    )
+    def test_a_roi_that_cannot_be_pooled_is_named(self, mode, roi, message):
+        given = torch.cat([rois(torch.float32, "common"), torch.tensor([roi]).float()])
+        with pytest.raises(ValueError, match=message):
+            roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), 0.25, 0, mode, True)
 
-    def test_a_roi_that_ends_before_it_begins_is_named(self):
-        with pytest.raises(ValueError, match=r"^RoI \[9.0, 1.0, 2.0, 3.0\] ends before it begins: give x1, .*$"):
-            roi_align(torch.ones(1, 1, 4, 4), torch.tensor([[0, 9.0, 1, 2, 3]]), (2, 2), 1.0, 0, "avg", True)
+    def test_maxima_in_bfloat16_are_refused(self):
+        with pytest.raises(NotImplementedError, match="bfloat16"):
+            pool(rois(torch.bfloat16), torch.bfloat16, sampling_ratio=0, pool_mode="max", aligned=True)
+
+    @pytest.mark.parametrize("number", [1, 40])  # a map is copied whole for many RoIs
+    def test_few_rois_cost_their_own_cells(self, number):
+        maps = torch.randn(1, 2, 64, 64, dtype=torch.float64, requires_grad=True)
+        given = torch.tensor([[0.0, 3, 4, 60, 33]], dtype=torch.float64).repeat(number, 1)
+        found = roi_align(maps, given, (3, 3), 1.0, 0, "avg", True)
+        expected = roi_align(maps.detach().repeat(1, 40, 1, 1), given[:1], (3, 3), 1.0, 0, "avg", True)[0, :2]
+        torch.testing.assert_close(found, expected.expand_as(found))
+        (grad,) = torch.autograd.grad(found.sum() / number, maps)
+        assert grad.sum().item() == pytest.approx(2 * 9)
+
+    def test_one_long_roi_takes_no_room_for_the_others(self):
+        given = torch.tensor([[0.0, 1, 1, 15, 15]]).repeat(256, 1)
+        given[7, 3] = 300_000
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        roi_align(torch.randn(1, 4, 100, 100), given, (7, 7), 1.0, 0, "avg", True)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB; 3.4 GB if all are padded
 
 
 class TestNMS:
@@ -121,6 +143,12 @@ class TestNMS:
         given, options = NMS["ties and duplicates"]
         corners, scores = boxes(**given)
         assert nms(corners.to(dtype), scores.to(dtype), **options)[1].tolist() == golden["ties and duplicates"].tolist()
+
+    def test_a_row_of_boxes_that_each_overlap_the_next(self):
+        x = torch.arange(600.0) * 4
+        row = torch.stack([x, torch.zeros_like(x), x + 8, torch.full_like(x, 8)], dim=1)
+        scores = torch.linspace(1, 0, 600)
+        assert nms(row, scores, 0.3)[1].tolist() == list(range(0, 600, 2))
 
     def test_a_box_without_area_suppresses_nothing(self):
         point = torch.tensor([[3.0, 3, 3, 3]]).repeat(2, 1)

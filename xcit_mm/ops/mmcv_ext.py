@@ -87,6 +87,8 @@ def roi_align_forward(
 ) -> None:
     bins = aligned_height, aligned_width
     if pool_mode == 0:  # maximum
+        if input.dtype == torch.bfloat16:  # the type of argmax_y and argmax_x too, whose positions the gradient reads
+            raise NotImplementedError("RoIAlign of maxima in bfloat16: take pool_mode='avg' or float32")
         pooled = pooling.roi_max_align(input, rois, bins, spatial_scale, sampling_ratio, aligned)
         for target, values in zip((output, argmax_y, argmax_x), pooled, strict=True):
             target.copy_(values)

@@ -7,6 +7,7 @@ from torch import Tensor
 __all__ = ["nms", "soft_nms"]
 
 BLOCK = 256  # boxes that are compared with the kept boxes at a time
+MAX_ROUNDS = 16  # of `_first_of_overlapping`, before a block is decided box by box
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
@@ -41,16 +42,22 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) ->
 def _first_of_overlapping(overlaps: Tensor) -> Tensor:
     """Return the mask (n,) of the boxes that overlap no chosen box before them, from a matrix (n, n).
 
-    A box is decided once the boxes before it that it overlaps are. Each round decides at least one more box, and in
-    practice the longest chain of overlaps is short.
+    A box is decided once the boxes before it that it overlaps are, so the rounds are as many as the longest chain of
+    overlaps. It is short but for rows of objects.
     """
     overlaps = overlaps.triu(1)
     chosen = ~overlaps.any(0)
-    while True:
+    for _ in range(MAX_ROUNDS):
         updated = ~(overlaps & chosen[:, None]).any(0)
         if torch.equal(updated, chosen):
             return chosen
         chosen = updated
+    later = overlaps.cpu().numpy()
+    free = np.ones(len(later), bool)
+    for n, overlapped in enumerate(later):
+        if free[n]:
+            free &= ~overlapped
+    return torch.from_numpy(free).to(overlaps.device)
 
 
 def _iou(a: Tensor, b: Tensor, offset: int) -> Tensor:
@@ -78,8 +85,8 @@ def soft_nms(
     """Lower the scores of boxes that overlap better boxes ("Soft-NMS", arXiv 1704.04503).
 
     Args:
-        boxes: (n, 4), x1, y1, x2, y2 in pixels.
-        scores: (n,)
+        boxes: (n, 4), x1, y1, x2, y2 in pixels, finite.
+        scores: (n,), finite.
         iou_threshold: Overlap from which methods 0 and 1 lower a score.
         sigma: Width of the Gaussian of method 2.
         min_score: A box whose lowered score is smaller is dropped.
@@ -93,7 +100,7 @@ def soft_nms(
     index = np.arange(columns.shape[1])
     chosen = 0
     while chosen < len(index):
-        best = chosen + int(columns[4, chosen:].argmax())
+        best = chosen + int(np.nan_to_num(columns[4, chosen:], nan=-np.inf, posinf=np.inf).argmax())
         for table in (columns, index):
             table[..., [chosen, best]] = table[..., [best, chosen]]
         others = columns[:, chosen + 1 :]
@@ -115,7 +122,7 @@ def _decay(
     height = np.minimum(box[3], y2) - np.maximum(box[1], y1) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
     area = (box[2] - box[0] + offset) * (box[3] - box[1] + offset)
-    with np.errstate(invalid="ignore"):  # 0 / 0 of two boxes without area is NaN, which lowers nothing
+    with np.errstate(invalid="ignore"):  # 0 / 0 of two boxes without area is NaN, and lowers nothing
         iou = intersection / (area + (x2 - x1 + offset) * (y2 - y1 + offset) - intersection)
     if method == 2:
         return np.exp(-(iou * iou) / np.float32(sigma))

@@ -8,7 +8,8 @@ from torch import Tensor
 
 __all__ = ["roi_align", "roi_align_backward", "roi_max_align", "roi_max_align_backward"]
 
-CHUNK = 256  # RoIs whose weights are held at a time
+MAX_SAMPLES = 2**18  # along an axis, over the RoIs whose weights are held at a time
+MAX_COUNT = 2**20  # samples per bin and axis of a RoI, thousands of times what an image can fill
 EMPTY = -10_000.0  # mmcv's maximum of a bin without samples
 
 
@@ -55,45 +56,85 @@ class _Axes(NamedTuple):
     images: list[int]
 
 
+def _check(rois: Tensor, images: int, aligned: bool) -> None:
+    """Raise ValueError for a RoI that a compiled mmcv would reject, or read foreign memory for."""
+    finite = rois.isfinite().all(1)
+    ordered = (rois[:, 1:3] <= rois[:, 3:]).all(1) if aligned else torch.ones_like(finite)
+    known = (rois[:, 0] >= 0) & (rois[:, 0] < images)
+    for fine, what in (
+        (finite, "is not finite"),
+        (ordered, "ends before it begins: give x1, y1, x2, y2 with x1 <= x2 and y1 <= y2"),
+        (known, f"is of an image that is not among the {images} of the batch"),
+    ):
+        if not fine.all():
+            raise ValueError(f"RoI {rois[~fine][0].tolist()} (image, x1, y1, x2, y2) {what}")
+
+
 def _place(
     rois: Tensor, map_size: tuple[int, ...], bins: tuple[int, ...], scale: float, sampling_ratio: int, aligned: bool
 ) -> _Axes:
     """Place the samples of RoIs (n, 5). The operations are mmcv's in mmcv's order, so they round as mmcv's do."""
-    corners = rois[:, 1:] * scale - (0.5 if aligned else 0.0)
-    start, length = corners[:, :2], corners[:, 2:] - corners[:, :2]
-    if not aligned:
-        length = length.clamp(min=1)
-    elif (length < 0).any():
-        wrong = rois[(length < 0).any(1)][0, 1:].tolist()
-        raise ValueError(f"RoI {wrong} ends before it begins: give x1, y1, x2, y2 with x1 <= x2 and y1 <= y2")
+    start, length = _extent(rois, scale, aligned)
     columns, rows = (
         _axis(start[:, axis], length[:, axis], bins[1 - axis], map_size[1 - axis], sampling_ratio) for axis in (0, 1)
     )
     return _Axes(rows, columns, rois[:, 0].long().tolist())
 
 
+def _extent(rois: Tensor, scale: float, aligned: bool) -> tuple[Tensor, Tensor]:
+    """Return where RoIs begin and how long they are, (n, 2) each, x before y, in cells."""
+    corners = rois[:, 1:] * scale - (0.5 if aligned else 0.0)
+    start, length = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    return start, length if aligned else length.clamp(min=1)
+
+
 def _axis(start: Tensor, length: Tensor, bins: int, size: int, sampling_ratio: int) -> _Axis:
     """Place the samples of RoIs that begin at `start` (n,) and extend over `length` (n,) cells."""
-    if sampling_ratio > 0:
-        counts = torch.full_like(start, sampling_ratio)
-    else:  # at least one per cell; none in a RoI that is empty or not finite
-        counts = (length / bins).float().ceil().to(start.dtype).nan_to_num(0, 0, 0)
+    counts = _counts(length, bins, sampling_ratio)
     sample = torch.arange(max(int(counts.max()), 1), dtype=start.dtype, device=start.device)
     bin_ = torch.arange(bins, dtype=start.dtype, device=start.device)[:, None]
     start, bin_size, counts = start[:, None, None], (length / bins)[:, None, None], counts[:, None, None]
     return _Axis(start + bin_ * bin_size + (sample + 0.5) * bin_size / counts, counts, size)
 
 
+def _counts(length: Tensor, bins: int, sampling_ratio: int) -> Tensor:
+    """Return the samples per bin of RoIs: at least one per cell where `sampling_ratio` is 0, none in an empty RoI."""
+    if sampling_ratio > 0:
+        return torch.full_like(length, sampling_ratio)
+    counts = (length / bins).float().ceil().to(length.dtype)
+    if (counts > MAX_COUNT).any():
+        raise ValueError(f"a RoI is {length.max():.3g} cells long: clip boxes to the image")
+    return counts
+
+
 def _windows(
     rois: Tensor, map_size: tuple[int, ...], bins: tuple[int, ...], scale: float, sampling_ratio: int, aligned: bool
 ) -> Iterator[tuple[int, tuple[int, slice, slice], Tensor, Tensor]]:
     """For each RoI: its index; image, rows and columns that it reads; their weights (bins, h) and (bins, w)."""
-    for start in range(0, len(rois), CHUNK):
-        axes = _place(rois[start : start + CHUNK], map_size, bins, scale, sampling_ratio, aligned)
+    lengths = _extent(rois, scale, aligned)[1].amax(1)
+    samples = _counts(lengths, 1, sampling_ratio).clamp(min=max(map_size)).long()
+    # RoIs of like length together, since each takes the room of the longest.
+    order = samples.argsort(stable=True)
+    sorted_samples = samples[order].tolist()
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and (end + 1 - start) * sorted_samples[end] <= MAX_SAMPLES:
+            end += 1
+        chosen = order[start:end]
+        axes = _place(rois[chosen], map_size, bins, scale, sampling_ratio, aligned)
         by_row, heights = axes.rows.weights()
         by_column, widths = axes.columns.weights()
-        for n, (image, h, w) in enumerate(zip(axes.images, heights, widths, strict=True)):
-            yield start + n, (image, h, w), by_row[n, :, h], by_column[n, :, w]
+        for n, (roi, image, h, w) in enumerate(zip(chosen.tolist(), axes.images, heights, widths, strict=True)):
+            yield roi, (image, h, w), by_row[n, :, h], by_column[n, :, w]
+        start = end
+
+
+def _fill_maps(rois: Tensor, shape: tuple[int, ...], scale: float, aligned: bool) -> bool:
+    """Whether the RoIs have more cells than maps of a shape (B, C, H, W), so that channels last pays for all of it."""
+    images, _, height, width = shape
+    x, y = (_extent(rois, scale, aligned)[1] + 2).unbind(1)
+    return bool((x.clamp(max=width) * y.clamp(max=height)).sum() > images * height * width)
 
 
 def roi_align(
@@ -113,14 +154,19 @@ def roi_align(
         aligned: Whether the center of the first cell is at half a cell (true) or at 0.
 
     Returns:
-        (n, C, rows, columns) in the type of `maps`. A RoI that is not finite has zeros.
+        (n, C, rows, columns) in the type of `maps`. An empty RoI has zeros.
 
     Raises:
-        ValueError: If a RoI ends before it begins and `aligned` is true.
+        ValueError: If a RoI is not finite, is not of an image of the batch or, where `aligned` is true, ends before it
+            begins.
     """
     channels = maps.shape[1]
     rois = _in_single_precision(rois, maps)
-    maps = maps.permute(0, 2, 3, 1).contiguous()
+    _check(rois, len(maps), aligned)
+    many = _fill_maps(rois, maps.shape, scale, aligned)
+    maps = maps.permute(0, 2, 3, 1)
+    if many:
+        maps = maps.contiguous()
     pooled = rois.new_empty(len(rois), *bins, channels)
     with _no_autocast(maps):
         for n, place, by_row, by_column in _windows(rois, maps.shape[1:3], bins, scale, sampling_ratio, aligned):
@@ -143,7 +189,10 @@ def roi_align_backward(
     images, channels, *map_size = shape
     bins = tuple(grad.shape[2:])
     rois = _in_single_precision(rois, grad)
-    grad_maps = rois.new_zeros(images, *map_size, channels)
+    if _fill_maps(rois, shape, scale, aligned):
+        grad_maps = rois.new_zeros(images, *map_size, channels)
+    else:
+        grad_maps = rois.new_zeros(shape).permute(0, 2, 3, 1)
     by_bin = grad.permute(0, 2, 3, 1).to(rois.dtype)
     with _no_autocast(grad):
         for n, place, by_row, by_column in _windows(rois, tuple(map_size), bins, scale, sampling_ratio, aligned):
@@ -164,6 +213,7 @@ def roi_max_align(
     """
     shape = len(rois), maps.shape[1], *bins
     rois = _in_single_precision(rois, maps)
+    _check(rois, len(maps), aligned)
     best, best_y, best_x = (rois.new_full(shape, value) for value in (EMPTY, -1.0, -1.0))
     for n, roi in enumerate(rois):
         axes = _place(roi[None], maps.shape[2:], bins, scale, sampling_ratio, aligned)
