@@ -161,7 +161,7 @@ def check_precision(cfg: Config, amp: bool = False) -> None:
     if asks_for_amp(cfg):
         others = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         raise ValueError(
-            "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
+            "D206 the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
             # OptimWrapper would refuse them.
             + f"leave out {' and '.join(others)}, and give " * bool(others)
             + "--cfg-options optim_wrapper.type=OptimWrapper"

@@ -34,7 +34,6 @@ def check_training(cfg: Config, amp: bool = False) -> None:
     Raises:
         ValueError, OSError: If it cannot; with the doctor's code where the doctor finds the same.
     """
-    check_backbone(cfg)
     check_precision(cfg, amp)
     check_data(cfg, SPLITS)
     model = _model(cfg)
@@ -60,10 +59,9 @@ def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
     Raises:
         ValueError, OSError: If it cannot.
     """
-    check_backbone(cfg, tta)
     check_data(cfg, ["test"])
     check_checkpoint(checkpoint)
-    model = _model(cfg)
+    model = _model(cfg, tta)
     if "://" in checkpoint and not is_first_process():
         return
     content = load_checkpoint(checkpoint)
@@ -80,10 +78,11 @@ def is_first_process() -> bool:
     return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
 
 
-def _model(cfg: Config) -> nn.Module:
+def _model(cfg: Config, tta: bool = False) -> nn.Module:
     """The config's model, without memory where possible, whose parts fit each other."""
     init_default_scope(cfg.default_scope)
     try:
+        check_backbone(cfg, tta)
         model = build_model(cfg)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
         text = f"D601 the model cannot be built: {reason(error)} -- fix: correct the model in the config"
