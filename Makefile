@@ -82,6 +82,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 	$(BIN)/python docs/readme_tables.py --check
+	$(BIN)/python docs/doctor_page.py --check
 
 # The site. Its own environment, on top of .venv, since Sphinx would pin docutils and others for all.
 SITE := .venv-docs$(SUFFIX)

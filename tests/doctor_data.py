@@ -1,7 +1,8 @@
-"""Data sets for the doctor, correct ones where the shipped configs look for them, and what it says of them."""
+"""Data sets for the doctor, correct ones where the shipped configs look for them, and its findings."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -10,6 +11,7 @@ from mmdet.datasets import CocoDataset
 from paths import CONFIGS
 
 from xcit_mm.checks.doctor import diagnose
+from xcit_mm.checks.findings import Finding
 
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
@@ -69,13 +71,27 @@ def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
     edit_json(path, lambda content: [change(one) for one in content["annotations"]])
 
 
-def lines(config: Path, *options: str) -> list[str]:
-    argv = ["--cfg-options", *options] if options else []
-    return [str(finding) for finding in diagnose(str(config), argv)]
+def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
+    """The doctor's findings, of one level or of all."""
+    found = diagnose(str(config), ["--cfg-options", *options] if options else [])
+    return [finding for finding in found if level in ("", finding.level)]
 
 
-def failures(config: Path, *options: str) -> list[str]:
-    """The FAIL lines without their fixes, which they must have."""
-    found = [line.removeprefix("FAIL  ") for line in lines(config, *options) if line.startswith("FAIL")]
-    assert all(line.partition(" -- fix: ")[2] for line in found)
-    return [line.partition(" -- fix: ")[0] for line in found]
+def failures(config: Path, *options: str) -> list[Finding]:
+    """The failures, which must have fixes."""
+    found = findings(config, *options, level="FAIL")
+    assert all(finding.fix for finding in found)
+    return found
+
+
+def oks(config: Path, *options: str) -> list[str]:
+    return [finding.text for finding in findings(config, *options, level="ok")]
+
+
+def assert_named(found: Sequence[Finding], expected: Sequence[tuple]) -> None:
+    """Check that findings have these codes, and their texts these values, each as a whole word: (code, value, ...)."""
+    texts = "\n".join(map(str, found))
+    assert [finding.code for finding in found] == [code for code, *_ in expected], texts
+    for finding, (_, *values) in zip(found, expected, strict=True):
+        absent = [one for one in values if not re.search(rf"(?<!\w){re.escape(str(one))}(?!\w)", finding.text)]
+        assert absent == [], finding.text

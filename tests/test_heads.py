@@ -8,6 +8,7 @@ import pytest
 import readme_tables
 import torch
 import yaml
+from doctor_data import assert_named
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
@@ -102,7 +103,7 @@ def test_long_runs_are_safe(leaf):
 def test_the_doctor_misses_nothing_but_data(leaf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
-    assert [finding.text.partition(" are not at ")[0] for finding in failures] == ["the train data", "the val data"]
+    assert_named(failures, [("D311", "train"), ("D311", "val")])
 
 
 @every_leaf

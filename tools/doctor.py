@@ -1,9 +1,9 @@
-"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line a check, the fix beside a failure.
+"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line for each check, with a fix if it fails.
 
     python tools/doctor.py
 
-With a config it also checks a training run before it costs anything: data, model, weights, batch size. "note" is what
-is worth knowing and no failure. The number of processes is taken from WORLD_SIZE.
+With a config it also checks a training run before it costs anything: data, model, weights, batch size. A note stops no
+run. docs/doctor.md explains the code of each note and failure. WORLD_SIZE gives the number of processes.
 
     python tools/doctor.py CONFIG [--cfg-options KEY=VALUE ...]
     WORLD_SIZE=8 python tools/doctor.py CONFIG
@@ -40,13 +40,13 @@ OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your s
 
 
 class Note(Exception):
-    """What is worth knowing and no failure."""
+    """A finding that stops no run."""
 
 
 def version(package: str, least: str = "0", without: str = "") -> Callable[[], str]:
     """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them.
 
-    With `without` the package may be left out, and this is what cannot be done then.
+    With `without` the package may be missing, and `without` says what the user cannot do then.
     """
 
     def check() -> str:
@@ -56,7 +56,7 @@ def version(package: str, least: str = "0", without: str = "") -> Callable[[], s
         from mmengine.utils import digit_version
 
         if digit_version(found)[:3] < digit_version(least)[:3]:  # 2.1.0a0, as of NVIDIA's containers, counts as 2.1.0
-            raise ImportError(f"{package} {found} is installed, >= {least} is needed")
+            raise ImportError(f"{package} {found} is installed, and xcit_mm needs >= {least}")
         return f"{package} {found}"
 
     return check
@@ -66,14 +66,14 @@ def one_stack() -> str:
     """Check that all libraries are OpenMMLab's, or all are the OneDL forks."""
     found = stack()
     onedl = forks(found)
-    others = [name for name in found if name not in onedl]
-    if onedl and others:
-        raise ImportError(f"{', '.join(others)} of OpenMMLab beside {', '.join(onedl)} of its OneDL forks: a mix")
+    classic = [name for name in found if name not in onedl]
+    if onedl and classic:
+        raise ImportError(f"{', '.join(classic)} of OpenMMLab and {', '.join(onedl)} of its OneDL forks are installed")
     return f"one stack: {', '.join(found)}"
 
 
 def opencv() -> str:
-    """Check that OpenCV, which mmcv imports, finds the libraries of the system that it needs."""
+    """Check that OpenCV, which mmcv imports, finds its system libraries."""
     import cv2
 
     return f"OpenCV {cv2.__version__}"
@@ -93,12 +93,12 @@ def mmcv_ops() -> str:
     if kept != [0, 2]:
         raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
     if torch.cuda.is_available() and not compiled and not fast_on_gpu():
-        raise Note("detectors are slow on a GPU without torchvision: install the one made for this torch")
+        raise Note("detectors are slow on a GPU without torchvision: install torchvision for this torch")
     return f"mmcv.ops {'compiled' if compiled else 'of xcit_mm'}"
 
 
 def registered() -> str:
-    """Check that the libraries can be imported whole and build the backbone."""
+    """Check that the models of the libraries can be imported, and that their registries have the backbone."""
     import xcit_mm
 
     libraries = [name for name in ("mmdet", "mmseg") if importlib.util.find_spec(name)]
@@ -121,22 +121,22 @@ def disk() -> str:
     """Check that there is room for checkpoints."""
     free = shutil.disk_usage(".").free / 1e9
     if free < 1:
-        raise OSError(f"{free:.1f} GB free in this folder, where work_dirs is written")
+        raise OSError(f"{free:.1f} GB free in this folder, to which training writes work_dirs")
     return f"{free:.0f} GB free in this folder"
 
 
 CHECKS = (
-    (one_stack, "an environment of its own for either, see docs/install.md"),
-    (version("mmengine", "0.10"), REINSTALL),
-    (version("torch", "2.4"), REINSTALL),
-    (opencv, OPENCV),
-    (version("mmcv"), REINSTALL),
-    (mmcv_ops, COMPILED_MMCV),
-    (version("mmdet", "3.3", without="nothing is detected"), REINSTALL),
-    (version("mmseg", "1.2", without="nothing is segmented"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
-    (registered, "pip install -e ."),
-    (gpu, REINSTALL),
-    (disk, "free some, or train with --work-dir on another disk"),
+    ("D101", one_stack, "install each in an environment of its own, see docs/install.md"),
+    ("D102", version("mmengine", "0.10"), REINSTALL),
+    ("D103", version("torch", "2.4"), REINSTALL),
+    ("D104", opencv, OPENCV),
+    ("D105", version("mmcv"), REINSTALL),
+    ("D106", mmcv_ops, COMPILED_MMCV),
+    ("D107", version("mmdet", "3.3", without="no detection"), REINSTALL),
+    ("D108", version("mmseg", "1.2", without="no segmentation"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
+    ("D109", registered, "pip install -e ."),
+    ("D110", gpu, REINSTALL),
+    ("D111", disk, "free disk space, or train with --work-dir on another disk"),
 )
 
 
@@ -146,21 +146,21 @@ def reason(error: Exception) -> str:
 
 
 def findings(config: str | None) -> Iterator[str]:
-    """The lines about the installation, then those about a config."""
+    """Lines about the installation, then lines about a config."""
     fixes: dict[str, str] = {}
-    for check, fix in CHECKS:
+    for code, check, fix in CHECKS:
         try:
-            yield f"ok    {check()}"
-        except Note as worth_knowing:
-            yield f"note  {worth_knowing}"
-        except Exception as error:  # any failure to import is this tool's to report
-            told = reason(error)
-            yield f"FAIL  {told} -- fix: {fixes.setdefault(told, fix)}"  # the same again has the same fix
+            yield f"{'ok':<11}{check()}"
+        except Note as found:
+            yield f"note {code}  {found}"
+        except Exception as error:  # this tool reports every failure to import
+            text = reason(error)
+            yield f"FAIL {code}  {text} -- fix: {fixes.setdefault(text, fix)}"  # the same error has the same fix
     if config:
         try:
             from xcit_mm.checks.doctor import diagnose
         except Exception as error:
-            yield f"FAIL  the config was not looked at: {reason(error)} -- fix: see to the installation first"
+            yield f"FAIL D112  the config cannot be checked: {reason(error)} -- fix: correct the installation first"
             return
         yield from map(str, diagnose(config, sys.argv[1:]))
 

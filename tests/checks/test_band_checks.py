@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from doctor_data import MASK_RCNN, SEMANTIC_FPN, SHAPES, failures, lines, write_map
+from doctor_data import MASK_RCNN, SEMANTIC_FPN, SHAPES, assert_named, failures, findings, oks, write_map
 from mmengine.config import Config
 from paths import CONFIGS
 
@@ -38,21 +38,20 @@ def write_rasters(count: int) -> None:
 
 def test_the_demo_of_four_bands_is_not_complained_of():
     write_rasters(4)
-    assert [line for line in lines(FOUR) if line.startswith(("FAIL", "note"))] == []
+    assert [finding for finding in findings(FOUR) if finding.level != "ok"] == []
 
 
 def test_images_of_other_bands_than_the_model_s_are_named():
     write_rasters(5)
-    message = "{}: the pipeline gives images of 5 bands, the backbone has in_channels=4"
-    assert failures(FOUR) == [message.format("train"), message.format("val")]
-    with pytest.raises(ValueError, match=r"train: the pipeline gives images of 5 bands.* -- fix: LoadRasterFromFile"):
+    assert_named(failures(FOUR), [("D317", "train", 5, "in_channels=4"), ("D317", "val", 5, "in_channels=4")])
+    with pytest.raises(ValueError, match=r"^D317 train: .* 5 bands.* -- fix: .*LoadRasterFromFile"):
         check_training(Config.fromfile(FOUR))
 
 
 def test_images_of_three_bands_for_a_model_of_four_are_named():
     options = [f"{BANDS}=4", f"{MEAN}=[1.5]", f"{STD}=[1]"]
-    message = "{}: the pipeline gives images of 3 bands, the backbone has in_channels=4"
-    assert failures(SHAPES, *options) == [message.format("train"), message.format("val")]
+    expected = [("D317", "train", 3, "in_channels=4"), ("D317", "val", 3, "in_channels=4")]
+    assert_named(failures(SHAPES, *options), expected)
 
 
 def test_bands_that_the_pipeline_adds_count():
@@ -80,8 +79,7 @@ def test_bands_that_the_pipeline_adds_count():
 def test_an_unreadable_raster_is_named():
     write_rasters(4)
     Path("data/shapes-4band/rasters/training/1.tif").write_bytes(b"no image")
-    (found,) = failures(FOUR)
-    assert found.startswith("train: data/shapes-4band/rasters/training/1.tif cannot be read (RasterioIOError: ")
+    assert_named(failures(FOUR), [("D315", "train", "data/shapes-4band/rasters/training/1.tif", "RasterioIOError")])
 
 
 @pytest.mark.parametrize(
@@ -171,10 +169,8 @@ def test_augmentation_takes_the_normalisation_beside_the_model():
 def test_weights_for_rgb_fit_where_a_rule_is_given():
     torch.save(XCiT("t12").state_dict(), "t12.pth")
     options = ["model.backbone.init_cfg.checkpoint=t12.pth", f"{BANDS}=4", f"{MEAN}=None", f"{STD}=None"]
-    message = "init_cfg t12.pth does not fit: its stem is for 3 bands, the model has in_channels=4"
-    found = [line for line in lines(SEMANTIC_FPN, *options) if message in line]
-    assert [line.partition(" -- fix: ")[2] for line in found] == [
-        "fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg, or weights for such images"
-    ]
+    found = [finding for finding in failures(SEMANTIC_FPN, *options) if finding.code == "D704"]
+    assert_named(found, [("D704", "init_cfg", "t12.pth", "3 bands", "in_channels=4")])
+    assert found[0].fix == "fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg, or weights for such images"
     options.append("model.backbone.init_cfg.fill_stem=rgb-mean")
-    assert "ok    init_cfg t12.pth is there and fits" in lines(SEMANTIC_FPN, *options)
+    assert "init_cfg t12.pth fits" in oks(SEMANTIC_FPN, *options)

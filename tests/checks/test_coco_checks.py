@@ -1,4 +1,4 @@
-"""What mmdet makes of a COCO json without a word, the doctor names."""
+"""The doctor names the changes that mmdet makes to a COCO json without a message."""
 
 import shutil
 from collections.abc import Callable
@@ -12,17 +12,21 @@ from doctor_data import (
     TRAIN_JSON,
     VAL_JSON,
     WIDTH,
+    assert_named,
     edit_annotations,
     edit_json,
     failures,
-    lines,
+    findings,
+    oks,
     write_image,
 )
 from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS
 from paths import CONFIGS, SHARED
 
+from xcit_mm.checks.coco import IGNORED, ITSELF, NO_AREA, NO_CATEGORY, NO_IMAGE, OUTSIDE, THIN
 from xcit_mm.checks.coco_json import read_coco
+from xcit_mm.checks.findings import Finding
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -64,13 +68,13 @@ def test_images_in_the_current_folder_are_there():
     options = [f"train_dataloader.dataset.{option}" for option in options]
     assert failures(MASK_RCNN, *options) == []
     Path("1.jpg").unlink()
-    assert failures(MASK_RCNN, *options) == ["train: 1 of 3 images are missing: 1.jpg"]
+    assert_named(failures(MASK_RCNN, *options), [("D314", "train", "1 of 3", "1.jpg")])
 
 
 def test_images_of_remote_storage_are_not_missed():
     option = "train_dataloader.dataset.data_prefix.img=s3://bucket/train"
-    found = lines(MASK_RCNN, option)
-    assert "note  train: s3://bucket/train is remote storage, not looked at" in found
+    found = [finding for finding in findings(MASK_RCNN, option, level="note") if finding.code == "D312"]
+    assert_named(found, [("D312", "train", "s3://bucket/train")])
     assert failures(MASK_RCNN, option) == []
 
 
@@ -83,122 +87,119 @@ def test_lists_of_any_depth_beside_the_polygons(values):
     assert {str(one["quad"]) for one in read_coco(str(TRAIN_JSON))["annotations"]} <= {str(values), "[[1, 2]]"}
 
 
-# How a right data set is broken, and all that the doctor says of it.
+# How to break a correct data set, and the codes and values of all failures that follow.
 BREAKS = {
-    "no json": (TRAIN_JSON.unlink, [f"the train data are not at {TRAIN_JSON}"]),
+    "no json": (TRAIN_JSON.unlink, [("D311", "train", TRAIN_JSON)]),
     "not json": (
         lambda: TRAIN_JSON.write_text("images"),
-        [f"ValueError: {TRAIN_JSON} is not JSON: Expecting value: line 1 column 1 (char 0)"],
+        [("D401", "train", TRAIN_JSON, "JSON", "line 1 column 1")],
     ),
     "no categories": (
         lambda: edit_json(VAL_JSON, lambda content: content.pop("categories")),
-        [f"ValueError: {VAL_JSON} is not in COCO's format: KeyError: 'categories'"],
+        [("D401", "val", VAL_JSON, "categories")],
     ),
     "no annotations": (
         lambda: edit_json(TRAIN_JSON, lambda content: content.update(annotations=[])),
-        [f"train: mmdet loads 0 of 0 annotations of {TRAIN_JSON}"],
+        [("D408", "train", "0 of 0", TRAIN_JSON)],
     ),
     "categories in another order": (
         lambda: edit_json(TRAIN_JSON, swap_categories),
-        [
-            "train: mmdet numbers categories by the json, whose order is not that of the classes: "
-            "it would show bicycle as person, person as bicycle"
-        ],
+        [("D406", "train", "bicycle as person, person as bicycle")],
     ),
     "category of another name": (
         lambda: edit_json(VAL_JSON, lambda content: content["categories"][15].update(name="Cat")),
-        ["val: 1 of 80 classes are no category of the json: cat; left out are its Cat (1 annotations)"],
+        [("D405", "val", "1 of 80", "cat", "Cat (1 annotations")],
     ),
     "category ids that count from 0": (
         lambda: edit_annotations(TRAIN_JSON, lambda one: one.update(category_id=one["category_id"] - 2)),
-        [f"train: mmdet loads 79 of 80 annotations of {TRAIN_JSON}: 1 with a category_id that no category has"],
+        [("D408", "train", "79 of 80", TRAIN_JSON, f"1 {NO_CATEGORY}")],
     ),
     "image ids that count from 1": (
         lambda: edit_annotations(TRAIN_JSON, lambda one: one.update(image_id=one["image_id"] + 1)),
-        [f"train: mmdet loads 54 of 80 annotations of {TRAIN_JSON}: 26 with an image_id that no image has"],
+        [("D408", "train", "54 of 80", TRAIN_JSON, f"26 {NO_IMAGE}")],
     ),
     "image id twice": (
         lambda: edit_json(TRAIN_JSON, lambda content: content["images"][1].update(id=0)),
-        [f"ValueError: {TRAIN_JSON} has 1 images with the id of another one"],
+        [("D401", "train", TRAIN_JSON, "1 images")],
     ),
     "annotation id twice": (
         lambda: edit_json(TRAIN_JSON, lambda content: content["annotations"][1].update(id=0)),
-        [f"ValueError: {TRAIN_JSON} has 1 annotations with the id of another one"],
+        [("D401", "train", TRAIN_JSON, "1 annotations")],
     ),
     "no height": (
         lambda: edit_json(TRAIN_JSON, lambda content: content["images"][1].pop("height")),
-        [f"train: 1 images of {TRAIN_JSON} have no height"],
+        [("D402", "train", "1 images", TRAIN_JSON, "height")],
     ),
     "no segmentation": (
         lambda: edit_json(
             TRAIN_JSON, lambda content: [content["annotations"][place].pop("segmentation") for place in (0, 5)]
         ),
-        [f"train: 2 annotations of {TRAIN_JSON} have no segmentation"],
+        [("D402", "train", "2 annotations", TRAIN_JSON, "segmentation")],
     ),
     "a polygon instead of a list of them": (
         lambda: edit_annotations(TRAIN_JSON, lambda one: one.update(segmentation=one["segmentation"][0])),
-        [f"train: 80 segmentations of {TRAIN_JSON} are no lists of polygons"],
+        [("D404", "train", 80, TRAIN_JSON)],
     ),
     "bbox of three numbers": (
         set_all(bbox=[1, 2, 3]),
-        [f"train: 80 annotations of {TRAIN_JSON} have a bbox such as [1, 2, 3]"],
+        [("D403", "train", 80, TRAIN_JSON, "[1, 2, 3]")],
     ),
     "NaN": (
         set_all(bbox=[1, 2, float("nan"), 3]),
-        [f"train: 80 annotations of {TRAIN_JSON} have a bbox such as [1, 2, nan, 3]"],
+        [("D403", "train", 80, TRAIN_JSON, "[1, 2, nan, 3]")],
     ),
     "relative boxes": (
         lambda: edit_annotations(TRAIN_JSON, to_relative),
-        [f"train: mmdet loads 0 of 80 annotations of {TRAIN_JSON}: 80 with boxes less than a pixel wide or high"],
+        [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {THIN}")],
     ),
     "boxes as corners": (
         lambda: edit_annotations(TRAIN_JSON, to_corners),
-        [f"train: 57 of 80 boxes reach beyond their image in {TRAIN_JSON}"],
+        [("D411", "train", "57 of 80", TRAIN_JSON)],
     ),
     "boxes by their centre": (
         lambda: edit_annotations(TRAIN_JSON, to_centre),
-        [f"train: 23 of 80 boxes reach beyond their image in {TRAIN_JSON}"],
+        [("D411", "train", "23 of 80", TRAIN_JSON)],
     ),
     "boxes of a smaller copy": (
         lambda: edit_annotations(TRAIN_JSON, to_smaller_copy),
-        [f"train: all 80 boxes lie in the upper left 19% of width and height in {TRAIN_JSON}"],
+        [("D412", "train", 80, "19%", TRAIN_JSON)],
     ),
     "boxes outside the image": (
         set_all(bbox=[100, 100, 20, 20]),
-        [f"train: mmdet loads 0 of 80 annotations of {TRAIN_JSON}: 80 outside their image"],
+        [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {OUTSIDE}")],
     ),
     "no area": (
         set_all(area=0),
-        [f"train: mmdet loads 0 of 80 annotations of {TRAIN_JSON}: 80 without area"],
+        [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {NO_AREA}")],
     ),
     "areas larger than boxes": (
         set_all(area=4000),
-        [f"train: 80 of 80 areas, such as 4000 for 20x20, do not fit their box in {TRAIN_JSON}"],
+        [("D414", "train", "80 of 80", "4000 for 20x20", TRAIN_JSON)],
     ),
     "relative areas": (
         set_all(area=0.13),
-        [f"train: 80 of 80 areas, such as 0.13 for 20x20, do not fit their box in {TRAIN_JSON}"],
+        [("D414", "train", "80 of 80", "0.13 for 20x20", TRAIN_JSON)],
     ),
     "relative polygons": (
         set_all(segmentation=[[0.1, 0.1, 0.4, 0.1, 0.4, 0.4]]),
-        [f"train: 80 of 80 polygons do not begin in their box in {TRAIN_JSON}"],
+        [("D413", "train", "80 of 80", TRAIN_JSON)],
     ),
     "only crowds": (
         set_all(iscrowd=1),
-        [f"train: all 80 annotations of {TRAIN_JSON} are iscrowd, from which nothing is learnt"],
+        [("D409", "train", 80, TRAIN_JSON)],
     ),
     "all ignored": (
         set_all(ignore=1),
-        [f"train: mmdet loads 0 of 80 annotations of {TRAIN_JSON}: 80 marked ignore"],
+        [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {IGNORED}")],
     ),
-    "no image": ((COCO / "train2017/1.jpg").unlink, [f"train: 1 of 3 images are missing: {COCO}/train2017/1.jpg"]),
+    "no image": ((COCO / "train2017/1.jpg").unlink, [("D314", "train", "1 of 3", COCO / "train2017/1.jpg")]),
     "broken image": (
         lambda: (COCO / "val2017/2.jpg").write_bytes(b"no image"),
-        [f"val: {COCO}/val2017/2.jpg cannot be read (AssertionError: failed to load image: {COCO}/val2017/2.jpg)"],
+        [("D315", "val", COCO / "val2017/2.jpg", "AssertionError")],
     ),
     "size of another image": (
         lambda: edit_json(TRAIN_JSON, lambda content: content["images"][0].update(height=64, width=72)),
-        [f"train: {COCO}/train2017/0.jpg is of (48, 64), in the json of (64, 72) pixels"],
+        [("D315", "train", COCO / "train2017/0.jpg", "(48, 64)", "(64, 72)")],
     ),
 }
 
@@ -207,32 +208,33 @@ BREAKS = {
 def test_what_is_wrong_is_all_that_is_named(name):
     spoil, expected = BREAKS[name]
     spoil()
-    assert failures(MASK_RCNN) == expected
+    assert_named(failures(MASK_RCNN), expected)
+
+
+def noted(*options: str) -> list[Finding]:
+    """Notes about the json."""
+    return [finding for finding in findings(MASK_RCNN, *options, level="note") if finding.code.startswith("D4")]
 
 
 def test_a_few_boxes_that_mmdet_drops_are_noted():
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(bbox=[5, 5, 0.5, 9]))
-    found = lines(MASK_RCNN)
-    message = f"note  train: mmdet loads 79 of 80 annotations of {TRAIN_JSON}: 1 with boxes less than a pixel wide or"
-    assert sum(line.startswith(message) for line in found) == 1
-    assert "ok    train: 3 of 3 images are used, with 79 objects" in found
+    (dropped, *_) = noted()
+    assert_named([dropped], [("D408", "train", "79 of 80", TRAIN_JSON, f"1 {THIN}")])
+    assert "train: 3 of 3 images are used, with 79 objects" in oks(MASK_RCNN)
     assert failures(MASK_RCNN) == []
 
 
 def test_what_mmdet_uses_is_counted():
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(iscrowd=1))
     edit_json(TRAIN_JSON, lambda content: content["images"].append(dict(content["images"][0], id=9)))
-    found = lines(MASK_RCNN)
-    assert "ok    train: 3 of 4 images are used, with 79 objects and 1 crowds" in found
-    assert any(line.startswith(f"note  train: {TRAIN_JSON} has no objects of person -- fix") for line in found)
-    assert any(f"train: 1 images of {TRAIN_JSON} have the file of another one" in line for line in found)
+    assert "train: 3 of 4 images are used, with 79 objects and 1 crowds" in oks(MASK_RCNN)
+    assert_named(noted(), [("D410", "train", TRAIN_JSON, "person"), ("D415", "train", "1 images", TRAIN_JSON)])
 
 
 def test_categories_left_out_are_noted():
     edit_json(TRAIN_JSON, lambda content: content["categories"].append(dict(id=500, name="unicorn")))
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(category_id=500))
-    message = "note  train: categories that are no classes are left out: unicorn (1 annotations)"
-    assert any(line.startswith(message) for line in lines(MASK_RCNN))
+    assert_named(noted()[:1], [("D407", "train", "unicorn (1 annotations")])
     assert failures(MASK_RCNN) == []
 
 
@@ -243,22 +245,21 @@ def test_rules_of_a_class_of_one_s_own_are_its_own(monkeypatch):
             return dict(info, instances=info["instances"][::2])
 
     monkeypatch.setitem(DATASETS.module_dict, "Halved", Halved)
-    found = lines(MASK_RCNN, "train_dataloader.dataset.type=Halved")
-    message = f"note  train: mmdet loads 41 of 80 annotations of {TRAIN_JSON}: 39 left out by the data set's own class"
-    assert any(line.startswith(message) for line in found)
+    found = noted("train_dataloader.dataset.type=Halved")
+    assert_named(found[:1], [("D408", "train", "41 of 80", TRAIN_JSON, f"39 {ITSELF}")])
     assert failures(MASK_RCNN, "train_dataloader.dataset.type=Halved") == []
 
 
 def test_panoptic_data_are_not_taken_for_instances():
-    found = lines(MASK_RCNN, "train_dataloader.dataset.type=CocoPanopticDataset")
-    assert "note  train: data sets of type CocoPanopticDataset are not looked at" in found
+    found = findings(MASK_RCNN, "train_dataloader.dataset.type=CocoPanopticDataset", level="note")
+    assert_named([one for one in found if one.code == "D313"], [("D313", "train", "CocoPanopticDataset")])
 
 
 def test_evaluator_of_other_images_is_named():
     edit_json(TRAIN_JSON, lambda content: [image.update(id=image["id"] + 10) for image in content["images"]])
     edit_annotations(TRAIN_JSON, lambda one: one.update(image_id=one["image_id"] + 10))
     found = failures(MASK_RCNN, f"val_evaluator.ann_file={TRAIN_JSON}")
-    assert found == [f"val: images of {VAL_JSON} are not in the val_evaluator's {TRAIN_JSON}"]
+    assert_named(found, [("D416", "val", VAL_JSON, f"val_evaluator.ann_file={TRAIN_JSON}")])
 
 
 def link_photos(name: str) -> None:
@@ -289,9 +290,9 @@ def test_coco_is_not_complained_of():
         (lambda one: None, []),
         (
             lambda one: one.update(category_id=one["category_id"] - 1),
-            ["train: mmdet loads 79 of 134 annotations of %s: 55 with a category_id that no category has"],
+            [("D408", "train", "79 of 134", f"55 {NO_CATEGORY}")],
         ),
-        (to_corners, ["train: 97 of 134 boxes reach beyond their image in %s"]),
+        (to_corners, [("D411", "train", "97 of 134")]),
     ],
     ids=["right", "category ids", "corners"],
 )
@@ -299,4 +300,4 @@ def test_photos(change, expected):
     link_photos("nuts")
     path = Path("data/nuts/annotations/instances_train2017.json")
     edit_annotations(path, change)
-    assert failures(NUTS) == [line % path for line in expected]
+    assert_named(failures(NUTS), [(*one, path) for one in expected])

@@ -358,7 +358,7 @@ def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, mess
 
 def test_nothing_to_evaluate_is_told_before_the_work(shapes):
     cfg = small_mask_rcnn()
-    with pytest.raises(FileNotFoundError, match="the test data are not at no/such"):
+    with pytest.raises(FileNotFoundError, match=r"^D311 .* no/such"):
         cfg.test_dataloader.dataset.data_root = "no/such"
         evaluation.check_evaluation(cfg, "model", 1)
     cfg.test_dataloader.dataset.data_root = str(shapes)

@@ -75,4 +75,4 @@ def test_what_the_base_leaves_is_named(old, new, message, tmp_path):
 @pytest.mark.parametrize("text, advised", [(DETECTOR, "lr=0.0001, weight_decay=0.05"), (SEGMENTOR, "lr=6e-05")])
 def test_sgd_of_the_base_is_noted(text, advised, tmp_path):
     (finding,) = _check_optimizer(read(text[: text.index("optim_wrapper")], tmp_path))
-    assert str(finding).startswith("note  SGD with lr=0.0") and advised in str(finding)
+    assert (finding.level, finding.code) == ("note", "D205") and "lr=0.0" in finding.text and advised in finding.fix

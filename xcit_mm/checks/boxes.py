@@ -75,12 +75,10 @@ def _beyond_image(boxes: Boxes) -> Finding | None:
     beyond = np.any((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK), axis=1)
     text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
     if beyond.mean() <= FEW:
-        return note(text, "cut them off at its border") if beyond.any() else None
+        return note("D411", text, "cut the boxes off at the border of the image") if beyond.any() else None
     corners = (boxes.extents > boxes.starts).all() and (boxes.extents <= boxes.sizes + SLACK).all()
-    return fail(
-        text,
-        "bbox=[x, y, width, height] in pixels of the image" + ("; these look like [x1, y1, x2, y2]" if corners else ""),
-    )
+    fix = "bbox=[x, y, width, height] in pixels of the image"
+    return fail("D411", text, fix + ("; these boxes look like [x1, y1, x2, y2]" if corners else ""))
 
 
 def _in_a_corner(boxes: Boxes) -> Finding | None:
@@ -88,10 +86,9 @@ def _in_a_corner(boxes: Boxes) -> Finding | None:
     reach = (boxes.ends / boxes.sizes).max()
     if len(boxes.ends) < MANY or reach > 0.5:
         return None
-    return (fail if reach <= 0.25 else note)(
-        f"all {len(boxes.ends)} boxes lie in the upper left {reach:.0%} of width and height",
-        "bbox=[x, y, width, height] in pixels of the image, if these are of another size",
-    )
+    text = f"all {len(boxes.ends)} boxes lie in the upper left {reach:.0%} of width and height"
+    fix = "bbox=[x, y, width, height] in pixels of the image, if the boxes are of an image of another size"
+    return fail("D412", text, fix) if reach <= 0.25 else note("D412", text, fix)
 
 
 def _polygons(boxes: Boxes) -> Finding | None:
@@ -101,6 +98,7 @@ def _polygons(boxes: Boxes) -> Finding | None:
     if outside.sum() <= FEW * len(drawn):
         return None
     return fail(
+        "D413",
         f"{outside.sum()} of {len(drawn)} polygons do not begin in their box",
         "bbox=[x, y, width, height] around the polygon, both in pixels of the image",
     )
@@ -114,6 +112,7 @@ def _areas(boxes: Boxes) -> Finding | None:
         return None
     (width, height), area = boxes.extents[wrong][0], boxes.areas[wrong][0]
     return fail(
+        "D414",
         f"{wrong.sum()} of {len(full)} areas, such as {area:g} for {width:g}x{height:g}, do not fit their box",
-        "area=width * height, or that of the mask, in pixels: by it scores tell small from large objects",
+        "area=width * height, or the area of the mask, in pixels: scores sort objects by area into small and large",
     )

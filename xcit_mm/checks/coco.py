@@ -18,25 +18,25 @@ from .images import check_images, pipeline_step
 
 __all__ = ["check_coco"]
 
-# Why mmdet drops annotations, without a word. The first two no right json has.
-NO_IMAGE = "with an image_id that no image has"
-NO_CATEGORY = "with a category_id that no category has"
+# Why mmdet drops annotations, without a message. A correct json has neither of the first two.
+NO_IMAGE = "with an unknown image_id"
+NO_CATEGORY = "with an unknown category_id"
 THIN = "with boxes less than a pixel wide or high"
 NO_AREA = "without area"
-OUTSIDE = "outside their image"
-ITSELF = "left out by the data set's own class"
-# What the config asks for, or a line of its own tells.
-NO_CLASS = "of categories that are no classes"
+OUTSIDE = "outside the image"
+ITSELF = "left out by the class of the data set"
+# What the config asks for, or another finding reports.
+NO_CLASS = "of categories outside the classes"
 IGNORED = "marked ignore"
 FILTERED = "in images that filter_cfg leaves out"
 
 FIXES = {
-    NO_IMAGE: "correct image_id, or remove them",
+    NO_IMAGE: "correct image_id, or remove these annotations",
     NO_CATEGORY: "correct category_id: the id of a category, not its place in the list",
     THIN: "bbox=[x, y, width, height] in pixels, not relative to the image",
-    NO_AREA: "area=width * height, or that of the mask, in pixels",
+    NO_AREA: "area=width * height, or the area of the mask, in pixels",
     OUTSIDE: "bbox=[x, y, width, height] in pixels of the image",
-    ITSELF: "see its parse_data_info",
+    ITSELF: "read parse_data_info of the class",
 }
 EMPTY = "annotate images, or correct ann_file, metainfo.classes and filter_cfg"
 
@@ -64,12 +64,16 @@ def _no_garbage() -> Iterator[None]:
 def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
     root = dataset.get("data_root") or ""
     path = os.path.join(root, dataset["ann_file"])
-    coco = read(path)
+    try:
+        coco = read(path)
+    except ValueError as error:
+        yield fail("D401", f"{split}: {error}", "export the file again, with one id for each entry")
+        return
     lacking = list(_check_keys(split, path, dataset, coco))
     yield from lacking
     if lacking:
         return
-    if not isinstance(metainfo(dataset)["classes"], str):  # check_classes tells
+    if not isinstance(metainfo(dataset)["classes"], str):  # which check_classes reports
         yield from _check_categories(split, coco, metainfo(dataset)["classes"])
         yield from _check_instances(split, path, dataset, coco)
     ids = {image["id"] for image in coco["images"]}
@@ -77,13 +81,16 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
         scored = evaluator.get("ann_file")
         if scored and not ids <= {image["id"] for image in read(scored)["images"]}:
             yield fail(
-                f"{split}: images of {path} are not in the {split}_evaluator's {scored}",
+                "D416",
+                f"{split}: {split}_evaluator.ann_file={scored} lacks images of {path}",
                 f"--cfg-options {split}_evaluator.ann_file={path}",
             )
     repeated = len(ids) - len({image["file_name"] for image in coco["images"]})
     if repeated:
         yield note(
-            f"{split}: {repeated} images of {path} have the file of another one", "one image a file, for all of it"
+            "D415",
+            f"{split}: {repeated} images of {path} repeat the file of another image",
+            "one image for each file, with all annotations of the file",
         )
     folder = os.path.join(root, dataset["data_prefix"]["img"])
     images = [
@@ -108,16 +115,21 @@ def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Fi
             values = [one.get(key) for one in coco[kind]]
             lacking = values.count(None) + values.count([])
             if lacking:
-                yield fail(f"{split}: {lacking} {kind} of {path} have no {key}", "add it, mmdet needs it")
+                yield fail("D402", f"{split}: {lacking} {kind} of {path} have no {key}", f"add {key}: mmdet reads it")
     wrong = [one["bbox"] for one in coco["annotations"] if one.get("bbox") and not _is_box(one["bbox"])]
     if wrong:
         yield fail(
+            "D403",
             f"{split}: {len(wrong)} annotations of {path} have a bbox such as {wrong[0]}",
             "bbox=[x, y, width, height], four numbers",
         )
     flat = sum(bool(with_mask) and _is_flat(one.get("segmentation")) for one in coco["annotations"])
     if flat:
-        yield fail(f"{split}: {flat} segmentations of {path} are no lists of polygons", "[[x1, y1, x2, y2, ...], ...]")
+        yield fail(
+            "D404",
+            f"{split}: {flat} segmentations of {path} are not lists of polygons",
+            "segmentation=[[x1, y1, x2, y2, ...], ...]",
+        )
 
 
 def _is_box(bbox: Sequence) -> bool:
@@ -141,20 +153,22 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
     absent = [name for name in classes if name not in names]
     if absent:
         yield fail(
-            f"{split}: {len(absent)} of {len(classes)} classes are no category of the json: {preview(absent)}"
-            + (f"; left out are its {preview(left_out)}" if left_out else ""),
-            f"metainfo=dict(classes={tuple(names)}), the json's categories in its order, or add these to the json",
+            "D405",
+            f"{split}: {len(absent)} of {len(classes)} classes are not categories of the json: {preview(absent)}"
+            + (f"; the config leaves out its {preview(left_out)}" if left_out else ""),
+            f"metainfo=dict(classes={tuple(names)}), the categories in the order of the json, or add the classes to it",
         )
     elif learnt != list(classes):
         swapped = [f"{theirs} as {ours}" for theirs, ours in zip(learnt, classes, strict=False) if theirs != ours]
         yield fail(
-            f"{split}: mmdet numbers categories by the json, whose order is not that of the classes: it would show "
+            "D406",
+            f"{split}: mmdet numbers categories in the order of the json, not of the classes: it would show "
             + preview(swapped or learnt),
-            f"metainfo=dict(classes={tuple(dict.fromkeys(learnt))}), the json's order",
+            f"metainfo=dict(classes={tuple(dict.fromkeys(learnt))}), the order of the json",
         )
     elif left_out:
         yield note(
-            f"{split}: categories that are no classes are left out: {preview(left_out)}", "add them to the classes"
+            "D407", f"{split}: the classes leave out categories: {preview(left_out)}", "add these categories to classes"
         )
 
 
@@ -171,12 +185,15 @@ def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterat
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
         yield fail(
-            f"{split}: all {len(instances)} annotations of {path} are iscrowd, from which nothing is learnt",
+            "D409",
+            f"{split}: all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them",
             "iscrowd=0 for single objects",
         )
     missing = [name for label, name in enumerate(classes) if not objects[label]]
     if objects and missing:
-        yield note(f"{split}: {path} has no objects of {preview(missing)}", "annotate some, or leave out the classes")
+        yield note(
+            "D410", f"{split}: {path} has no objects of {preview(missing)}", "annotate objects, or remove the classes"
+        )
     kept = [one for one, why in zip(coco["annotations"], reasons, strict=True) if not why and not one.get("iscrowd")]
     if kept:
         yield from check_boxes(split, path, kept, coco["images"])
@@ -220,14 +237,14 @@ def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
 def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) -> Iterator[Finding]:
     """Say how many annotations of a json mmdet drops, and why."""
     left = number - dropped.total()
-    told = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
-    if left and not told:
+    named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
+    if left and not named:
         return
     text = f"{split}: mmdet loads {left} of {number} annotations of {path}"
-    text += ": " + ", ".join(f"{times} {why}" for why, times in told) if told else ""
-    fix = FIXES.get(told[0][0], EMPTY) if told else EMPTY
+    text += ": " + ", ".join(f"{times} {why}" for why, times in named) if named else ""
+    fix = FIXES.get(named[0][0], EMPTY) if named else EMPTY
     broken = sum(dropped[why] for why in (THIN, NO_AREA, OUTSIDE))
     if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or broken > FEW * number:
-        yield fail(text, fix)
+        yield fail("D408", text, fix)
     else:
-        yield note(text, fix)
+        yield note("D408", text, fix)

@@ -26,7 +26,7 @@ def read_coco(path: str) -> Coco:
     """Read a COCO json: its images, annotations and categories, of most polygons only the first point.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is not JSON, lacks one of the three or an id, or has an id twice.
     """
     try:
@@ -39,7 +39,7 @@ def read_coco(path: str) -> Coco:
     for kind, counts in ids.items():
         repeated = sum(counts.values()) - len(counts)
         if repeated:
-            raise ValueError(f"{path} has {repeated} {kind} with the id of another one")
+            raise ValueError(f"{path} has {repeated} {kind} with the id of another entry")
     return {kind: content[kind] for kind in _KINDS}
 
 

@@ -12,7 +12,7 @@ from ..utils.errors import preview
 from .coco import check_coco
 from .coco_json import read_coco
 from .findings import Finding, fail, note, ok
-from .preflight import check_data
+from .preflight import missing_data
 from .segmentation_maps import check_segmentation_maps
 
 __all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets"]
@@ -28,35 +28,40 @@ def data_sets(cfg: Config, split: str) -> Iterator[dict]:
 def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
     """Check the classes of all data sets against each other and the heads' `num_classes`."""
     if cfg.get("default_scope") == "mmpretrain":
-        yield note("mmpretrain takes classes from its data: not compared with the head's")
+        yield note("D301", "mmpretrain takes classes from its data: compare their number with the head's num_classes")
         return
     given: dict[tuple[str, ...], str] = {}
     for split in SPLITS:
         for dataset in data_sets(cfg, split):
             classes = metainfo(dataset).get("classes")
             if not classes or isinstance(classes, str):
-                yield fail(f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))")
+                yield fail(
+                    "D302", f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))"
+                )
             else:
                 given.setdefault(tuple(classes), split)
     for classes, split in given.items():
         for name, head in heads.items():
             if head.num_classes != len(classes):
                 yield fail(
+                    "D303",
                     f"{name}.num_classes is {head.num_classes}, the {split} data set has {len(classes)} classes",
                     f"--cfg-options model.{name}.num_classes={len(classes)}, or correct metainfo.classes",
                 )
         if len(classes) == 1 and cfg.get("default_scope") == "mmseg":
             yield note(
-                f"{split}: of one class IoUMetric scores how many pixels agree, all others included",
+                "D304",
+                f"{split}: with one class IoUMetric counts every pixel as that class",
                 "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads",
             )
     if len(given) > 1:
         (first, split), (second, other) = list(given.items())[:2]
         differing = [f"{a} and {b}" for a, b in zip(first, second, strict=False) if a != b]
         yield fail(
+            "D305",
             f"the {split} and {other} data sets have different classes: "
-            + preview(differing or [f"{len(first)} and {len(second)} of them"]),
-            "give both the same metainfo",
+            + preview(differing or [f"{len(first)} and {len(second)} classes"]),
+            "give both data sets the same metainfo",
         )
     yield ok(f"{len(next(iter(given), ()))} classes in data sets and heads")
 
@@ -83,10 +88,9 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
     Args:
         heads: The heads that know classes, by name.
     """
-    try:
-        check_data(cfg, [split])
-    except FileNotFoundError as error:
-        yield fail(*str(error).split(": ", 1))
+    missing = next(missing_data(cfg, split), None)
+    if missing:
+        yield missing
         return
     read = functools.cache(read_coco)  # for one split: a json takes a gigabyte once parsed
     for dataset in data_sets(cfg, split):
@@ -95,10 +99,10 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         form = kind.load_data_list.__qualname__.partition(".")[0]
         remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
-            yield note(f"{split}: {remote[0]} is remote storage, not looked at")
+            yield note("D312", f"{split}: {remote[0]} is remote storage, which the doctor does not read")
         elif form == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format
             yield from check_coco(cfg, split, dataset, read)
         elif form == "BaseSegDataset":
             yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
         else:
-            yield note(f"{split}: data sets of type {type_name(dataset)} are not looked at")
+            yield note("D313", f"{split}: the doctor cannot check data sets of type {type_name(dataset)}")

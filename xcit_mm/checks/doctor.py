@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with a training run, or worth knowing, told before the run has cost anything."""
+"""The doctor: failures of a training run and notes about it, before the run has cost anything."""
 
 import os
 import shutil
@@ -39,15 +39,15 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         cfg = read_config(config, argv)
         find_script(cfg, config, "train")
     except Exception as error:  # a config is a program
-        yield fail(reason(error), "correct the config")
+        yield fail("D201", reason(error), "correct the config")
         return
-    yield from guard(_check_imports(cfg), "correct custom_imports")
+    yield from guard(_check_imports(cfg), "D290", "correct custom_imports")
     init_default_scope(cfg.default_scope)
     try:
         check_backbone(cfg)
         model = build_model(cfg)
     except Exception as error:
-        yield fail(f"the model cannot be built: {reason(error)}", "correct the model in the config")
+        yield fail("D601", f"the model cannot be built: {reason(error)}", "correct the model in the config")
         model = nn.Module()
     else:
         yield ok(f"{type_name(cfg.model)} can be built")
@@ -57,19 +57,19 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     given = os.environ.get("WORLD_SIZE") or "1"
     processes = int(given) if given.isdecimal() else 0
     if processes < 1:
-        yield fail(f"WORLD_SIZE={given} is no number of processes", "set it to 1 or more, or unset it")
+        yield fail("D203", f"WORLD_SIZE={given} is not a number of processes", "set it to 1 or more, or unset it")
         processes = 1
-    yield from guard(check_classes(cfg, heads), "correct the data sets in the config")
+    yield from guard(check_classes(cfg, heads), "D390", "correct the data sets in the config")
     for split in SPLITS:
-        yield from guard(check_data_sets(cfg, split, heads), f"correct the {split} data set")
-    yield from guard(_check_ignored_labels(cfg, heads), "correct ignore_index")
+        yield from guard(check_data_sets(cfg, split, heads), "D391", f"correct the {split} data set")
+    yield from guard(_check_ignored_labels(cfg, heads), "D590", "correct ignore_index")
     if isinstance(getattr(model, "backbone", None), XCiT):
-        yield from guard(check_channels(cfg, model), "correct neck and heads")
-        yield from guard(check_weights(cfg, model), "correct init_cfg and load_from")
-    yield from guard(_check_batch(cfg, batch_size, processes), "correct train_dataloader.batch_size")
-    yield from guard(_check_optimizer(cfg), "correct optim_wrapper")
-    yield from guard(check_norms(model, batch_size, processes), "correct norm_cfg")
-    yield from guard(_check_machine(cfg, config, model), "correct work_dir")
+        yield from guard(check_channels(cfg, model), "D690", "correct neck and heads")
+        yield from guard(check_weights(cfg, model), "D790", "correct init_cfg and load_from")
+    yield from guard(_check_batch(cfg, batch_size, processes), "D291", "correct train_dataloader.batch_size")
+    yield from guard(_check_optimizer(cfg), "D292", "correct optim_wrapper")
+    yield from guard(check_norms(model, batch_size, processes), "D691", "correct norm_cfg")
+    yield from guard(_check_machine(cfg, config, model), "D293", "correct work_dir")
 
 
 def _check_imports(cfg: Config) -> Iterator[Finding]:
@@ -90,7 +90,8 @@ def _check_imports(cfg: Config) -> Iterator[Finding]:
     modules = [given] if isinstance(given, str) else list(given)
     if named and not _brings_xcit_mm(modules):
         yield fail(
-            f"custom_imports does not have xcit_mm: all but the tools here say that {named[-1]} is not in the registry",
+            "D202",
+            f"custom_imports lacks xcit_mm: without it mmdet and mmseg do not find {named[-1]} in the registry",
             'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)',
         )
 
@@ -107,7 +108,7 @@ def _types(part: object) -> Iterator[str]:
 
 
 def _brings_xcit_mm(modules: Sequence[str]) -> bool:
-    """Whether one of these modules is, or imports, xcit_mm; for others than its own, Python is asked anew."""
+    """Whether one of these modules is, or imports, xcit_mm, which a new Python process finds out."""
     if any(module.partition(".")[0] == "xcit_mm" for module in modules):
         return True
     if not modules:
@@ -118,7 +119,7 @@ def _brings_xcit_mm(modules: Sequence[str]) -> bool:
 
 
 def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[Finding]:
-    """Check that pixels not to be learnt bear one label in heads, padding, pipelines and scores."""
+    """Check that heads, padding, pipelines and scores ignore the same label."""
     given: dict[str, Any] = {
         f"{name}.ignore_index": getattr(head, "ignore_index", None) for name, head in heads.items()
     }
@@ -138,32 +139,35 @@ def _check_ignored_labels(cfg: Config, heads: dict[str, nn.Module]) -> Iterator[
                 given[f"{split}_evaluator.ignore_index"] = evaluator.get("ignore_index", 255)
     if len(set(given.values())) > 1:
         yield fail(
+            "D509",
             f"unlabelled pixels have different labels: {', '.join(f'{name}={label}' for name, label in given.items())}",
-            "give all of them the one of the segmentation maps",
+            "set all of these to the label of the segmentation maps",
         )
     yield ok(f"label {min(given.values())} is ignored everywhere")
 
 
 def _check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Finding]:
-    """Compare the batch over all processes with the one that the learning rate is for."""
+    """Compare the batch over all processes with the batch of the learning rate."""
     scaling = cfg.get("auto_scale_lr") or {}
     batch = batch_size * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         yield note(
-            f"{batch} images a step over {processes} process(es), the learning rate is for {base}",
+            "D204",
+            f"{batch} images a step over {processes} process(es), the learning rate is for {base} images",
             "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
         )
     yield ok(f"{batch} images a step")
 
 
 def _check_optimizer(cfg: Config) -> Iterator[Finding]:
-    """Check that the optimizer is none that a base config has for ResNets."""
+    """Check that the optimizer is not a base config's SGD for ResNets."""
     optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     if backbone_class(cfg) is XCiT and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD:
         lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
         yield note(
-            f"SGD with lr={optimizer.get('lr')}, as base configs have it for ResNets: XCiT's recipes take AdamW",
+            "D205",
+            f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW",
             f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))",
         )
 
@@ -171,7 +175,8 @@ def _check_optimizer(cfg: Config) -> Iterator[Finding]:
 def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
     """Check mixed precision and disk space against this machine, which need not be the one of the run."""
     if asks_for_amp(cfg) and not torch.cuda.is_available():
-        yield note("mixed precision needs a GPU, there is none", "--cfg-options optim_wrapper.type=OptimWrapper")
+        fix = "--cfg-options optim_wrapper.type=OptimWrapper"
+        yield note("D206", "mixed precision needs a GPU, and this machine has none", fix)
     work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
     existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free / 1e9
@@ -179,5 +184,5 @@ def _check_machine(cfg: Config, config: str, model: nn.Module) -> Iterator[Findi
     needed = 12e-9 * sum(p.numel() for p in model.parameters())
     text = f"{free:.1f} GB free for {work_dir}, a checkpoint takes about {needed:.1f}"
     if free < 2 * needed:
-        yield fail(text, "--work-dir on another disk, and default_hooks.checkpoint.max_keep_ckpts=1")
+        yield fail("D207", text, "--work-dir on another disk, and default_hooks.checkpoint.max_keep_ckpts=1")
     yield ok(text)

@@ -22,8 +22,9 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
     missing = missing_paths([image["img_path"] for image in images])
     if missing:
         yield fail(
+            "D314",
             f"{split}: {len(missing)} of {len(images)} images are missing: {preview(missing)}",
-            "add them, or correct data_prefix",
+            "add these files, or correct data_prefix",
         )
     step = loading_step(dataset) or dict(type="LoadImageFromFile")
     wrong = []
@@ -31,9 +32,9 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
         if isinstance(loaded, Exception):
             wrong.append(f"{image['img_path']} cannot be read ({reason(loaded)})")
         elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
-            wrong.append(f"{image['img_path']} is of {loaded['img_shape']}, in the json of {image['shape']} pixels")
+            wrong.append(f"{image['img_path']} has {loaded['img_shape']} pixels, {image['shape']} in the json")
     if wrong:
-        yield fail(f"{split}: {preview(wrong)}", "replace them, and look at the others: a sample was read")
+        yield fail("D315", f"{split}: {preview(wrong)}", "replace these files, and check the rest: this is a sample")
 
 
 def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
@@ -50,13 +51,14 @@ def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterat
     try:
         found = Compose(pipeline)(dict(image, seg_fields=[]))
     except Exception as error:  # a pipeline may need more than an image, such as others to mix it with
-        yield note(f"{split}: the pipeline makes nothing of {image['img_path']} alone ({reason(error)})")
+        yield note("D316", f"{split}: the pipeline cannot process {image['img_path']} alone ({reason(error)})")
         return
     inputs = (found or {}).get("inputs")  # a step may drop an image; without a packing step there are none
     if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
         yield fail(
+            "D317",
             f"{split}: the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
-            "LoadRasterFromFile loads all bands of a file, or those that `bands` names; or correct in_channels",
+            "load the images by LoadRasterFromFile, whose `bands` chooses bands, or correct in_channels",
         )
 
 

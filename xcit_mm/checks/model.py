@@ -62,12 +62,12 @@ def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         first: Any = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
         given = list(first.in_channels) if isinstance(first.get("in_channels"), Sequence) else widths
         if given != widths:
-            yield fail(f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
+            yield fail("D602", f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
         try:
             maps = _maps_of(model, [Map(width, one.stride) for width, one in zip(given, maps, strict=True)])
         except Exception as error:  # a neck may be anything
             if given == widths:
-                yield note(f"the maps that this neck gives are not known ({reason(error)})")
+                yield note("D604", f"the neck cannot be tried on small maps ({reason(error)})")
             return
         source = "the neck"
     yield from _check_widths(model, source, [one.width for one in maps])
@@ -105,10 +105,14 @@ def _check_widths(model: nn.Module, source: str, widths: list[int]) -> Iterator[
         given = head.in_channels if isinstance(head.in_channels, int) else list(head.in_channels)
         wanted = _channels_of(head, widths)
         if given != wanted:
-            yield fail(f"{name}.in_channels is {given}, {source} gives {widths}", f"in_channels={wanted}")
+            yield fail("D603", f"{name}.in_channels is {given}, {source} gives {widths}", f"in_channels={wanted}")
         levels = getattr(getattr(head, "prior_generator", None), "num_levels", len(widths))
         if levels != len(widths):
-            yield fail(f"{name} has anchors for {levels} maps, {source} gives {len(widths)}", "a stride for each map")
+            yield fail(
+                "D605",
+                f"{name} has anchors for {levels} maps, {source} gives {len(widths)}",
+                "one stride in its anchor_generator for each map",
+            )
 
 
 def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
@@ -123,7 +127,7 @@ def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -
         neck, given = cfg.model.get("neck"), model.backbone.strides
         if isinstance(neck, dict) and wanted[0] in given and given.index(wanted[0]) != neck.get("start_level", 0):
             fix = f"--cfg-options model.neck.start_level={given.index(wanted[0])}, or {fix}"
-        yield fail(f"{name} expects maps of strides {_listed(wanted)}, {source} gives {_listed(strides)}", fix)
+        yield fail("D606", f"{name} expects maps of strides {_listed(wanted)}, {source} gives {_listed(strides)}", fix)
 
 
 def _strides_of(name: str, module: Any) -> list[float]:
@@ -165,7 +169,8 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         yield from _check_file("load_from", cfg.load_from, model, strict, fill_stem=fill_stem)
     if not hooks:
         yield note(
-            "without StrictLoadHook a checkpoint that fits in part is loaded in part, silently",
+            "D701",
+            "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error",
             "custom_hooks = [dict(type='StrictLoadHook')]",
         )
 
@@ -176,9 +181,10 @@ def _check_file(
     path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
     if not path.is_file():
         if "://" in name:
-            yield note(f"{option} {name} is not in {folder()} yet: training begins with downloading it")
+            yield note("D702", f"{option} {name} is not in {folder()} yet: training downloads it first")
         else:
-            yield fail(f"{option}: no checkpoint at {name}", "check the path, or give a name of tools/weights.py list")
+            fix = "check the path, or give a name of tools/weights.py list"
+            yield fail("D703", f"{option}: no checkpoint at {name}", fix)
         return
     content = load_from_file(str(path))
     try:
@@ -187,15 +193,15 @@ def _check_file(
         else:
             match_trunk(model.backbone, recognise(content, use_ema), fill_stem=fill_stem)
     except ValueError as error:
-        fix = "take the model's own weights, or correct the model"
+        fix = "take weights of this model, or correct the model"
         if isinstance(error, HeadMismatch):
             fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
         if isinstance(error, BandMismatch):
             fix = (
                 f"{FILL_HINT} in {'init_cfg' if option == 'init_cfg' else 'StrictLoadHook'}, or weights for such images"
             )
-        yield fail(f"{option} {name} does not fit: {error}", fix)
-    yield ok(f"{option} {name} is there and fits")
+        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
+    yield ok(f"{option} {name} fits")
 
 
 def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
@@ -207,6 +213,7 @@ def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[F
         parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, SyncBatchNorm)})
         if parts:
             yield fail(
+                "D609",
                 f"{' and '.join(parts)} use SyncBN, which needs CUDA on {processes} processes",
                 f"--cfg-options {' '.join(f'model.{part}.norm_cfg.type=BN' for part in parts)}",
             )
@@ -222,9 +229,10 @@ def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[F
         ]
         if pooled:
             yield fail(
-                f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives it one value a channel",
+                "D608",
+                f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives one value a channel",
                 "train_dataloader.batch_size=2, or more",
             )
         else:
-            yield note("BatchNorm learns from single images", "train_dataloader.batch_size=2, or more")
+            yield note("D607", "BatchNorm learns from single images", "train_dataloader.batch_size=2, or more")
     yield ok(f"BatchNorm runs on {processes} process(es)")

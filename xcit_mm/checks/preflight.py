@@ -24,6 +24,7 @@ from ..utils.configs import (
     type_name,
 )
 from ..weights.reader import load_checkpoint
+from .findings import Finding, fail, refuse
 
 __all__ = [
     "asks_for_amp",
@@ -34,6 +35,7 @@ __all__ = [
     "check_precision",
     "check_resume",
     "last_checkpoint",
+    "missing_data",
 ]
 
 
@@ -159,7 +161,7 @@ def check_precision(cfg: Config, amp: bool = False) -> None:
     if asks_for_amp(cfg):
         others = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         raise ValueError(
-            "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
+            "D206 the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and there is none: "
             # OptimWrapper would refuse them.
             + f"leave out {' and '.join(others)}, and give " * bool(others)
             + "--cfg-options optim_wrapper.type=OptimWrapper"
@@ -223,13 +225,20 @@ def check_data(cfg: Config, splits: Iterable[str]) -> None:
         FileNotFoundError: If one does not.
     """
     for split in splits:
-        for path in _data_paths(cfg, split):
-            # Remote storage (s3://...) is left to mmengine.
-            if "://" not in path and not Path(path).exists():
-                raise FileNotFoundError(
-                    f"the {split} data are not at {path}: put or link the data set there, "
-                    f"or set {split}_dataloader.dataset.data_root (and {split}_evaluator.ann_file, if it has one)"
-                )
+        refuse(missing_data(cfg, split), FileNotFoundError)
+
+
+def missing_data(cfg: Config, split: str) -> Iterator[Finding]:
+    """A failure for each folder and annotation file of a split that does not exist."""
+    for path in _data_paths(cfg, split):
+        # mmengine reads remote storage (s3://...).
+        if "://" not in path and not Path(path).exists():
+            yield fail(
+                "D311",
+                f"the {split} data are not at {path}",
+                "put or link the data set there, or set "
+                f"{split}_dataloader.dataset.data_root (and {split}_evaluator.ann_file, if it has one)",
+            )
 
 
 def _data_paths(cfg: Config, split: str) -> Iterator[str]:

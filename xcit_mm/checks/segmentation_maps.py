@@ -28,18 +28,20 @@ def check_segmentation_maps(
     built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
     images = built.data_list
     if not images:
-        yield fail(f"{split}: no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
+        yield fail("D501", f"{split}: no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
         return
     unlabelled = missing_paths([image["seg_map_path"] for image in images])
     if unlabelled:
         yield fail(
+            "D502",
             f"{split}: {len(unlabelled)} of {len(images)} images have no segmentation map: {preview(unlabelled)}",
-            "add it, or correct seg_map_suffix and data_prefix.seg_map_path",
+            "add these files, or correct seg_map_suffix and data_prefix.seg_map_path",
         )
     yield from check_images(split, dataset, images)
     step = pipeline_step(dataset, "LoadAnnotations") or dict(type="LoadAnnotations")
     if step.get("reduce_zero_label") not in (None, built.reduce_zero_label):
         yield fail(
+            "D503",
             f"{split}: reduce_zero_label={built.reduce_zero_label} in the data set, not in its LoadAnnotations",
             "remove it from LoadAnnotations, which follows the data set",
         )
@@ -52,6 +54,7 @@ def check_segmentation_maps(
             unreadable.append(f"{path} cannot be read ({reason(loaded)})")
         elif loaded["gt_seg_map"].ndim != 2:
             yield fail(
+                "D505",
                 f"{split}: {path} has {loaded['gt_seg_map'].shape[-1]} channels: colours instead of labels",
                 "write segmentation maps of one channel, or with a palette, whose values are class numbers",
             )
@@ -60,7 +63,9 @@ def check_segmentation_maps(
             whole.append(image)
             counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
     if unreadable:
-        yield fail(f"{split}: {preview(unreadable)}", "replace them, and look at the others: a sample was read")
+        yield fail(
+            "D504", f"{split}: {preview(unreadable)}", "replace these files, and check the rest: this is a sample"
+        )
     if not counts.any():
         return
     if channels and whole:
@@ -77,21 +82,25 @@ def check_segmentation_maps(
 def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
-    # A single class is told by a threshold from the rest, which is label 0.
+    # A threshold separates a single class from the background, label 0.
     labels = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
     beyond = [label for label in range(labels, 256) if counts[label] and label != ignored]
     shifted = not reduced and beyond == [labels]
     if beyond:
         yield fail(
+            "D506",
             f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold "
             + preview([f"label {label} ({counts[label]} pixels)" for label in beyond]),
             "correct num_classes, or give the label of unlabelled pixels as ignore_index"
             + ("; reduce_zero_label=True in the data set if labels count from 1" if shifted else ""),
         )
     elif reduced and counts[IGNORED] and counts[: number - 1].all() and not counts[number - 1]:
-        yield note(  # so it is too where the last class is rare
+        yield note(  # a rare last class gives the same counts
+            "D507",
             f"{where}: all classes but the last have pixels in a sample, and reduce_zero_label=True ignores label 0",
             "reduce_zero_label=False in the data set if labels count from 0",
         )
     elif not reduced and not counts[0]:
-        yield note(f"{where}: no label 0 in a sample", "reduce_zero_label=True in the data set if labels count from 1")
+        yield note(
+            "D508", f"{where}: no label 0 in a sample", "reduce_zero_label=True in the data set if labels count from 1"
+        )

@@ -1,7 +1,6 @@
 """What is checked as a run starts: of the doctor's checks those that cost a few seconds, up to the first failure."""
 
 import os
-from collections.abc import Iterator
 
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
@@ -13,7 +12,7 @@ from ..weights.matching import match_model
 from ..weights.published import REMOTE, fetch
 from ..weights.reader import load_checkpoint
 from .data import SPLITS, check_classes, check_data_sets, data_sets
-from .findings import Finding, guard
+from .findings import guard, refuse
 from .model import build_model, check_channels, check_weights, class_heads, strict_load_hooks
 from .preflight import check_backbone, check_checkpoint, check_data, check_precision
 
@@ -26,28 +25,27 @@ _MAX_JSON_BYTES = 30e6
 def check_training(cfg: Config, amp: bool = False) -> None:
     """Check that training can start: backbone, data, model, weights.
 
-    Every process of a run checks, lest one goes on where another stops; the first of a machine downloads weights.
+    Every process of a run checks, so that all of them stop; the first process of a machine downloads weights.
 
     Args:
         cfg: A config of mmdet, mmseg or mmpretrain, with the `load_from` that will be used.
         amp: Whether mixed precision is asked for beside the config.
 
     Raises:
-        ValueError, OSError: If it cannot, in the doctor's words.
+        ValueError, OSError: If it cannot; with the doctor's code where the doctor finds the same.
     """
-    check_backbone(cfg)
     check_precision(cfg, amp)
     check_data(cfg, SPLITS)
     model = _model(cfg)
     heads = class_heads(model)
-    _refuse(guard(check_classes(cfg, heads), "correct the data sets in the config"))
+    refuse(guard(check_classes(cfg, heads), "D390", "correct the data sets in the config"))
     for split in SPLITS:
         if not _is_large(cfg, split):
-            _refuse(guard(check_data_sets(cfg, split, heads), f"correct the {split} data set"))
+            refuse(guard(check_data_sets(cfg, split, heads), "D391", f"correct the {split} data set"))
     if isinstance(getattr(model, "backbone", None), XCiT):
         if is_first_process():
             _fetch(cfg)
-        _refuse(guard(check_weights(cfg, model), "correct init_cfg and load_from"))
+        refuse(guard(check_weights(cfg, model), "D790", "correct init_cfg and load_from"))
 
 
 def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
@@ -61,10 +59,9 @@ def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
     Raises:
         ValueError, OSError: If it cannot.
     """
-    check_backbone(cfg, tta)
     check_data(cfg, ["test"])
     check_checkpoint(checkpoint)
-    model = _model(cfg)
+    model = _model(cfg, tta)
     if "://" in checkpoint and not is_first_process():
         return
     content = load_checkpoint(checkpoint)
@@ -81,23 +78,18 @@ def is_first_process() -> bool:
     return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
 
 
-def _model(cfg: Config) -> nn.Module:
+def _model(cfg: Config, tta: bool = False) -> nn.Module:
     """The config's model, without memory where possible, whose parts fit each other."""
     init_default_scope(cfg.default_scope)
     try:
+        check_backbone(cfg, tta)
         model = build_model(cfg)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        raise ValueError(f"the model cannot be built: {reason(error)}; correct the model in the config") from None
+        text = f"D601 the model cannot be built: {reason(error)} -- fix: correct the model in the config"
+        raise ValueError(text) from None
     if isinstance(getattr(model, "backbone", None), XCiT):
-        _refuse(guard(check_channels(cfg, model), "correct neck and heads"))
+        refuse(guard(check_channels(cfg, model), "D690", "correct neck and heads"))
     return model
-
-
-def _refuse(findings: Iterator[Finding]) -> None:
-    """Raise the first failure."""
-    for finding in findings:
-        if finding.level == "FAIL":
-            raise ValueError(f"{finding.text} -- fix: {finding.fix}")
 
 
 def _is_large(cfg: Config, split: str) -> bool:
