@@ -9,10 +9,33 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text()).group(1)
+# Address of the public repository, for example "https://HOST/OWNER/xcit_mm". While it is empty, metadata and
+# documentation link to no repository.
+REPOSITORY = ""
 
 
 def requirements(name: str) -> list[str]:
     return (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+
+
+def portable(text: str, repository: str) -> str:
+    """Make the relative links of README.md absolute, or keep only their text while there is no repository."""
+
+    def replace(match: re.Match[str]) -> str:
+        image, label, path = match.groups()
+        if repository:
+            return f"{image}[{label}]({repository}/{'raw' if image else 'blob'}/main/{path})"
+        return "" if image else label
+
+    return re.sub(r"(!?)\[([^]]*)\]\((?!https?://)([^)]+)\)", replace, text)
+
+
+def project_urls(repository: str) -> dict[str, str]:
+    urls = {"Paper": "https://arxiv.org/abs/2106.09681"}
+    if repository:
+        urls["Documentation"] = f"{repository}/tree/main/docs"
+        urls["Changelog"] = f"{repository}/blob/main/CHANGELOG.md"
+    return urls
 
 
 class BuildWithMim(build_py):
@@ -39,16 +62,12 @@ setup(
     name="xcit_mm",
     version=VERSION,
     description="The XCiT backbone for OpenMMLab detection and segmentation",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=portable((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY),
     long_description_content_type="text/markdown",
     author="The xcit_mm authors",
     license="Apache-2.0",
-    url="https://github.com/xcit-mm/xcit_mm",
-    project_urls={
-        "Documentation": "https://github.com/xcit-mm/xcit_mm/tree/main/docs",
-        "Changelog": "https://github.com/xcit-mm/xcit_mm/blob/main/CHANGELOG.md",
-        "Paper": "https://arxiv.org/abs/2106.09681",
-    },
+    url=REPOSITORY or None,
+    project_urls=project_urls(REPOSITORY),
     keywords=["XCiT", "backbone", "object detection", "instance segmentation", "semantic segmentation"],
     classifiers=[
         "Development Status :: 4 - Beta",

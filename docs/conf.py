@@ -16,6 +16,7 @@ project = "xcit_mm"
 author = "The xcit_mm authors"
 copyright = author
 (release,) = re.findall(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text())
+(repository,) = re.findall(r'^REPOSITORY = "(.*)"', (ROOT / "setup.py").read_text(), re.MULTILINE)
 
 extensions = [
     "myst_parser",
@@ -31,11 +32,12 @@ html_theme = "furo"
 html_title = f"xcit_mm {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_theme_options = {
-    "source_repository": "https://github.com/xcit-mm/xcit_mm/",
-    "source_branch": "main",
-    "source_directory": "docs/",
-}
+if repository:
+    html_theme_options = {
+        "source_repository": repository,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4

@@ -25,7 +25,6 @@ from xcit_mm.utils.configs import read_config
 from xcit_mm.weights.published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = "https://github.com/xcit-mm/xcit_mm/blob/main"  # links that work wherever the text is shown
 DEMO = "demo"
 FIELDS = ("Name", "In Collection", "Config", "Metadata")
 
@@ -196,8 +195,8 @@ def row(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def link(text: str, config: str) -> str:
-    return f"[{text}]({SOURCE}/{config})"
+def link(text: str, path: str) -> str:
+    return f"[{text}]({path})"
 
 
 def published_table(zoo: dict[str, list[Model]]) -> str:
@@ -231,7 +230,7 @@ def task_tables(zoo: dict[str, list[Model]]) -> str:
             arch, patch = arch_and_patch(model["Config"])
             lines.append(
                 row(
-                    link(f"{arch.upper()}/{patch}", model["Config"]),
+                    link(f"{arch.upper()}/{patch}", f"../{model['Config']}"),
                     *(f"{scores(model)[metric]:.1f}" for metric in task.metrics),
                     f"{model['Metadata']['Parameters'] / 1e6:.1f}",
                     f"[xcit://{weights_name(task, model['Config'])}]({model['Weights']})",
@@ -267,7 +266,7 @@ def measured_scores(root: Path, models: list[Model]) -> dict[str, dict[str, list
 def measured_table(root: Path, models: list[Model]) -> str:
     lines = [row("config", "data", "iterations", "mean of the seeds (lowest to highest)"), "|---|---|---|---|"]
     metadata = {model["Name"]: model["Metadata"] for model in models}
-    links = {model["Name"]: link(model["Name"], model["Config"]) for model in models}
+    links = {model["Name"]: link(model["Name"], f"../{model['Config']}") for model in models}
     for name, measured in measured_scores(root, models).items():
         told = ", ".join(
             f"{metric} {statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"

@@ -35,7 +35,7 @@ def forks(distributions: list[str]) -> list[str]:
 
 MAKE = "make STACK=onedl" if forks(stack()) else "make"
 REINSTALL = f"{MAKE} clean && {MAKE} setup"
-COMPILED_MMCV = "pip uninstall mmcv && pip install mmcv-lite, or compile mmcv for this torch (docs/install.md)"
+ONE_MMCV = "pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv (docs/install.md)"
 OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your system"
 
 
@@ -67,6 +67,8 @@ def one_stack() -> str:
     found = stack()
     onedl = forks(found)
     classic = [name for name in found if name not in onedl]
+    if {"mmcv", "mmcv-lite"} <= set(found):
+        raise ImportError(f"mmcv and mmcv-lite are both installed, in one folder: {ONE_MMCV}")
     if onedl and classic:
         raise ImportError(f"{', '.join(classic)} of OpenMMLab and {', '.join(onedl)} of its OneDL forks are installed")
     return f"one stack: {', '.join(found)}"
@@ -131,7 +133,7 @@ CHECKS = (
     ("D103", version("torch", "2.4"), REINSTALL),
     ("D104", opencv, OPENCV),
     ("D105", version("mmcv"), REINSTALL),
-    ("D106", mmcv_ops, COMPILED_MMCV),
+    ("D106", mmcv_ops, ONE_MMCV),
     ("D107", version("mmdet", "3.3", without="no detection"), REINSTALL),
     ("D108", version("mmseg", "1.2", without="no segmentation"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     ("D109", registered, "pip install -e ."),

@@ -422,7 +422,7 @@ def test_a_library_of_the_system_that_is_missing_has_one_fix(monkeypatch, capsys
     def broken() -> str:
         raise ImportError("libGL.so.1: cannot open shared object file")
 
-    checks = [("D100", broken, doctor.OPENCV), ("D100", broken, doctor.COMPILED_MMCV)]
+    checks = [("D100", broken, doctor.OPENCV), ("D100", broken, doctor.ONE_MMCV)]
     code, lines = run_doctor(monkeypatch, capsys, *checks)
     assert code == 1
     assert lines == [f"FAIL D100  ImportError: libGL.so.1: cannot open shared object file -- fix: {doctor.OPENCV}"] * 2
@@ -439,6 +439,12 @@ def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
     code, (line,) = run_doctor(monkeypatch, capsys, ("D101", doctor.one_stack, "one of them"))
     assert (code, line[:11]) == (1, "FAIL D101  ")
     assert line.endswith(" -- fix: one of them") and f" {name} " in line.replace(",", " ")
+
+
+def test_two_mmcv_in_one_folder_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "stack", lambda: ["mmcv", "mmcv-lite", "mmdet"])
+    code, (line,) = run_doctor(monkeypatch, capsys, ("D101", doctor.one_stack, "one of them"))
+    assert code == 1 and "mmcv and mmcv-lite are both installed" in line and "pip uninstall mmcv mmcv-lite" in line
 
 
 @pytest.mark.skipif(bool(doctor.forks(doctor.stack())), reason="the forks ask for no version of mmcv")

@@ -1,12 +1,20 @@
 """What the README and the pages say of the repository is there, wherever they are read."""
 
 import re
+import runpy
+from pathlib import Path
 
 import pytest
+import setuptools
+import yaml
+from pages import PAGES
 from paths import ROOT
 
-SOURCE = "https://github.com/xcit-mm/xcit_mm/"
-PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if SOURCE in page.read_text()]
+README = ROOT / "README.md"
+REPOSITORY = "https://example.org/someone/xcit_mm"
+# Parts of docs/benchmark.md, whose links are relative to that page.
+PARTS = ROOT / "docs" / "benchmark"
+LINKING = [page for page in PAGES if page.parent != PARTS]
 
 
 def anchors(text: str) -> set[str]:
@@ -15,15 +23,47 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_link_of_the_readme_works_on_pypi_too():
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert len(links) > 30
-    assert [link for link in links if not link.startswith("https://")] == []
+def relative_links(page: Path) -> list[str]:
+    return re.findall(r"\]\((?!https?://)([^)]+)\)", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_to_the_repository_lead_to_what_is_there(page):
-    for path, anchor in re.findall(rf"{SOURCE}(?:blob|raw)/main/([^)#]+)#?([^)]*)\)", page.read_text()):
-        assert (ROOT / path).exists(), f"{page.name} leads to {path}"
+@pytest.fixture
+def package(monkeypatch) -> dict:
+    """The names in setup.py, and as `metadata` what it gives to setuptools."""
+    metadata: dict = {}
+    monkeypatch.setattr(setuptools, "setup", metadata.update)
+    return {**runpy.run_path(str(ROOT / "setup.py")), "metadata": metadata}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_of_a_page_lead_to_what_is_there(page):
+    for link in relative_links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} leads to {path}"
         if anchor:
-            assert anchor in anchors((ROOT / path).read_text()), f"{page.name} leads to {path}#{anchor}"
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} leads to {link}"
+
+
+def test_the_readme_on_pypi_links_to_the_repository(package):
+    links = relative_links(README)
+    assert len(links) > 30
+    text = package["portable"](README.read_text(encoding="utf-8"), REPOSITORY)
+    found = re.findall(rf"\]\({REPOSITORY}/(blob|raw)/main/([^)]+)\)", text)
+    assert [path for _, path in found] == links
+    assert {path for kind, path in found if kind == "raw"} == {"docs/hero.jpg", "docs/speed.png"}
+    assert set(package["project_urls"](REPOSITORY)) == {"Paper", "Documentation", "Changelog"}
+
+
+def test_without_a_repository_nothing_links_to_one(package):
+    text = package["portable"](README.read_text(encoding="utf-8"), "")
+    assert re.findall(r"\]\((?!https://)", text) == []
+    assert "(https://arxiv.org/abs/2106.09681)" in text and "Apache 2.0" in text
+    assert set(package["project_urls"]("")) == {"Paper"}
+
+
+def test_metadata_and_citation_name_one_repository(package):
+    repository, metadata = package["REPOSITORY"], package["metadata"]
+    assert (metadata["url"] or "") == repository
+    assert metadata["long_description"] == package["portable"](README.read_text(encoding="utf-8"), repository)
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text()).get("repository-code", "") == repository
