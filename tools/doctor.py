@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
 
-from xcit_mm.utils.cli import ignore_broken_pipe
+from broken_pipe import ignore_broken_pipe
 
 
 def stack() -> list[str]:

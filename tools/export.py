@@ -15,10 +15,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from broken_pipe import ignore_broken_pipe
+
 from xcit_mm.deployment.export import PARTS, Exported, export_model
 from xcit_mm.deployment.half import Halved
 from xcit_mm.deployment.pictures import Moved
-from xcit_mm.utils.cli import cli_main, ignore_broken_pipe
+from xcit_mm.utils.cli import cli_main
 
 
 def found_otherwise(moved: Moved | Halved) -> str:

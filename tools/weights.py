@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 import torch
+from broken_pipe import ignore_broken_pipe
 
 from xcit_mm.utils.atomic import atomic_path
-from xcit_mm.utils.cli import cli_main, ignore_broken_pipe
+from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
 from xcit_mm.weights.published import PUBLISHED, fetch, local_path

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from doctor_data import (
 )
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
+from paths import CONFIGS, ROOT
 from torch import nn
 
 from xcit_mm import XCiT
@@ -439,6 +440,15 @@ def test_a_mix_of_both_stacks_is_named(tmp_path, monkeypatch, capsys):
     code, (line,) = run_doctor(monkeypatch, capsys, ("D101", doctor.one_stack, "one of them"))
     assert (code, line[:11]) == (1, "FAIL D101  ")
     assert line.endswith(" -- fix: one of them") and f" {name} " in line.replace(",", " ")
+
+
+def test_a_library_that_cannot_be_imported_is_a_line_and_no_traceback():
+    code = "import sys; sys.modules['mmengine'] = None; import doctor; sys.exit(doctor.main())"
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT / "tools", capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    assert "FAIL D102  ModuleNotFoundError: " in run.stdout and "Traceback" not in run.stderr
 
 
 def test_two_mmcv_in_one_folder_are_named(monkeypatch, capsys):

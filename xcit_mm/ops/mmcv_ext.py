@@ -42,7 +42,7 @@ def torchvision_kernels() -> Any:
 def _kernels(tensor: Tensor) -> Any:
     """Return torchvision's kernels for a tensor on a GPU, where the steps of the torch code would each be a launch.
 
-    On a CPU the torch code is the faster one (docs/benchmark.md).
+    On a CPU the torch code is no slower.
     """
     return torchvision_kernels() if tensor.is_cuda else None
 

@@ -1,15 +1,12 @@
 """How every command ends: with an exit code and, after an error, with one line."""
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from .errors import reason
 
-__all__ = ["cli_main", "ignore_broken_pipe"]
+__all__ = ["cli_main"]
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
@@ -34,14 +31,3 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 130
-
-
-@contextmanager
-def ignore_broken_pipe() -> Iterator[None]:
-    """End quietly when the reader of the output has gone, as in `| head -1`."""
-    try:
-        yield
-        sys.stdout.flush()  # within the block, or the interpreter would raise at its end
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
-        sys.exit(128 + signal.SIGPIPE)
