@@ -35,9 +35,9 @@ SHORTER = {
     "python tools/train.py": "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 "
     "train_dataloader.batch_size=2 train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
     "default_hooks.checkpoint.interval=1 default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "python tools/make_scene.py": "--side 400 --mosaics 1",
+    "python tools/make_scene.py": "--side 640 --mosaics 1",
     # An untrained detector reports 100 objects a tile.
-    "python tools/infer.py work_dirs/scene.tif": "--tile 320 --overlap 80",
+    "python tools/infer.py work_dirs/scene.tif": "--tile 640 --overlap 160",
     "python tools/test.py configs/mask_rcnn": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
 # Prefixes of commands that are not run.
