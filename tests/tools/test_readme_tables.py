@@ -76,7 +76,7 @@ def test_a_config_without_an_entry_is_named(copy):
 def test_only_the_tables_are_rewritten(copy, file, block):
     shipped = (copy / file).read_text()
     (copy / file).write_text(readme_tables.with_block(shipped, block, "emptied", file))
-    assert readme_tables.render(copy, readme_tables.read_zoo(copy))[file] == shipped
+    assert readme_tables.render(copy, readme_tables.read_metafiles(copy))[file] == shipped
 
 
 def test_a_measured_score_has_the_range_of_its_seeds(copy):
