@@ -37,7 +37,7 @@ test: $(READY)
 # mmpretrain may bring, cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
 MMPRETRAIN := .venv-mmpretrain
 COMPILED := .venv-compiled
-on_top = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
+on_top = $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
 $(MMPRETRAIN)/.ready: $(READY)
 	$(PYTHON) -m venv $(MMPRETRAIN)
