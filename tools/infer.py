@@ -47,7 +47,7 @@ from xcit_mm.checks.preflight import check_checkpoint, check_device
 from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.predictor import DTYPES
-from xcit_mm.prediction.tiling import check_tile
+from xcit_mm.prediction.tiles import check_tile
 from xcit_mm.utils.configs import read_config, tested_metainfo
 from xcit_mm.weights.published import REMOTE
 

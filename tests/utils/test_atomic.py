@@ -111,7 +111,7 @@ class TestFeatures:
 
         features, visualize = importlib.import_module("features"), importlib.import_module("visualize")
         monkeypatch.setattr(features, "extract", fail)
-        monkeypatch.setattr(visualize, "of_weights", fail)
+        monkeypatch.setattr(visualize, "capture_from_weights", fail)
         line = "RuntimeError: DataLoader worker is killed"
         assert refusal("features", "extract", tmp_path / "images", classifier, "--out", tmp_path / "f.npz") == line
         assert refusal("visualize", tmp_path / "0.png", classifier, "--out", tmp_path / "f.png") == line

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from ..prediction.tiling import windows
+from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.configs import tested_metainfo
 from ..version import __version__
