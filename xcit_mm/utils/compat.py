@@ -1,14 +1,79 @@
-"""Private names of other libraries that this package uses or replaces, each with the reason and a version."""
+"""Private names of other libraries: each with the reason for its use and the version it was seen in.
 
-__all__ = ["gdal_errors"]
+Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree
+
+if TYPE_CHECKING:
+    from mmengine.runner import Runner
+
+__all__ = [
+    "BatchNorm",
+    "NormBase",
+    "gdal_errors",
+    "is_resuming",
+    "is_training_run",
+    "keep_scope_of_bases",
+    "paste_masks",
+    "tree_map",
+]
+
+# torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
+# The public classes are siblings without a public base class.
+BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+NormBase = torch.nn.modules.batchnorm._NormBase
+
+# torch 2.13: maps a function over the leaves of nested lists, tuples and dicts. torch.utils has no public name for it.
+tree_map = _pytree.tree_map
+
+
+def keep_scope_of_bases() -> None:
+    """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a library of its own.
+
+    mmengine gives every part of such a base the scope `xcit_mm` and then looks for its class in a registry of that
+    name. The parts of this package's configs belong to their `default_scope`. mmengine has no option for it, and a
+    registry cannot pass a search on to the registry of the default scope.
+    """
+    from mmengine.config import Config
+
+    find_base = Config._get_cfg_path
+
+    def find_base_without_scope(cfg_path: str, filename: str) -> tuple[str, str | None]:
+        path, scope = find_base(cfg_path, filename)
+        return path, None if scope == "xcit_mm" else scope
+
+    Config._get_cfg_path = staticmethod(find_base_without_scope)
+
+
+def is_resuming(runner: "Runner") -> bool:
+    """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
+    return runner._resume
+
+
+def is_training_run(runner: "Runner") -> bool:
+    """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public `train_loop` would."""
+    from mmengine.runner import BaseLoop
+
+    return isinstance(runner._train_loop, BaseLoop)
 
 
 def gdal_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that rasterio raises for errors of GDAL.
+    """Return the exceptions that rasterio (1.4) raises for errors of GDAL.
 
-    Writing and closing raise GDAL's own errors unwrapped, whose base class rasterio does not export (rasterio 1.4.4).
+    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does not export.
     """
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
 
     return RasterioError, CPLE_BaseError
+
+
+def paste_masks(*args: Any, **kwargs: Any) -> Any:
+    """Paste masks of boxes into an image with mmdet (3.3), whose public `FCNMaskHead` pastes whole results only."""
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+
+    return _do_paste_mask(*args, **kwargs)

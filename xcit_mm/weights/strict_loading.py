@@ -3,8 +3,9 @@
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import Runner
 
+from ..utils.compat import is_resuming, is_training_run
 from .bands import FILL_HINT, check_stem_rule
 from .matching import BandMismatch, HeadMismatch, match_model
 
@@ -47,8 +48,7 @@ class StrictLoadHook(Hook):
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        # A runner builds its training loop only to train.
-        begins_training = isinstance(runner._train_loop, BaseLoop) and not runner._resume
+        begins_training = is_training_run(runner) and not is_resuming(runner)
         strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if begins_training else (True, None)
         try:
             checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
