@@ -118,8 +118,8 @@ bench: $(READY)
 	$(BIN)/python docs/readme_tables.py
 
 bench-gpu:
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --out docs/benchmark/9-forms.csv
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --out docs/benchmark/9-attention.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --train --batch 8 --out docs/benchmark/9-attention-train.csv
 
 # Remove the environments of this STACK.
 clean:

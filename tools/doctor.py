@@ -85,7 +85,7 @@ def mmcv_ops() -> str:
     """Check that mmcv's operators run, compiled or as xcit_mm.ops has them."""
     import torch
 
-    from xcit_mm.ops import fast_on_gpu, is_compiled
+    from xcit_mm.ops import has_gpu_kernels, is_compiled
 
     compiled = is_compiled()
     from mmcv.ops import nms
@@ -94,7 +94,7 @@ def mmcv_ops() -> str:
     kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5)[1].tolist()
     if kept != [0, 2]:
         raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
-    if torch.cuda.is_available() and not compiled and not fast_on_gpu():
+    if torch.cuda.is_available() and not compiled and not has_gpu_kernels():
         raise Note("detectors are slow on a GPU without torchvision: install torchvision for this torch")
     return f"mmcv.ops {'compiled' if compiled else 'of xcit_mm'}"
 

@@ -3,9 +3,13 @@
 Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from logging import FileHandler
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
+from torch.nn.modules import module as _all_modules
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
@@ -14,10 +18,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchNorm",
     "NormBase",
+    "any_submodule",
     "gdal_errors",
+    "has_forward_hook",
+    "has_global_forward_hook",
     "is_resuming",
     "is_training_run",
     "keep_scope_of_bases",
+    "log_initialization_to_file_only",
     "paste_masks",
     "tree_map",
 ]
@@ -26,6 +34,25 @@ __all__ = [
 # The public classes are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 NormBase = torch.nn.modules.batchnorm._NormBase
+
+
+def has_forward_hook(module: nn.Module) -> bool:
+    """Return whether a module has a forward hook or pre-hook. torch (2.13) lists neither publicly."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def has_global_forward_hook() -> bool:
+    """Return whether a forward hook or pre-hook is registered for all modules. torch (2.13) lists neither publicly."""
+    return bool(_all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks)
+
+
+def any_submodule(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
+    """Return whether a module or a submodule passes a test.
+
+    `module.modules()` takes several times as long in torch (2.13), which small images notice.
+    """
+    return test(module) or any(any_submodule(child, test) for child in module._modules.values() if child is not None)
+
 
 # torch 2.13: maps a function over the leaves of nested lists, tuples and dicts. torch.utils has no public name for it.
 tree_map = _pytree.tree_map
@@ -47,6 +74,26 @@ def keep_scope_of_bases() -> None:
         return path, None if scope == "xcit_mm" else scope
 
     Config._get_cfg_path = staticmethod(find_base_without_scope)
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def log_initialization_to_file_only(module_class: Class) -> Class:
+    """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the screen.
+
+    mmengine prints the notes where there is no log file, without an option.
+    """
+    from mmengine.logging import MMLogger
+
+    log = module_class._dump_init_info  # type: ignore[attr-defined]
+
+    def log_to_file(module: nn.Module) -> None:
+        if any(isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers):
+            log(module)
+
+    module_class._dump_init_info = log_to_file  # type: ignore[attr-defined]
+    return module_class
 
 
 def is_resuming(runner: "Runner") -> bool:
