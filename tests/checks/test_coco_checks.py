@@ -24,7 +24,7 @@ from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS
 from paths import CONFIGS, SHARED
 
-from xcit_mm.checks.coco import IGNORED, ITSELF, NO_AREA, NO_CATEGORY, NO_IMAGE, OUTSIDE, THIN
+from xcit_mm.checks.coco import BY_CLASS, IGNORED, NO_AREA, NO_CATEGORY, NO_IMAGE, OUTSIDE, THIN
 from xcit_mm.checks.coco_json import read_coco
 from xcit_mm.checks.findings import Finding
 
@@ -246,7 +246,7 @@ def test_rules_of_a_class_of_one_s_own_are_its_own(monkeypatch):
 
     monkeypatch.setitem(DATASETS.module_dict, "Halved", Halved)
     found = noted("train_dataloader.dataset.type=Halved")
-    assert_named(found[:1], [("D408", "train", "41 of 80", TRAIN_JSON, f"39 {ITSELF}")])
+    assert_named(found[:1], [("D408", "train", "41 of 80", TRAIN_JSON, f"39 {BY_CLASS}")])
     assert failures(MASK_RCNN, "train_dataloader.dataset.type=Halved") == []
 
 

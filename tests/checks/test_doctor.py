@@ -389,20 +389,20 @@ def library(tmp_path, monkeypatch) -> str:
     return "talkative"
 
 
-@pytest.mark.parametrize("least, suits", [("2.1", True), ("2.1.1", False), ("2.10", False)])
-def test_versions_are_compared_and_libraries_print_beside_the_lines(library, monkeypatch, capsys, least, suits):
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D100", doctor.version(library, least), "pip install it"))
+@pytest.mark.parametrize("minimum, suits", [("2.1", True), ("2.1.1", False), ("2.10", False)])
+def test_versions_are_compared_and_libraries_print_beside_the_lines(library, monkeypatch, capsys, minimum, suits):
+    code, (line,) = run_doctor(monkeypatch, capsys, ("D100", doctor.version(library, minimum), "pip install it"))
     assert code == (not suits)
     if suits:
         assert line == "ok         talkative 2.1.0a0+32f93b1"
     else:
         assert re.match(
-            rf"FAIL D100  ImportError: talkative 2.1.0a0\+32f93b1 .*>= {least} -- fix: pip install it$", line
+            rf"FAIL D100  ImportError: talkative 2.1.0a0\+32f93b1 .*>= {minimum} -- fix: pip install it$", line
         )
 
 
 def test_a_library_that_may_be_missing_is_a_note(monkeypatch, capsys):
-    check = doctor.version("not_installed", without="no detection")
+    check = doctor.version("not_installed", missing="no detection")
     code, (line,) = run_doctor(monkeypatch, capsys, ("D100", check, "pip install it"))
     assert code == 0 and line.startswith("note D100  not_installed ") and line.endswith(": no detection")
 

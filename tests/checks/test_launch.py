@@ -88,17 +88,16 @@ def write_state(path: Path, **content: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("rank, said", [("0", "\ninterrupted: --resume goes on from the last checkpoint\n"), ("1", "")])
+@pytest.mark.parametrize("rank, said", [("0", "\ninterrupted: --resume resumes from the last checkpoint\n"), ("1", "")])
 def test_ctrl_c_is_one_line_of_the_first_process(rank, said, shapes, monkeypatch, capsys):
     def interrupt(cfg: Config) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
     monkeypatch.setenv("LOCAL_RANK", rank)
-    with pytest.raises(SystemExit) as ended:
-        run_tool("train", [str(DEMO / f"{SEG}.py"), *cfg_options(SEG, shapes, 1)])
+    code = run_tool("train", [str(DEMO / f"{SEG}.py"), *cfg_options(SEG, shapes, 1)])
     printed = capsys.readouterr().err
-    assert ended.value.code == 130 and printed.endswith(said) and ("interrupted" in printed) == bool(said)
+    assert code == 130 and printed.endswith(said) and ("interrupted" in printed) == bool(said)
 
 
 class TestHelp:
@@ -151,11 +150,14 @@ class TestRefusedTraining:
             ("val_dataloader.dataset.data_root=nowhere", "D311 the val data are not at nowhere -- fix: put"),
             ("val_dataloader.dataset.metainfo.classes=(a,b)", "the val data set has 2 classes -- fix: --cfg-options"),
             ("load_from=none.pth", "D703 load_from: no checkpoint at none.pth -- fix: check the path"),
-            ("optim_wrapper.type=AmpOptimWrapper", "needs a GPU, and there is none: --cfg-options optim_wrapper.type="),
+            (
+                "optim_wrapper.type=AmpOptimWrapper",
+                "needs a GPU, and this machine has none -- fix: --cfg-options optim_wrapper.type=",
+            ),
         ],
     )
     def test_what_can_be_known(self, config, change, message, shapes, monkeypatch):
-        monkeypatch.setattr("xcit_mm.checks.preflight.get_device", lambda: "cpu")
+        monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
         assert message in self.refused(config, shapes, change)
 
     def test_arch_of_ones_own(self, config, shapes, tmp_path):
@@ -232,7 +234,7 @@ def test_correct_runs_start_with_what_is_given(config, shapes, weights):
 
 
 def test_mixed_precision_without_a_gpu(monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.preflight.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
     message = refused("train", MASK_RCNN)
     fix = message.rpartition(": ")[2].split()
     assert fix == ["--cfg-options", "optim_wrapper.type=OptimWrapper"]
@@ -240,7 +242,7 @@ def test_mixed_precision_without_a_gpu(monkeypatch):
     assert "leave --amp out" in refused("train", MASK_RCNN, *fix, "--amp")
     given = ("--cfg-options", "optim_wrapper.dtype=bfloat16")
     assert "leave out optim_wrapper.dtype, and give --cfg-options optim" in refused("train", MASK_RCNN, *given)
-    monkeypatch.setattr("xcit_mm.checks.preflight.get_device", lambda: "cuda")
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cuda")
     assert "D311 the train data are not at data/coco" in refused("train", MASK_RCNN)
 
 
@@ -252,10 +254,10 @@ del RECIPES["classification"]  # mmpretrain may not be installed
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_without_a_gpu(recipe, monkeypatch):
     """In mixed precision by itself or by `--amp`: a line with the cure, and never mmengine's assertion."""
-    monkeypatch.setattr("xcit_mm.checks.preflight.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
     config = RECIPES[recipe]
     assert "--amp is mixed precision, which needs a GPU" in refused("train", config, "--amp")
-    mixed = "(AmpOptimWrapper), which needs a GPU, and there is none: --cfg-options optim_wrapper.type=OptimWrapper"
+    mixed = "needs a GPU, and this machine has none -- fix: --cfg-options optim_wrapper.type=OptimWrapper"
     assert (mixed in refused("train", config)) == ("_amp-" in config.name)
 
 
@@ -319,7 +321,7 @@ class TestResume:
     def test_nothing_saved_yet_starts_from_load_from(self, config, shapes, weights, capsys):
         cfg = self.resumed(config, shapes, weights, "--resume")
         assert (cfg.resume, cfg.load_from) == (False, str(weights[config]))
-        assert capsys.readouterr().err == "nothing was saved in work yet: the run starts at the first iteration\n"
+        assert capsys.readouterr().err == "work has no checkpoint yet: the run starts at the first iteration\n"
 
     def test_the_weights_of_such_a_start_are_checked(self, config, shapes):
         given = (*cfg_options(config, shapes, 4), "load_from=none.pth")
@@ -373,12 +375,12 @@ class TestResume:
         message = refused("train", file, "--work-dir", "work", "--resume", path, *cfg_options(config, shapes, 4))
         assert message == (
             f"ValueError: cannot resume from {path}: it holds weights, not the state of a training run of mmengine: "
-            f"start from it with load_from; go on from {whole}: --resume {whole}"
+            f"start from it with load_from; resume from {whole}: --resume {whole}"
         )
 
     def test_no_such_file(self, config, shapes):
         message = refused("train", DEMO / f"{config}.py", "--resume", "none.pth", *cfg_options(config, shapes, 4))
-        assert "cannot resume from none.pth: no checkpoint at none.pth: check the path; no whole checkpoint" in message
+        assert "cannot resume from none.pth: no checkpoint at none.pth: check the path; " in message
 
 
 class TestDevice:

@@ -10,7 +10,7 @@ from pages import blocks
 from paths import ROOT
 
 from xcit_mm import XCiT
-from xcit_mm.checks.doctor import _check_optimizer
+from xcit_mm.checks.config import check_optimizer
 from xcit_mm.checks.model import build_model, check_channels
 from xcit_mm.checks.preflight import check_backbone
 from xcit_mm.utils.configs import read_config
@@ -46,7 +46,7 @@ def test_it_builds_and_its_parts_fit(text, tmp_path):
     assert isinstance(model.backbone, XCiT)
     (line,) = map(str, check_channels(cfg, model))
     assert line.startswith("ok ")
-    assert list(_check_optimizer(cfg)) == []
+    assert check_optimizer(cfg) == []
     recipe = {"mmdet": "xcit_amp-ms-crop-3x_coco", "mmseg": "xcit_80k_ade20k-512x512"}[cfg.default_scope]
     expected = Config.fromfile(ROOT / "configs" / "_base_" / f"{recipe}.py").optim_wrapper
     expected.optimizer.pop("betas")  # AdamW's own
@@ -74,5 +74,5 @@ def test_what_the_base_leaves_is_named(old, new, message, tmp_path):
 
 @pytest.mark.parametrize("text, advised", [(DETECTOR, "lr=0.0001, weight_decay=0.05"), (SEGMENTOR, "lr=6e-05")])
 def test_sgd_of_the_base_is_noted(text, advised, tmp_path):
-    (finding,) = _check_optimizer(read(text[: text.index("optim_wrapper")], tmp_path))
+    (finding,) = check_optimizer(read(text[: text.index("optim_wrapper")], tmp_path))
     assert (finding.level, finding.code) == ("note", "D205") and "lr=0.0" in finding.text and advised in finding.fix
