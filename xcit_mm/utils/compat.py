@@ -3,7 +3,8 @@
 Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import FileHandler
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,7 @@ __all__ = [
     "log_initialization_to_file_only",
     "paste_masks",
     "tree_map",
+    "without_process_group",
 ]
 
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
@@ -124,3 +126,19 @@ def paste_masks(*args: Any, **kwargs: Any) -> Any:
     from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 
     return _do_paste_mask(*args, **kwargs)
+
+
+@contextmanager
+def without_process_group() -> Iterator[None]:
+    """Compute as a single process within the block, although the process belongs to a group.
+
+    SyncBN of torch (2.13), mmengine (0.10.7) and the losses of mmdet (3.3) and mmseg (1.2) communicate only if
+    `torch.distributed.is_initialized()`, which is replaced here. torch has no public switch: no other group can become
+    the default group, and to leave the group with NCCL takes all processes.
+    """
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_initialized = is_initialized
