@@ -14,9 +14,9 @@ from ..models.build import model_config
 from ..utils.configs import part_class
 from ..utils.errors import reason
 from ..weights.bands import FILL_HINT
-from ..weights.layouts import recognise
+from ..weights.layouts import parse_checkpoint
 from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
-from ..weights.published import REMOTE, folder, local_path
+from ..weights.published import REMOTE_PREFIXES, download_folder, local_path
 from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, fail, note, ok
@@ -178,10 +178,10 @@ def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
 def _check_file(
     option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False, fill_stem: str | None = None
 ) -> Iterator[Finding]:
-    path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
+    path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():
         if "://" in name:
-            yield note("D702", f"{option} {name} is not in {folder()} yet: training downloads it first")
+            yield note("D702", f"{option} {name} is not in {download_folder()} yet: training downloads it first")
         else:
             fix = "check the path, or give a name of tools/weights.py list"
             yield fail("D703", f"{option}: no checkpoint at {name}", fix)
@@ -191,7 +191,7 @@ def _check_file(
         if strict:
             match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(model.backbone, recognise(content, use_ema), fill_stem=fill_stem)
+            match_trunk(model.backbone, parse_checkpoint(content, use_ema), fill_stem=fill_stem)
     except ValueError as error:
         fix = "take weights of this model, or correct the model"
         if isinstance(error, HeadMismatch):

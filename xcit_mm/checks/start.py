@@ -9,7 +9,7 @@ from torch import nn
 from ..models.backbone import XCiT
 from ..utils.errors import reason
 from ..weights.matching import match_model
-from ..weights.published import REMOTE, fetch
+from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from ..weights.reader import load_checkpoint
 from .data import SPLITS, check_classes, check_data_sets, data_sets
 from .findings import guard, refuse
@@ -103,5 +103,5 @@ def _fetch(cfg: Config) -> None:
     init_cfg = cfg.model.backbone.get("init_cfg") or []
     names = [one.get("checkpoint") for one in ([init_cfg] if isinstance(init_cfg, dict) else init_cfg)]
     for name in filter(None, [*names, cfg.get("load_from")]):
-        if name.startswith(REMOTE):
-            fetch(name)
+        if name.startswith(REMOTE_PREFIXES):
+            ensure_downloaded(name)
