@@ -17,7 +17,7 @@ from weight_files import CLASSIFIERS, KEYS, official, path_of, sources
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch
 from xcit_mm.models.class_attention import ClassAttention
-from xcit_mm.weights.layouts import export, recognise
+from xcit_mm.weights.layouts import parse_checkpoint, to_layout
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
@@ -80,7 +80,7 @@ class TestLoading:
     @pytest.mark.parametrize("patch_size", [16, 8])
     @pytest.mark.parametrize("layout", ["official", "timm", "mmpretrain"])
     def test_every_layout_gives_the_golden_logits(self, layout, patch_size, tmp_path):
-        torch.save(export(recognise(dict(model=official(patch_size))), layout), tmp_path / "file.pth")
+        torch.save(to_layout(parse_checkpoint(dict(model=official(patch_size))), layout), tmp_path / "file.pth")
         with torch.inference_mode():
             logits = load(tmp_path / "file.pth", patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4

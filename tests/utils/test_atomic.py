@@ -80,8 +80,8 @@ class TestConvertedWeights:
         assert self.is_as_before()
 
     def test_ctrl_c_during_a_download_is_one_line(self, call, monkeypatch):
-        monkeypatch.setattr(importlib.import_module("weights"), "fetch", interrupt)
-        assert call("weights", "fetch", "xcit_nano_12_p16_224")[::2] == (130, "\ninterrupted: nothing is written\n")
+        monkeypatch.setattr(importlib.import_module("weights"), "ensure_downloaded", interrupt)
+        assert call("weights", "download", "xcit_nano_12_p16_224")[::2] == (130, "\ninterrupted: nothing is written\n")
 
 
 class TestFeatures:

@@ -11,9 +11,9 @@ from torch import nn
 from ..models.backbone import XCiT
 from ..utils.configs import part_class
 from ..weights.bands import FILL_HINT
-from ..weights.layouts import recognise
+from ..weights.layouts import parse_checkpoint
 from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
-from ..weights.published import REMOTE, fetch, folder, local_path
+from ..weights.published import REMOTE_PREFIXES, download_folder, ensure_downloaded, local_path
 from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
@@ -40,8 +40,8 @@ def download_weights(cfg: Config) -> None:
         ValueError, OSError: If a name is unknown or a download fails.
     """
     for name in [*(entry["checkpoint"] for entry in _init_cfgs(cfg)), cfg.get("load_from")]:
-        if name and name.startswith(REMOTE):
-            fetch(name)
+        if name and name.startswith(REMOTE_PREFIXES):
+            ensure_downloaded(name)
 
 
 @check("D790", "correct init_cfg and load_from")
@@ -71,10 +71,10 @@ def _check_file(option: str, name: str, model: nn.Module, options: dict, strict:
         option: 'init_cfg' or 'load_from'.
         options: `init_cfg`, or the hook that loads the file.
     """
-    path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
+    path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():
         if "://" in name:
-            yield note("D702", f"{option} {name} is not in {folder()} yet: training downloads it first")
+            yield note("D702", f"{option} {name} is not in {download_folder()} yet: training downloads it first")
         else:
             fix = "check the path, or give a name of tools/weights.py list"
             yield fail("D703", f"{option}: no checkpoint at {name}", fix)
@@ -85,7 +85,7 @@ def _check_file(option: str, name: str, model: nn.Module, options: dict, strict:
         if strict:
             match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(model.backbone, recognise(content, options.get("use_ema", False)), fill_stem=fill_stem)
+            match_trunk(model.backbone, parse_checkpoint(content, options.get("use_ema", False)), fill_stem=fill_stem)
     except ValueError as error:
         fix = "take weights of this model, or correct the model"
         if isinstance(error, HeadMismatch):
