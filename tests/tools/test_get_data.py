@@ -4,36 +4,22 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
+from clones import write_camvid_clone, write_nuts_clone
 from get_data import DATA, write_data
 from PIL import Image
-
-NAMES = [f"{number}.jpg" for number in range(18)]
 
 
 @pytest.fixture
 def nuts(tmp_path) -> Path:
-    folder = tmp_path / "nuts-clone" / "data"
-    (folder / "images").mkdir(parents=True)
-    for number, name in enumerate(NAMES):
-        Image.new("RGB", (8, 6), (number, 0, 0)).save(folder / "images" / name)
-    images = [dict(id=100 + number, file_name=name) for number, name in enumerate(NAMES)]
-    annotations = [dict(id=number, image_id=100 + number // 2) for number in range(36)]
-    coco = dict(images=images, annotations=annotations, categories=[dict(id=1, name="date")])
-    (folder / "trainval.json").write_text(json.dumps(coco))
-    return folder.parent
+    write_nuts_clone(tmp_path / "nuts-clone")
+    return tmp_path / "nuts-clone"
 
 
 @pytest.fixture
 def camvid(tmp_path) -> Path:
-    folder = tmp_path / "camvid-clone"
-    for split in ("train", "test"):
-        for name, mode in ((split, "RGB"), (f"{split}annot", "L")):
-            (folder / "CamVid" / name).mkdir(parents=True)
-            for number in range(8):
-                Image.new(mode, (8, 6), number).save(folder / "CamVid" / name / f"0001TP_{number:06}.png")
-    return folder
+    write_camvid_clone(tmp_path / "camvid-clone")
+    return tmp_path / "camvid-clone"
 
 
 def names(folder: Path) -> list[str]:
@@ -44,24 +30,27 @@ def test_nuts_are_split_as_for_the_measured_scores(nuts, tmp_path):
     root = tmp_path / "data" / "nuts"
     assert write_data("nuts", nuts, root) == {"train2017": 14, "val2017": 4}
     assert names(root / "val2017") == ["11.jpg", "16.jpg", "4.jpg", "8.jpg"]
+    source = json.loads((nuts / "data" / "trainval.json").read_text())
     for split in ("train2017", "val2017"):
         coco = json.loads((root / "annotations" / f"instances_{split}.json").read_text())
         assert sorted(image["file_name"] for image in coco["images"]) == names(root / split)
-        ids = sorted(image["id"] for image in coco["images"])
-        assert sorted(annotation["image_id"] for annotation in coco["annotations"]) == sorted(ids * 2)
-        assert coco["categories"] == [dict(id=1, name="date")]
+        ids = {image["id"] for image in coco["images"]}
+        assert coco["annotations"] == [item for item in source["annotations"] if item["image_id"] in ids]
+        assert coco["categories"] == source["categories"]
         for name in names(root / split):
             assert (root / split / name).read_bytes() == (nuts / "data" / "images" / name).read_bytes()
 
 
 def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(camvid, tmp_path):
     root = tmp_path / "data" / "camvid"
-    assert write_data("camvid", camvid, root) == {"training": 3, "validation": 2}
-    for split, frames in (("training", (0, 3, 6)), ("validation", (0, 6))):
-        assert names(root / "images" / split) == [f"0001TP_{number:06}.jpg" for number in frames]
-        for number in frames:
-            label_map = Image.open(root / "annotations" / split / f"0001TP_{number:06}.png")
-            assert (np.asarray(label_map) == number).all()
+    assert write_data("camvid", camvid, root) == {"training": 4, "validation": 2}
+    for split, folder, step in (("training", "train", 3), ("validation", "test", 6)):
+        frames = names(camvid / "CamVid" / folder)[::step]
+        assert names(root / "images" / split) == [frame.replace(".png", ".jpg") for frame in frames]
+        assert names(root / "annotations" / split) == frames
+        for frame in frames:
+            source = camvid / "CamVid" / f"{folder}annot" / frame
+            assert (root / "annotations" / split / frame).read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +59,7 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(camv
         ("nuts", "data/trainval.json"),
         ("nuts", "data/images/7.jpg"),
         ("camvid", "CamVid/train"),
-        ("camvid", "CamVid/trainannot/0001TP_000003.png"),
+        ("camvid", "CamVid/trainannot/Seq05VD_f01110.png"),
     ],
 )
 def test_a_missing_file_is_named_and_nothing_is_left(name, missing, tmp_path, request):
@@ -82,8 +71,8 @@ def test_a_missing_file_is_named_and_nothing_is_left(name, missing, tmp_path, re
 
 
 def test_a_map_in_colours_is_rejected(camvid, tmp_path):
-    Image.new("RGB", (8, 6)).save(camvid / "CamVid" / "trainannot" / "0001TP_000003.png")
-    with pytest.raises(ValueError, match=r"0001TP_000003.png must be a map of labels from 0 to 11"):
+    Image.new("RGB", (8, 6)).save(camvid / "CamVid" / "trainannot" / "Seq05VD_f01110.png")
+    with pytest.raises(ValueError, match=r"Seq05VD_f01110.png must be a map of labels from 0 to 11"):
         write_data("camvid", camvid, tmp_path / "data" / "camvid")
 
 
