@@ -38,7 +38,7 @@ test: $(READY)
 # and that cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
 MMPRETRAIN := .venv-mmpretrain
 COMPILED := .venv-compiled
-on_top = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
+on_top = $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
 $(MMPRETRAIN)/.ready: $(READY)
 	$(PYTHON) -m venv $(MMPRETRAIN)
@@ -118,8 +118,8 @@ bench: $(READY)
 	$(BIN)/python docs/readme_tables.py
 
 bench-gpu:
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --out docs/benchmark/9-forms.csv
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --out docs/benchmark/9-attention.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --train --batch 8 --out docs/benchmark/9-attention-train.csv
 
 # Remove the environments of this STACK.
 clean:

@@ -186,9 +186,9 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
     from xcit_mm.archs import MEAN, STD
     from xcit_mm.batch.inputs import first_frame
     from xcit_mm.prediction import Predictor, capture_activations
+    from xcit_mm.prediction.activations import principal_components
     from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
     from xcit_mm.prediction.results import Instances
-    from xcit_mm.prediction.visualization import principal_components
 
     pixels = first_frame(image)
     predict = Predictor(config, checkpoint, "cpu")
@@ -209,7 +209,7 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
         boxes = found.instances.boxes[confident] * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
         instances = Instances(boxes, found.instances.scores[confident], found.instances.labels[confident], masks)
         drawn = draw_instances(shown, instances, meta["classes"], meta["palette"], Style(0.45))
-    backbone = predict.inferencer.model.backbone
+    backbone = predict.model.backbone
     size = HERO_SIDE, round(HERO_SIDE * ratio)
     rgb = torch.from_numpy(cv2.resize(pixels, size, interpolation=cv2.INTER_CUBIC)[..., ::-1].copy())
     inputs = ImgDataPreprocessor(MEAN, STD)(dict(inputs=[rgb.permute(2, 0, 1)]))["inputs"]
