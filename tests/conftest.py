@@ -17,6 +17,7 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
+import configs  # noqa: F401  # makes mmengine parse each metafile only once
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 
 BINARY = """
