@@ -21,8 +21,7 @@ __all__ = [
     "NormBase",
     "any_submodule",
     "gdal_errors",
-    "has_forward_hook",
-    "has_global_forward_hook",
+    "has_forward_hooks",
     "is_resuming",
     "is_training_run",
     "keep_scope_of_bases",
@@ -38,22 +37,21 @@ BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 NormBase = torch.nn.modules.batchnorm._NormBase
 
 
-def has_forward_hook(module: nn.Module) -> bool:
-    """Return whether a module has a forward hook or pre-hook. torch (2.13) lists neither publicly."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def has_global_forward_hook() -> bool:
-    """Return whether a forward hook or pre-hook is registered for all modules. torch (2.13) lists neither publicly."""
-    return bool(_all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks)
-
-
 def any_submodule(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
     """Return whether a module or a submodule passes a test.
 
-    `module.modules()` takes several times as long in torch (2.13), which small images notice.
+    It reads `_modules`, since torch (2.13) takes 1.6 times as long for `module.modules()`, and twice for `children()`.
     """
     return test(module) or any(any_submodule(child, test) for child in module._modules.values() if child is not None)
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Return whether a module, a submodule or all modules have a forward hook or pre-hook.
+
+    torch (2.13) has public functions to register hooks, but none to list them.
+    """
+    everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
+    return bool(everywhere) or any_submodule(module, lambda part: bool(part._forward_hooks or part._forward_pre_hooks))
 
 
 # torch 2.13: maps a function over the leaves of nested lists, tuples and dicts. torch.utils has no public name for it.
