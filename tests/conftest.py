@@ -1,10 +1,11 @@
+import functools
 import importlib
 import importlib.util
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("torch.cuda.is_available() is False, as it always is without `-m gpu` (make test-gpu)")
         # By default a GPU's convolutions of float32 are computed in TF32, a thousandth off.
         torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def metafiles() -> Iterator[None]:
+    """Cache the metafiles of the libraries, which mmengine reads for every base of a config."""
+    from mmengine.config import utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "load", functools.cache(utils.load))
+        yield
 
 
 @pytest.fixture(scope="session")
