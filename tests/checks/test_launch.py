@@ -293,9 +293,7 @@ class TestRefusedTesting:
         assert "no checkpoint at none.pth" in message
 
     def test_config_and_checkpoint_swapped(self, refusal, shapes, weights):
-        line = (
-            f"ValueError: {weights[SEG]} is no config, whose name ends in .py: the config comes before the checkpoint"
-        )
+        line = f"ValueError: {weights[SEG]} is not a config (*.py): the config comes before the checkpoint"
         assert refused("test", weights[SEG], DEMO / f"{SEG}.py") == line
         images = shapes / "images" / "validation"
         assert refusal("infer", images, weights[SEG], DEMO / f"{SEG}.py", "--out", "o") == line

@@ -3,10 +3,9 @@
 Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.utils import _pytree
 
 if TYPE_CHECKING:
     from mmengine.runner import Runner
@@ -14,21 +13,15 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchNorm",
     "NormBase",
-    "gdal_error",
     "is_resuming",
     "is_training_run",
     "keep_scope_of_bases",
-    "paste_masks",
-    "tree_map",
 ]
 
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
 # The public classes are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 NormBase = torch.nn.modules.batchnorm._NormBase
-
-# torch 2.13: maps a function over the leaves of nested lists, tuples and dicts. torch.utils has no public name for it.
-tree_map = _pytree.tree_map
 
 
 def keep_scope_of_bases() -> None:
@@ -59,17 +52,3 @@ def is_training_run(runner: "Runner") -> bool:
     from mmengine.runner import BaseLoop
 
     return isinstance(runner._train_loop, BaseLoop)
-
-
-def gdal_error() -> type[Exception]:
-    """Return the base class of GDAL's errors in rasterio (1.4), which `rasterio.errors` does not export."""
-    from rasterio._err import CPLE_BaseError
-
-    return CPLE_BaseError
-
-
-def paste_masks(*args: Any, **kwargs: Any) -> Any:
-    """Paste masks of boxes into an image with mmdet (3.3), whose public `FCNMaskHead` pastes whole results only."""
-    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
-
-    return _do_paste_mask(*args, **kwargs)
