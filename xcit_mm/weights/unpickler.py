@@ -63,8 +63,9 @@ class SafeUnpickler:
     def __init__(self, file: IO[bytes], get_storage: GetStorage, file_size: int, checked: bool = True) -> None:
         self._file, self._get_storage, self._checked = file, get_storage, checked
         self._free_bytes = MAX_EXPANSION * file_size
-        tensors = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
-        self._globals = GLOBALS | {path: Global(path, call=self._tensor) for path in tensors}
+        types = (Storage, int, tuple, tuple, object, object, object)
+        paths = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
+        self._globals = GLOBALS | {path: Global(path, self._tensor, types) for path in paths}
         self._stacks: list[list] = [[]]  # the values before the first mark, and those after each mark
         self._memo: dict[int, Any] = {}
 
@@ -181,20 +182,16 @@ class SafeUnpickler:
     def _storage(self, description: Any) -> Storage:
         """Return the storage that a tensor is a view of, from the tuple in which torch describes it."""
         check_type(description, tuple)
-        kinds = [type(part) for part in description[:5]]
-        if kinds != [str, torch.dtype, str, str, int] or any(view is not None for view in description[5:]):
-            raise ValueError("it does not describe a storage as torch does")
-        kind, dtype, key, location, count = description[:5]
-        if kind != "storage" or count < 0:
+        kind, dtype, key, location, count, *view = description
+        for value, expected in zip((kind, dtype, key, location, count), (str, torch.dtype, str, str, int), strict=True):
+            check_type(value, expected)
+        if kind != "storage" or count < 0 or any(part is not None for part in view):
             raise ValueError("it does not describe a storage as torch does")
         return Storage(self._get_storage(key, count, dtype.itemsize, location), dtype, count)
 
     def _tensor(self, storage: Storage, offset: int, size: tuple, stride: tuple, *options: Any) -> torch.Tensor:
         """Make a tensor in place of torch's `_rebuild_tensor_v2`; its options, such as hooks, are left out."""
-        check_type(storage, Storage)
-        check_type(size, tuple, torch.Size)
-        check_type(stride, tuple)
-        for number in (offset, *size, *stride):
+        for number in (*size, *stride):
             check_type(number, int)  # numbers of numpy would overflow in the checks below
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.count):
@@ -219,9 +216,13 @@ def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    check_type(arguments, tuple)
     if not isinstance(function, Global) or function.call is None:
         raise ValueError(f"it calls {name_of(function)}: do not trust it")
+    check_type(arguments, tuple)
+    if len(arguments) > len(function.types):
+        raise ValueError(f"it calls {function.path} with {len(arguments)} arguments: do not trust it")
+    for value, kind in zip(arguments, function.types, strict=False):
+        check_type(value, kind)
     return function.call(*arguments)
 
 
