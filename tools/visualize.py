@@ -26,7 +26,7 @@ from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
-from xcit_mm.batch.inputs import first_frame
+from xcit_mm.batch.reading import read_first_frame
 from xcit_mm.checks.preflight import check_device
 from xcit_mm.geo.scaling import estimated_bounds, to_bytes
 from xcit_mm.models.build import model_from_weights
@@ -65,7 +65,7 @@ def visualize(args: argparse.Namespace) -> None:
 
 def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     load = raster_step(read_config(args.model, []))
-    pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else first_frame(args.image)
+    pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else read_first_frame(args.image)
     predict = Predictor(args.model, args.checkpoint, args.device)
     model = predict.inferencer.model
     found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
@@ -86,7 +86,7 @@ def stretched(bands: np.ndarray) -> Tensor:
 
 
 def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
-    pixels = first_frame(args.image)
+    pixels = read_first_frame(args.image)
     backbone = model_from_weights(args.model, args.device)
     if backbone.in_channels != 3:
         raise ValueError(

@@ -55,7 +55,7 @@ def test_pycocotools_reports_what_mmdet_does(models, call, shapes, tmp_path):
     folder, ann_file, out = shapes / "images" / "validation", tmp_path / "truth.json", tmp_path / "out"
     predict = Predictor(*models["det"])
     ground_truth(predict, folder, ann_file)
-    code, *_ = call("infer", ann_file, *models["det"], "--out", out, "--root", folder, "--no-pictures")
+    code, *_ = call("infer", ann_file, *models["det"], "--out", out, "--root", folder, "--no-visualizations")
     assert code == 0
 
     metric = CocoMetric(str(ann_file), metric=["bbox", "segm"])
