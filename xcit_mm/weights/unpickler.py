@@ -31,12 +31,19 @@ GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 # `model_ema`, make it 2. An expanded tensor of a few bytes may claim any size, which a copy of it would take.
 MAX_EXPANSION = 8
 
-# Opcodes whose argument is the value, those for a fixed value, and those that make an empty container.
+# Opcodes that push their argument, a fixed value or an empty container.
 _INTEGERS = ("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4")
 _TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
-_VALUES = frozenset((*_INTEGERS, "BINFLOAT", *_TEXTS))
-_CONSTANTS = dict(NONE=None, NEWTRUE=True, NEWFALSE=False, EMPTY_TUPLE=())
-_CONTAINERS: dict[str, type] = dict(EMPTY_LIST=list, EMPTY_DICT=dict, EMPTY_SET=set)
+_PUSHES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys((*_INTEGERS, "BINFLOAT", *_TEXTS), lambda argument: argument),
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_TUPLE": lambda _: (),
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_SET": lambda _: set(),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +86,14 @@ class SafeUnpickler:
         for opcode, argument, _ in genops(self._file):
             if opcode.name == "STOP":
                 return self._pop()
-            self._execute(opcode.name, argument)
+            if opcode.name in _PUSHES:
+                self._push(_PUSHES[opcode.name](argument))
+            else:
+                self._execute(opcode.name, argument)
         raise ValueError("it has no end")
 
     def _execute(self, opcode: str, argument: Any) -> None:
-        if opcode in _VALUES:
-            self._push(argument)
-        elif opcode in _CONSTANTS:
-            self._push(_CONSTANTS[opcode])
-        elif opcode in _CONTAINERS:
-            self._push(_CONTAINERS[opcode]())
-        else:
-            self._execute_on_stack(opcode, argument)
-
-    def _execute_on_stack(self, opcode: str, argument: Any) -> None:
+        """Execute an opcode that reads or changes the stack."""
         match opcode:
             case "BINPUT" | "LONG_BINPUT":
                 self._memo[argument] = self._stacks[-1][-1]
@@ -240,7 +241,7 @@ def _set_state(state: Any, target: Any) -> None:
     elif isinstance(target, np.dtype):  # complete by its name
         check_type(state, tuple)
         check_type(state[1], str)
-        if state[1] not in "<|=" or any(part is not None for part in state[2:5]):
+        if state[1] not in ("<", "|", "=") or any(part is not None for part in state[2:5]):
             raise ValueError(f"it holds an array of an unusual {target}")
     elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
         raise ValueError(f"it changes the state of {name_of(target)}: do not trust it")
