@@ -13,7 +13,7 @@ from xcit_mm import XCiT
 from xcit_mm.checks.model import build_model
 from xcit_mm.checks.preflight import check_backbone
 from xcit_mm.checks.start import check_training
-from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.preprocessing import preprocessing_steps
 from xcit_mm.utils.configs import channel_order, image_side, normalisation
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
@@ -142,7 +142,7 @@ def test_a_preprocessor_beside_the_model_is_the_model_s():
     inside.model.data_preprocessor.size = (96, 128)
     beside.model.pop("data_preprocessor")
     beside.data_preprocessor = inside.model.data_preprocessor
-    for ask in (normalisation, channel_order, image_side, preparation):
+    for ask in (normalisation, channel_order, image_side, preprocessing_steps):
         assert ask(beside) == ask(inside)
     assert normalisation(beside)[0] == inside.model.data_preprocessor.mean
     assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"

@@ -14,7 +14,7 @@ from processes import run_script, run_tool
 from configs import read_config_file
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.preprocessing import preprocessing_steps
 from xcit_mm.deployment.supported import check_detector
 from xcit_mm.utils.configs import (
     backbone_class,
@@ -70,7 +70,7 @@ def test_the_doctor_says_the_same(both):
 def test_questions_have_the_same_answers(both):
     expected, found = (read_config(str(path), options) for path, options in ((both[0], both[2]), both[1:]))
     assert not isinstance(found.model.type, str)
-    for ask in (backbone_class, channel_order, image_side, normalisation, preparation):
+    for ask in (backbone_class, channel_order, image_side, normalisation, preprocessing_steps):
         assert ask(found) == ask(expected) is not None, ask
     assert backbone_class(found) is XCiT
     if found.default_scope == "mmdet":

@@ -4,6 +4,7 @@ Nothing else in the package imports or replaces a private name. Libraries other 
 """
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch.utils import _pytree
@@ -18,8 +19,8 @@ __all__ = [
     "is_resuming",
     "is_training_run",
     "keep_scope_of_bases",
-    "paste_masks",
     "tree_map",
+    "without_resize_warning",
 ]
 
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
@@ -68,8 +69,11 @@ def gdal_error() -> type[Exception]:
     return CPLE_BaseError
 
 
-def paste_masks(*args: Any, **kwargs: Any) -> Any:
-    """Paste masks of boxes into an image with mmdet (3.3), whose public `FCNMaskHead` pastes whole results only."""
-    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+def without_resize_warning() -> Any:
+    """Return a context in which mmseg (1.2) resizes without its warning about aligned corners, as its default.
 
-    return _do_paste_mask(*args, **kwargs)
+    The warning calls int() on sizes, which makes them constants of a traced graph. Heads do not pass the option on.
+    """
+    from mmseg.models.utils import resize
+
+    return patch.object(resize, "__defaults__", (*resize.__defaults__[:-1], False))
