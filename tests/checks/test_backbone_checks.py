@@ -11,7 +11,7 @@ from xcit_mm import XCiT
 from xcit_mm.checks.config import check_imports
 from xcit_mm.checks.model import build_model
 from xcit_mm.checks.preflight import check_backbone
-from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.preprocessing import preprocessing_steps
 from xcit_mm.utils.configs import channel_order, image_side, normalisation
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
@@ -107,7 +107,7 @@ def test_preprocessor_beside_the_model_is_used():
     inside.model.data_preprocessor.size = (96, 128)
     beside.model.pop("data_preprocessor")
     beside.data_preprocessor = inside.model.data_preprocessor
-    for function in (normalisation, channel_order, image_side, preparation):
+    for function in (normalisation, channel_order, image_side, preprocessing_steps):
         assert function(beside) == function(inside)
     assert normalisation(beside)[0] == inside.model.data_preprocessor.mean
     assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"

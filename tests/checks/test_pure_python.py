@@ -14,7 +14,7 @@ from processes import run_script, run_tool
 from configs import read_config_file
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.preprocessing import preprocessing_steps
 from xcit_mm.deployment.supported import check_detector
 from xcit_mm.utils.configs import (
     backbone_class,
@@ -70,7 +70,7 @@ def test_doctor_has_the_same_findings(both):
 def test_functions_return_the_same_for_classes(both):
     expected, found = (read_config(str(path), options) for path, options in ((both[0], both[2]), both[1:]))
     assert not isinstance(found.model.type, str)
-    for function in (backbone_class, channel_order, image_side, normalisation, preparation):
+    for function in (backbone_class, channel_order, image_side, normalisation, preprocessing_steps):
         assert function(found) == function(expected) is not None, function
     assert backbone_class(found) is XCiT
     if found.default_scope == "mmdet":
