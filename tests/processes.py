@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import configs  # noqa: F401  # makes mmengine parse each metafile only once
+
 # A server imports the libraries once; every process is forked from it, with no thread running.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -91,7 +93,7 @@ def _run(
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
-    launch.run_tool(name, arguments)
+    sys.exit(launch.run_tool(name, arguments))
 
 
 def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:

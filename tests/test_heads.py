@@ -18,8 +18,8 @@ from tiny_recipes import TRUNK, WIDTH, first_batch, read, tiny
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
+from xcit_mm.checks.data import check_paths
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.checks.preflight import check_data
 from xcit_mm.weights.published import PUBLISHED
 
 # Learning rates of backbone and heads, and weight decay.
@@ -113,7 +113,7 @@ def test_coco_instances_and_ade20k_suffice(leaf, tmp_path, monkeypatch):
         folder.mkdir(parents=True)
     for file in FILES:
         file.touch()
-    check_data(read(leaf), ("train", "val", "test"))
+    assert check_paths(read(leaf), ("train", "val", "test")) == []
 
 
 @every_leaf

@@ -22,9 +22,9 @@ from xcit_mm.batch.features import DESCRIPTORS, Features, contact_sheet, extract
 from xcit_mm.checks.preflight import check_device
 from xcit_mm.models.build import model_from_weights
 from xcit_mm.models.classifier import XCiTClassifier
-from xcit_mm.prediction.visualization import check_figure, save_figure
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.figures import check_figure, save_figure
 
 
 def parse_args() -> argparse.Namespace:

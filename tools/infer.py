@@ -47,9 +47,9 @@ from xcit_mm.checks.preflight import check_checkpoint, check_device
 from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.predictor import DTYPES
-from xcit_mm.prediction.tiling import check_tile
+from xcit_mm.prediction.tiles import check_tile
 from xcit_mm.utils.configs import read_config, tested_metainfo
-from xcit_mm.weights.published import REMOTE
+from xcit_mm.weights.published import REMOTE_PREFIXES
 
 
 def parse_args() -> argparse.Namespace:
@@ -179,7 +179,9 @@ def main() -> int:
 
     try:
         check(args)
-        paths = [one if one.startswith(REMOTE) else os.path.abspath(one) for one in (args.config, args.checkpoint)]
+        paths = [
+            one if one.startswith(REMOTE_PREFIXES) else os.path.abspath(one) for one in (args.config, args.checkpoint)
+        ]
         if args.workers is None:  # beside a model that has all cores they would only take some of them
             args.workers = 0 if not args.ray and (args.device or get_device()) == "cpu" else 2
         job = Job(os.path.abspath(args.out), *paths, args.device, args.batch_size, args.workers, args.retry_failed)

@@ -159,7 +159,7 @@ def test_out_of_memory_halves_the_batch(models, photos, call, tmp_path, monkeypa
     def limited(self, batch):
         sizes.append(len(batch))
         if len(batch) > 1:
-            monkeypatch.setattr(self.inferencer.model, "test_step", lambda data: torch.empty(2**60))
+            monkeypatch.setattr(self.model, "test_step", lambda data: torch.empty(2**60))
         found = forward(self, batch)
         if len(batch) > 1:
             monkeypatch.undo()

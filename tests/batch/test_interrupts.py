@@ -57,7 +57,7 @@ def weights(tmp_path):
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
 def test_infer(kind, images, models, call, tmp_path, interrupt_at):
-    interrupt_at(Predictor, "predict_prepared", 3)
+    interrupt_at(Predictor, "predict_preprocessed", 3)
     code, printed, errors = call("infer", f"{images}/*.png", *models[kind], "--out", tmp_path / "out")
     assert code == 130
     assert printed.splitlines()[-1] == f"interrupted: 2 of 3 files done: {tmp_path}/out"
@@ -71,7 +71,7 @@ def test_infer(kind, images, models, call, tmp_path, interrupt_at):
 
 
 def test_infer_in_the_middle_of_a_film(images, models, call, tmp_path, interrupt_at):
-    interrupt_at(Predictor, "predict_prepared", 5)
+    interrupt_at(Predictor, "predict_preprocessed", 5)
     code, printed, _ = call("infer", images / "film.mp4", *models["seg"], "--out", tmp_path / "out")
     assert code == 130 and "interrupted: 0 of 1 files done" in printed
     film = cv2.VideoCapture(str(tmp_path / "out" / "pictures" / "film.mp4"))

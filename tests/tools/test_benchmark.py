@@ -1,4 +1,4 @@
-"""benchmarks/benchmark.py measures what it says."""
+"""The benchmarks run, measure the models and sizes that they are given, and report their results."""
 
 import csv
 import sys
@@ -16,7 +16,7 @@ from PIL import Image
 
 
 @pytest.mark.slow
-def test_tables_and_pictures(tool, tmp_path):
+def test_tables_and_plots_are_written(tool, tmp_path):
     out = tmp_path / "folder" / "name"
     small = ("--arch", "n12", "--sizes", "64", "96x128", "--repeats", 2)
     run = tool("benchmark", "--models", "xcit-auto", "xcit-plain", *small, "--memory", "--out", out)
@@ -29,41 +29,34 @@ def test_tables_and_pictures(tool, tmp_path):
         assert 0 < float(row["min_ms"]) <= float(row["median_ms"]) <= float(row["max_ms"])
         assert 0 < float(row["peak_mb"]) < 200
     assert "| xcit-plain | 96x128 |" in out.with_suffix(".md").read_text()
-    for picture in ("name.png", "name-table.png"):
-        assert (out.parent / picture).read_bytes().startswith(b"\x89PNG")
+    for plot in ("name.png", "name-table.png"):
+        assert (out.parent / plot).read_bytes().startswith(b"\x89PNG")
 
 
-def test_training_counts_what_is_kept_for_backward(tool, tmp_path):
-    models = ("--models", "xcit-auto", "xcit-plain", "xcit-auto-cp", "resnet-50")
+def test_training_reports_the_memory_kept_for_backward(call, tmp_path):
+    models = ("--models", "xcit-auto", "xcit-plain", "xcit-auto-cp")
     small = ("--arch", "n12", "--sizes", "256", "--repeats", 1, "--mode", "train", "--batch", 2)
-    run = tool("benchmark", *models, *small, "--out", tmp_path / "name")
-    assert run.returncode == 0, run.stderr[-2000:]
-    saved = {row["model"]: float(row["saved_mb"]) for row in csv.DictReader((tmp_path / "name.csv").open())}
+    call("benchmark", *models, *small, "--out", tmp_path / "v1.2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.2.csv", "v1.2.md"]
+    saved = {row["model"]: float(row["saved_mb"]) for row in csv.DictReader((tmp_path / "v1.2.csv").open())}
     assert saved["xcit-auto-cp"] < saved["xcit-auto"] < saved["xcit-plain"]
 
 
-def test_a_name_with_a_dot_is_kept(tool, tmp_path):
-    small = ("--models", "xcit-plain", "--arch", "n12", "--sizes", 32, "--repeats", 1)
-    run = tool("benchmark", *small, "--out", tmp_path / "v1.2")
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.2.csv", "v1.2.md"]
-
-
-def test_where_none_of_the_models_is_installed(refusal, monkeypatch, tmp_path):
+def test_missing_models_are_named(refusal, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "timm", None)
     line = refusal("benchmark", "--models", "timm-xcit", "timm-deit-s", "--sizes", 32, "--out", tmp_path / "name")
-    assert line == ("ModuleNotFoundError: none of timm-xcit, timm-deit-s is installed: add others, such as xcit-auto")
+    assert line.startswith("ModuleNotFoundError: timm-xcit, timm-deit-s are not installed")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_of_a_user_is_not_emptied(refusal, tmp_path):
+def test_a_folder_with_files_is_not_emptied(refusal, tmp_path):
     (tmp_path / "thesis.txt").touch()
     line = refusal("benchmark_prediction", "memory", tmp_path, "--images", 1)
-    assert line == f"FileExistsError: {tmp_path} is not empty: give a new folder"
+    assert line.startswith(f"FileExistsError: {tmp_path} is not empty")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_the_whole_image_is_drawn_with_its_own_score(monkeypatch, tmp_path):
+def test_the_score_of_the_whole_image_is_drawn(monkeypatch, tmp_path):
     drawn = []
     monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda axes, y, **options: drawn.append(y))
     rows = [dict(tile=512, overlap=0, miou=80.0, seams="")]
@@ -75,7 +68,7 @@ def test_the_whole_image_is_drawn_with_its_own_score(monkeypatch, tmp_path):
 class TestDeployment:
     """benchmarks/benchmark_deployment.py."""
 
-    def test_files_of_one_name_have_rows_of_their_own(self, monkeypatch):
+    def test_files_with_the_same_name_have_separate_rows(self, monkeypatch):
         monkeypatch.setattr(benchmark_deployment, "read_onnx", lambda file, threads: file)
         monkeypatch.setattr(benchmark_deployment, "HINTS", {})
         files = [Path("a/model.onnx"), Path("b/model.onnx")]
@@ -83,7 +76,7 @@ class TestDeployment:
         assert list(found.items()) == [("torch", "model"), *((f"onnxruntime, {file}", file) for file in files)]
 
     @pytest.mark.parametrize("in_pipeline", [False, True])
-    def test_the_picture_is_normalised_wherever_the_config_does(self, in_pipeline, tmp_path):
+    def test_the_image_is_normalised_as_in_the_config(self, in_pipeline, tmp_path):
         Image.new("RGB", (4, 4), (200, 100, 50)).save(tmp_path / "photo.png")
         how = dict(mean=[100.0, 50.0, 0.0], std=[10.0, 5.0, 1.0])
         step = [dict(type="Normalize", to_rgb=True, **how)] if in_pipeline else []
@@ -127,7 +120,7 @@ class TestAttention:
         benchmark_attention.Case(model, torch.randn(1, 3, 64, 64), "float32", train=True).run("plain")
         assert set(seen) == {("gram", True, False), ("plain", False, True)}
 
-    def test_a_batch_that_does_not_fit_is_told(self, monkeypatch):
+    def test_an_implementation_that_runs_out_of_memory_is_reported(self, monkeypatch):
         run = benchmark_attention.Case.run
 
         def fail(case, name):

@@ -1,4 +1,4 @@
-"""Every recipe in mixed precision, by its own config or by `--amp`, trains as it does in float32."""
+"""Every recipe trains in mixed precision as in float32."""
 
 import copy
 from pathlib import Path
@@ -14,7 +14,7 @@ from tiny_recipes import first_batch, tiny
 RECIPES = sorted(path for path in CONFIGS.glob("*/*_xcit-s12-p16_*.py"))
 
 
-def test_all_recipes_are_here():
+def test_every_recipe_is_tested():
     assert {path.parent.name for path in RECIPES} == {
         path.name for path in CONFIGS.iterdir() if path.name not in ("_base_", "classification", "demo")
     }
@@ -26,7 +26,9 @@ def test_all_recipes_are_here():
     [pytest.param(path, marks=pytest.mark.slow) if path.parent.name == "upernet" else path for path in RECIPES],
     ids=lambda path: path.stem,
 )
-def test_a_recipe_trains(leaf: Path, device: str, dtype: str, shapes: Path, monkeypatch: pytest.MonkeyPatch):
+def test_recipe_trains_in_mixed_precision(
+    leaf: Path, device: str, dtype: str, shapes: Path, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("mmseg" if "ade20k" in leaf.stem else "mmdet")
     cfg = tiny(leaf, shapes)
     torch.manual_seed(0)
@@ -48,7 +50,7 @@ def test_a_recipe_trains(leaf: Path, device: str, dtype: str, shapes: Path, monk
     # The loss scaler may have to skip the first iterations.
     losses, trained = train(5, type="AmpOptimWrapper", dtype=dtype)
     assert losses[0] == pytest.approx(exact[0], rel=0.05)
-    assert losses[0] != exact[0]  # it was computed in another precision
+    assert losses[0] != exact[0]  # another precision
     assert losses[-1] < losses[0]
     moved = [not torch.equal(p.cpu(), q) for p, q in zip(trained.parameters(), model.parameters(), strict=True)]
     assert sum(moved) > 0.9 * len(moved)

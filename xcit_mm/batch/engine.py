@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
-from ..prediction.predictor import Prediction, Predictor, Preparation
-from ..prediction.results import run_length_codes
+from ..prediction.predictor import Prediction, Predictor, Preprocessing
+from ..prediction.results import encode_masks
 from .inputs import Input, Video, read_image
 from .manifest import LABELS, PICTURES, Run
 from .shards import Row, Writer
@@ -60,7 +60,7 @@ class _Loaded(NamedTuple):
 class _Loading(Dataset):
     """Reads and prepares what a sampler names, in a worker."""
 
-    def __init__(self, prepare: Preparation | None, keep_image: bool) -> None:
+    def __init__(self, prepare: Preprocessing | None, keep_image: bool) -> None:
         self._prepare, self._keep_image = prepare, keep_image
 
     def __getitem__(self, task: _Task) -> _Loaded:
@@ -108,7 +108,7 @@ class Engine:
         at_once = 1 if in_tiles else self.batch_size
         _allow_open_files()
         loader: Iterable[_Loaded] = DataLoader(
-            _Loading(None if in_tiles else self.predict.prepare, self.pictures or in_tiles),
+            _Loading(None if in_tiles else self.predict.preprocess, self.pictures or in_tiles),
             batch_size=None,
             sampler=self._tasks(parts),
             num_workers=self.workers,
@@ -178,7 +178,7 @@ class Engine:
 
     def _predict_batch(self, batch: list[_Loaded]) -> Iterator[tuple[_Loaded, Prediction | str]]:
         def together(images: list[_Loaded]) -> list[Prediction]:
-            samples = self.predict.predict_prepared([one.data for one in images if one.data])
+            samples = self.predict.predict_preprocessed([one.data for one in images if one.data])
             return [self._plain(one.image, sample) for one, sample in zip(images, samples, strict=True)]
 
         found = self._attempt(together, batch)
@@ -191,7 +191,7 @@ class Engine:
                 yield from self._predict_batch([one])
 
     def _plain(self, image: Tensor | None, sample: BaseDataElement) -> Prediction:
-        return self.predict.plain(np.empty((0, 0, 3), np.uint8) if image is None else image.numpy(), sample)
+        return self.predict.to_prediction(np.empty((0, 0, 3), np.uint8) if image is None else image.numpy(), sample)
 
     def _attempt(self, function: Callable[[Any], Any], argument: Any) -> Any:
         """A function's result, or the reason why it has none."""
@@ -217,7 +217,7 @@ class Engine:
         row = row._replace(height=size[0], width=size[1])
         if found.instances is not None:
             boxes, scores, labels, _ = found.instances
-            codes = run_length_codes(found.instances)
+            codes = encode_masks(found.instances)
             return row._replace(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist(), masks=codes)
         assert found.labels is not None  # one of the two is given
         png = cv2.imencode(".png", found.labels)[1].tobytes()
@@ -287,8 +287,8 @@ class Engine:
                 if self.predict.tile is not None:
                     yield from map(self.predict.predict, batch)
                 else:
-                    samples = self.predict.predict_prepared([self.predict.prepare(frame) for frame in batch])
-                    yield from map(self.predict.plain, batch, samples)
+                    samples = self.predict.predict_preprocessed([self.predict.preprocess(frame) for frame in batch])
+                    yield from map(self.predict.to_prediction, batch, samples)
         except Exception as error:  # of any decoder, model and pipeline
             yield _reason(error)
 

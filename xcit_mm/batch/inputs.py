@@ -16,7 +16,7 @@ import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
-from ..geo.files import RASTERS, has_more_than_bytes, is_raster
+from ..geo.files import RASTER_SUFFIXES, has_more_than_8_bits, is_raster
 
 __all__ = [
     "IMAGES",
@@ -33,7 +33,7 @@ __all__ = [
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
-_KNOWN = tuple(dict.fromkeys(IMAGES + VIDEOS + RASTERS))
+_KNOWN = tuple(dict.fromkeys(IMAGES + VIDEOS + RASTER_SUFFIXES))
 _REMOTE = ("http://", "https://")
 _OF_RESULTS = (".jpg", ".png", ".mp4")
 _LONGEST = 255 - len(".jpg")  # bytes of a file's name without its suffix
@@ -282,7 +282,7 @@ def read_image(path: str | Path) -> np.ndarray:
     image = mmcv.imfrombytes(content) if content else None
     if image is None:
         raise ValueError("it is empty, broken or not an image")
-    if image.max() < _DARK and has_more_than_bytes(content):
+    if image.max() < _DARK and has_more_than_8_bits(content):
         raise ValueError(
             "it holds fewer bits than its 16, and would be nearly black: scale it, or give a TIFF to infer.py"
         )

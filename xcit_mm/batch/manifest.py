@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from ..prediction.tiling import windows
+from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.configs import tested_metainfo
 from ..version import __version__
-from ..weights.published import REMOTE, fetch
+from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from .inputs import Input
 from .shards import FORMATS, DamagedPart, Row, Writer, interrupted, part_file, read_rows
 
@@ -160,7 +160,7 @@ def describe(
     """
     metainfo, is_detector = tested_metainfo(cfg), cfg.get("default_scope") == "mmdet"
     classes, palette = list(metainfo["classes"]), metainfo.get("palette")
-    file = fetch(checkpoint) if checkpoint.startswith(REMOTE) else checkpoint
+    file = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
     return dict(
         config=dict(path=os.path.abspath(cfg.filename), text=cfg.pretty_text),
         checkpoint=dict(path=checkpoint, sha256=_digest_of_file(file)),

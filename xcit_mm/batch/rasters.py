@@ -1,7 +1,7 @@
 """Scenes, which no memory holds: predicted by rows of tiles, and merged with their place on a map."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from ..geo import Raster, is_raster
-from ..geo.geojson import Found, write_instances
-from ..geo.georeferencing import Scene, assemble_maps, map_file
+from ..geo.geojson import MapInstance, write_instances
+from ..geo.geotiff import join_maps, open_map
+from ..geo.raster import Georeference
 from ..geo.scaling import PERCENTILES
 from ..prediction.predictor import Predictor
-from ..prediction.tiling import Read, merge_tiles, windows
+from ..prediction.tiled_detection import merge_tiles
+from ..prediction.tiles import ReadTile, TiledImage, windows
 from ..utils.configs import image_side, raster_bands, raster_step
 from .inputs import Input
 from .manifest import INSTANCES, LABELS, PARTS, Run, tiles_of
@@ -128,7 +130,7 @@ class ScenePredictor:
         except _Unreadable as error:
             writer.write(row._replace(height=None, width=None, error=str(error)))
 
-    def _read(self, raster: Raster) -> Read:
+    def _read(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress()
             try:
@@ -140,9 +142,8 @@ class ScenePredictor:
 
     def _detect(self, raster: Raster, row: Row, strips: range) -> Iterator[Row]:
         shape = raster.height, raster.width
-        rows, columns = (windows(length, *tiles_of(shape, self.run.options)) for length in shape)
-        tiles = list(product(rows[strips.start : strips.stop], columns))
-        for found in self.predict.detected(tiles, self._read(raster), shape):
+        tiled = TiledImage(self._read(raster), shape, *tiles_of(shape, self.run.options))
+        for found in self.predict.iter_detected(tiled, strips):
             yield row._replace(
                 boxes=found.bboxes.tolist(),
                 scores=found.scores.tolist(),
@@ -155,14 +156,14 @@ class ScenePredictor:
         strips, shape = self.run.parts[part].strips, (raster.height, raster.width)
         assert strips is not None
         if self._next != (row.number, strips.start):
-            tile, overlap = tiles_of(shape, self.run.options)
+            tiled = TiledImage(self._read(raster), shape, *tiles_of(shape, self.run.options))
             # The raster is opened by the generator's own reader: it outlives this part.
-            self._strips = self.predict.segmented(self._read(raster), shape, tile, overlap, strips.start)
+            self._strips = self.predict.iter_segmented(tiled, strips.start)
         starts = [one.start for one in windows(shape[0], *tiles_of(shape, self.run.options))] + [shape[0]]
         rows = starts[strips.start], starts[strips.stop]
         model = self.run.identity["model"]
         palette = self.predict.metainfo.get("palette")
-        with map_file(map_of(self.run, part), Scene.of(raster), model["classes"], palette, rows) as maps:
+        with open_map(map_of(self.run, part), raster.georeference, model["classes"], palette, rows) as maps:
             for start, labels in islice(self._strips, len(strips)):
                 span = slice(start, start + len(labels))
                 maps.write(labels.numpy(), raster.valid(span, slice(0, raster.width)))
@@ -193,24 +194,24 @@ def merge_scene(run: Run, parts: range) -> Row:
         return failed
     model = run.identity["model"]
     with _open(given, run.options) as raster:
-        scene = Scene.of(raster)
+        scene = raster.georeference
     whole = Row(rows[0].number, given.path, given.name, given.image_id, height=scene.height, width=scene.width)
     if not model["is_detector"]:
         path = run.out / LABELS / f"{given.key}.tif"
-        assemble_maps(path, [map_of(run, part) for part in parts], scene, model["classes"], model["palette"])
+        join_maps(path, [map_of(run, part) for part in parts], scene, model["classes"], model["palette"])
         return whole
     merged = merge_tiles([_instances(row, scene) for row in rows if row.boxes])
     masks = [mask["counts"].decode() for mask in merged.masks] if "masks" in merged else None
     boxes, scores, labels = (values.tolist() for values in (merged.bboxes, merged.scores, merged.labels))
     found = (
-        Found(number, label, score, box, masks[number - 1] if masks else None)
+        MapInstance(number, label, score, box, masks[number - 1] if masks else None)
         for number, (box, score, label) in enumerate(zip(boxes, scores, labels, strict=True), start=1)
     )
     write_instances(run.out / INSTANCES / f"{given.key}.geojson", scene, model["classes"], found)
     return whole._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
 
 
-def _instances(row: Row, scene: Scene) -> InstanceData:
+def _instances(row: Row, scene: Georeference) -> InstanceData:
     """What a tile reported."""
     found = InstanceData(
         bboxes=torch.tensor(row.boxes), scores=torch.tensor(row.scores), labels=torch.tensor(row.labels)

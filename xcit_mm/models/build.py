@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from ..weights.layouts import backbone_options, recognise
+from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import match_model, match_trunk
 from ..weights.reader import load_checkpoint
 from .backbone import Trunk, XCiT
@@ -40,7 +40,7 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
         ValueError: If the file does not contain a complete XCiT.
     """
     try:
-        weights = recognise(load_checkpoint(checkpoint), use_ema)
+        weights = parse_checkpoint(load_checkpoint(checkpoint), use_ema)
         options, trunk = backbone_options(weights.trunk), weights.trunk
         if "cls_token" in trunk:
             model = XCiTClassifier(num_classes=len(trunk.get("head.weight", ())), **options)
@@ -78,7 +78,7 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     if not backbone:
         raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config")
     model = _build(cfg, backbone)
-    weights = recognise(load_checkpoint(checkpoint))
+    weights = parse_checkpoint(load_checkpoint(checkpoint))
     state = match_trunk(model, weights)
     initial = [key for key in model.state_dict() if key not in state]
     if initial:

@@ -3,7 +3,8 @@
 Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import FileHandler
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ __all__ = [
     "BatchNorm",
     "NormBase",
     "any_submodule",
-    "gdal_error",
+    "gdal_errors",
     "has_forward_hooks",
     "is_resuming",
     "is_training_run",
@@ -27,6 +28,7 @@ __all__ = [
     "log_initialization_to_file_only",
     "paste_masks",
     "tree_map",
+    "without_process_group",
 ]
 
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
@@ -106,11 +108,15 @@ def is_training_run(runner: "Runner") -> bool:
     return isinstance(runner._train_loop, BaseLoop)
 
 
-def gdal_error() -> type[Exception]:
-    """Return the base class of GDAL's errors in rasterio (1.4), which `rasterio.errors` does not export."""
-    from rasterio._err import CPLE_BaseError
+def gdal_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that rasterio (1.4) raises for errors of GDAL.
 
-    return CPLE_BaseError
+    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does not export.
+    """
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+
+    return RasterioError, CPLE_BaseError
 
 
 def paste_masks(*args: Any, **kwargs: Any) -> Any:
@@ -118,3 +124,19 @@ def paste_masks(*args: Any, **kwargs: Any) -> Any:
     from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 
     return _do_paste_mask(*args, **kwargs)
+
+
+@contextmanager
+def without_process_group() -> Iterator[None]:
+    """Compute as a single process within the block, although the process belongs to a group.
+
+    SyncBN of torch (2.13), mmengine (0.10.7) and the losses of mmdet (3.3) and mmseg (1.2) communicate only if
+    `torch.distributed.is_initialized()`, which is replaced here. torch has no public switch: no other group can become
+    the default group, and to leave the group with NCCL takes all processes.
+    """
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_initialized = is_initialized
