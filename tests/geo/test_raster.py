@@ -18,7 +18,7 @@ from PIL import Image, features  # noqa: E402
 from rasterio.enums import ColorInterp, Resampling  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
-from xcit_mm.batch.inputs import read_image  # noqa: E402
+from xcit_mm.batch.reading import read_image  # noqa: E402
 from xcit_mm.geo import Raster, gdal, is_raster, scaling  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
@@ -153,9 +153,9 @@ class TestBands:
 
     def test_a_palette_has_three_colors_and_no_scale(self, tmp_path):
         Image.fromarray(NOISE[0]).convert("P").save(tmp_path / "a.tif")
-        with pytest.raises(ValueError, match="palette of 3 colours, but the model takes 1"):
+        with pytest.raises(ValueError, match="palette of 3 colors, but the model takes 1"):
             Raster(tmp_path / "a.tif", channels=1)
-        with pytest.raises(ValueError, match="which has a palette of colours"):
+        with pytest.raises(ValueError, match="which has a palette of colors"):
             Raster(tmp_path / "a.tif", scale=(0, 9))
 
 

@@ -70,7 +70,7 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     expected = metric.evaluate(len(truth["images"]))
     assert 0.1 < expected["coco/bbox_mAP"] < 0.9 and 0.1 < expected["coco/segm_mAP"] < 0.9
 
-    assert call("infer", path, *models["det"], "--out", out, "--root", folder, "--no-pictures")[0] == 0
+    assert call("infer", path, *models["det"], "--out", out, "--root", folder, "--no-visualizations")[0] == 0
     for kind in ("bbox", "segm"):
         found = json.loads((out / "predictions.json").read_text())
         if kind == "segm":  # pycocotools takes the area of the mask only without a box

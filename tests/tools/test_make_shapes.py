@@ -1,4 +1,4 @@
-"""tools/make_shapes.py: equal files for equal arguments, correct rasters, and an error of one line that leaves nothing."""
+"""tools/make_shapes.py: reproducible files, correct rasters, and errors of one line that leave nothing behind."""
 
 from pathlib import Path
 

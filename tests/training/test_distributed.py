@@ -20,6 +20,7 @@ from paths import CONFIGS, ROOT
 from processes import in_two_processes
 from torch import Tensor, nn
 
+from configs import read_config_file
 from xcit_mm import NonFiniteHook, XCiT
 
 TASKS = {
@@ -29,14 +30,14 @@ TASKS = {
 }
 
 
-def build(task: str, device: str = "cpu", **backbone) -> torch.nn.Module:
-    cfg = Config.fromfile(CONFIGS / TASKS[task])
+def build(cfg: Config, device: str = "cpu", **backbone) -> torch.nn.Module:
+    cfg = copy.deepcopy(cfg)
     init_default_scope(cfg.default_scope)
     arch = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
     # SyncBN does not run on CPU under a process group.
     norm_cfg = dict(type="BN" if device == "cpu" else "SyncBN")
     cfg.model.backbone.update(arch=arch, norm_cfg=norm_cfg, **backbone)
-    if task == "mask_rcnn":
+    if cfg.default_scope == "mmdet":
         cfg.merge_from_dict(
             {
                 "model.train_cfg.rcnn.sampler.num": 16,
@@ -44,18 +45,20 @@ def build(task: str, device: str = "cpu", **backbone) -> torch.nn.Module:
                 "model.roi_head.mask_head.num_convs": 1,
             }
         )
-    if task != "upernet":
+    if "neck" in cfg.model:
         cfg.model.neck.in_channels = [32] * 4
-    if task == "semantic_fpn":
-        cfg.model.neck.out_channels = 32
+        if cfg.default_scope == "mmseg":
+            cfg.model.neck.out_channels = 32
+    if cfg.default_scope == "mmseg":
+        cfg.model.data_preprocessor.size = (64, 64)  # instead of padding to 512
     for head, channels in (("decode_head", [32] * 4), ("auxiliary_head", 32)):
         if head in cfg.model:
             cfg.model[head].update(in_channels=channels, channels=32, norm_cfg=norm_cfg)
     return MODELS.build(cfg.model).to(device)
 
 
-def make_batch(task: str) -> dict:
-    if task == "mask_rcnn":
+def make_batch(cfg: Config) -> dict:
+    if cfg.default_scope == "mmdet":
         from mmdet.testing import demo_mm_inputs
 
         return demo_mm_inputs(2, [(3, 64, 96)] * 2, num_items=[3, 3], num_classes=80, with_mask=True)
@@ -70,15 +73,13 @@ def make_batch(task: str) -> dict:
     return dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=samples)
 
 
-def train_two_steps(rank: int, task: str, device: str) -> None:
+def train_two_steps(rank: int, cfg: Config, device: str) -> None:
     torch.manual_seed(0)
-    model = MMDistributedDataParallel(
-        build(task, device).train(), find_unused_parameters=False, broadcast_buffers=False
-    )
+    model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
     optimizer = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     torch.manual_seed(rank)
     for _ in range(2):  # DDP reports a parameter without gradient at the second step
-        losses = model.train_step(make_batch(task), optimizer)
+        losses = model.train_step(make_batch(cfg), optimizer)
         assert losses["loss"].isfinite()
     for name, p in model.named_parameters():
         mean = p.detach().clone()
@@ -86,12 +87,12 @@ def train_two_steps(rank: int, task: str, device: str) -> None:
         torch.testing.assert_close(p.detach(), mean / 2, msg=f"{name} differs between the processes")
 
 
-def compare_gradients(rank: int, task: str, device: str) -> None:
+def compare_gradients(rank: int, cfg: Config, device: str) -> None:
     """Compare the gradients of two processes with those of a single process on both batches."""
     torch.manual_seed(0)
     # mmcv's NMS takes float32 only.
-    dtype, tolerance = (torch.float32, 1e-5) if task == "mask_rcnn" else (torch.float64, 1e-10)
-    single = build(task, device, frozen_stages=1, norm_eval=True).to(dtype).train()
+    dtype, tolerance = (torch.float32, 1e-5) if cfg.default_scope == "mmdet" else (torch.float64, 1e-10)
+    single = build(cfg, device, frozen_stages=1, norm_eval=True).to(dtype).train()
     for module in single.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()  # the processes have other batches
@@ -101,7 +102,7 @@ def compare_gradients(rank: int, task: str, device: str) -> None:
 
     def backward(net: torch.nn.Module, number: int) -> None:
         torch.manual_seed(number)
-        data = single.data_preprocessor(make_batch(task), training=True)
+        data = single.data_preprocessor(make_batch(cfg), training=True)
         data["inputs"] = data["inputs"].to(dtype)
         torch.manual_seed(number)  # of the samplers
         loss, _ = single.parse_losses(net(**data, mode="loss"))
@@ -149,7 +150,7 @@ UNPADDED = (
 )
 
 
-def ignore_padding(rank: int, task: str, device: str) -> None:
+def ignore_padding(rank: int, cfg: Config | None, device: str) -> None:
     """Two batches of two images, padded to different sizes, give the gradients of a batch of four images."""
     torch.manual_seed(0)
     options = dict(arch=dict(embed_dim=32, depth=6, num_heads=4, eta=1.0), ignore_padding=True)
@@ -209,7 +210,7 @@ FOUND = dict(
 )
 
 
-def name_together(rank: int, task: str, device: str) -> None:
+def name_together(rank: int, cfg: Config | None, device: str) -> None:
     """All processes name the non-finite value of one process, and no process hangs."""
     for kind, message in FOUND.items():
         torch.manual_seed(0)
@@ -229,7 +230,7 @@ def name_together(rank: int, task: str, device: str) -> None:
             torch.distributed.barrier()
 
 
-def stop_alone(rank: int, task: str, device: str) -> None:
+def stop_alone(rank: int, cfg: Config | None, device: str) -> None:
     """A process whose forward pass raises searches alone, without an answer of the other process."""
     model = Communicating().train().to(device)
     with tempfile.TemporaryDirectory() as folder:
@@ -245,18 +246,16 @@ def stop_alone(rank: int, task: str, device: str) -> None:
         assert Path(folder, "non_finite_iter_0_rank1.pth").is_file()
 
 
-def skip_together(rank: int, task: str, device: str) -> None:
+def skip_together(rank: int, cfg: Config, device: str) -> None:
     """All processes skip the step if the loss of one process is not finite."""
     torch.manual_seed(0)
-    model = MMDistributedDataParallel(
-        build(task, device).train(), find_unused_parameters=False, broadcast_buffers=False
-    )
+    model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
     with tempfile.TemporaryDirectory() as folder:
         runner = runner_of(model, folder)
         hook = NonFiniteHook("skip")
         hook.before_train(runner)
         before = {name: value.clone() for name, value in model.module.state_dict().items()}
-        batch = make_batch(task)
+        batch = make_batch(cfg)
         if rank == 1:
             batch["inputs"] = [image.float() * float("nan") for image in batch["inputs"]]
         model.train_step(batch, runner.optim_wrapper)
@@ -265,7 +264,7 @@ def skip_together(rank: int, task: str, device: str) -> None:
         torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
 
 
-def run_process(rank: int, checks: list[str], task: str, device: str, store: str) -> None:
+def run_process(rank: int, checks: list[str], cfg: Config | None, device: str, store: str) -> None:
     torch.set_num_threads(1)
     backend = "gloo"
     if device == "cuda":
@@ -275,22 +274,22 @@ def run_process(rank: int, checks: list[str], task: str, device: str, store: str
         torch.cuda.set_device(rank % gpus)
     torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=2)
     for check in checks:
-        globals()[check](rank, task, device)
+        globals()[check](rank, cfg, device)
         torch.distributed.barrier()  # until both processes have released the model
     torch.distributed.destroy_process_group()
 
 
-def run_two(checks: list[str], task: str, device: str, tmp_path: Path) -> None:
-    if task in TASKS:
-        pytest.importorskip("mmdet" if task == "mask_rcnn" else "mmseg", exc_type=ImportError)
+def run_two(checks: list[str], task: str | None, device: str, tmp_path: Path) -> None:
+    cfg = None
+    if task:
+        cfg = read_config_file(CONFIGS / TASKS[task])
+        pytest.importorskip(cfg.default_scope, exc_type=ImportError)
     start_method = "forkserver" if device == "cpu" else "spawn"
-    in_two_processes(run_process, checks, task, device, str(tmp_path / "store"), start_method=start_method)
+    in_two_processes(run_process, checks, cfg, device, str(tmp_path / "store"), start_method=start_method)
 
 
 @on_each_device
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "upernet" else task for task in TASKS]
-)
+@pytest.mark.parametrize("task", TASKS)
 def test_two_processes_train_like_a_single_process(task, device, tmp_path):
     run_two(["train_two_steps", "compare_gradients"], task, device, tmp_path)
 
@@ -299,8 +298,8 @@ def test_two_processes_train_like_a_single_process(task, device, tmp_path):
 @pytest.mark.parametrize(
     "checks, task",
     [
-        (["ignore_padding"], "backbone"),
-        (["name_together", "stop_alone"], "linear"),
+        (["ignore_padding"], None),
+        (["name_together", "stop_alone"], None),
         (["skip_together"], "semantic_fpn"),
     ],
     ids=["ignore_padding", "name_non_finite", "skip_non_finite"],

@@ -1,24 +1,14 @@
 """Every shipped config has the hooks of docs/training.md."""
 
-import functools
 import runpy
 from pathlib import Path
 
 import pytest
 import yaml
 from mmengine.config import Config
-from mmengine.config import utils as config_utils
 from paths import CONFIGS, ROOT
 
 SHIPPED = sorted(path for path in CONFIGS.glob("*/*.py") if path.parent.name != "_base_")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def metafiles_read_once():
-    """Cache the metafiles, which mmengine reads for every base of a config."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config_utils, "load", functools.cache(config_utils.load))
-        yield
 
 
 def hooks_of(path: Path) -> tuple[list[dict], dict]:
