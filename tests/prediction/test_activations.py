@@ -20,7 +20,7 @@ ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 
 @pytest.fixture
 def backbone() -> XCiT:
-    return fill(XCiT(ARCH, norm_cfg=dict(type="BN"), attn_form="plain"))
+    return fill(XCiT(ARCH, norm_cfg=dict(type="BN"), attn_implementation="plain"))
 
 
 class TestCapture:
