@@ -62,7 +62,7 @@ def parse_args() -> argparse.Namespace:
 
 def plain_loop(predictor: Any, paths: list[str]) -> None:
     """Predict one image after the other in one process, with all results in memory."""
-    from xcit_mm.batch.inputs import read_image
+    from xcit_mm.batch.reading import read_image
     from xcit_mm.prediction.results import encode_masks
 
     results = []
@@ -75,23 +75,24 @@ def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
     from mmengine.config import Config
 
+    from xcit_mm.batch import RunOptions
     from xcit_mm.batch.engine import Engine
     from xcit_mm.batch.inputs import find_inputs
-    from xcit_mm.batch.manifest import describe, start_run
+    from xcit_mm.batch.manifest import ModelInfo, create_manifest
+    from xcit_mm.batch.run import start_run
     from xcit_mm.prediction.predictor import Predictor
 
     inputs, _ = find_inputs(args.images)
     paths = [input_.path for input_ in inputs]
-    options = dict(format="coco", part_size=256, tile=None, overlap=None, dtype="float32", pictures=False)
-    options |= dict(score_thr=0.3, alpha=0.5, labels=True, color_by="class")
-    identity = describe(Config.fromfile(args.config), args.checkpoint, args.images, inputs, options)
+    cfg, options = Config.fromfile(args.config), RunOptions(visualize=False)
+    manifest = create_manifest(cfg, args.checkpoint, args.images, inputs, options, ModelInfo.from_config(cfg))
     predictor = Predictor(args.config, args.checkpoint)
 
     def engine(batch_size: int) -> None:
         predictor.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
-            run = start_run(Path(out), identity, inputs)
-            Engine(run, predictor, args.workers, False, lambda *_: None).work(run.missing())
+            run = start_run(Path(out), manifest, inputs)
+            Engine(run, predictor, args.workers, False, lambda *_: None).work(run.pending())
 
     ways: dict[str, Callable[[], object]] = {"plain loop": lambda: plain_loop(predictor, paths)}
     if predictor.is_detector:  # mmseg's inferencer writes its results into images only
@@ -175,7 +176,7 @@ def measure_memory(args: argparse.Namespace) -> None:
     results = args.out / "results"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", ROOT / "tools" / "infer.py"]
     inputs = [args.out / "truth.json", args.out / "config.py", args.out / "model.pth", "--root", args.out / "images"]
-    options = ["--out", results, "--launcher", "pytorch", "--no-pictures", "--batch-size", "32", "--workers", "1"]
+    options = ["--out", results, "--launcher", "pytorch", "--no-visualizations", "--batch-size", "32", "--workers", "1"]
     start, curves = time.time(), defaultdict(list)
     with subprocess.Popen([*map(str, torchrun + inputs + options)], env=dict(os.environ, OMP_NUM_THREADS="1")) as run:
         while run.poll() is None:

@@ -184,13 +184,13 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
     from mmengine.model import ImgDataPreprocessor
 
     from xcit_mm.archs import MEAN, STD
-    from xcit_mm.batch.inputs import first_frame
+    from xcit_mm.batch.reading import read_first_frame
     from xcit_mm.prediction import Predictor, capture_activations
     from xcit_mm.prediction.activations import principal_components
     from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
     from xcit_mm.prediction.results import Instances
 
-    pixels = first_frame(image)
+    pixels = read_first_frame(image)
     predict = Predictor(config, checkpoint, "cpu")
     found, meta = predict.predict(pixels), predict.metainfo
     ratio = pixels.shape[0] / pixels.shape[1]

@@ -25,7 +25,7 @@ from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
 from xcit_mm.archs import MEAN, STD
-from xcit_mm.batch.inputs import first_frame
+from xcit_mm.batch.reading import read_first_frame
 from xcit_mm.checks.preflight import check_device
 from xcit_mm.geo.scaling import estimate_bounds, to_bytes
 from xcit_mm.models.build import model_from_weights
@@ -67,7 +67,7 @@ def visualize(args: argparse.Namespace) -> None:
 def capture_from_config(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     """Return the activations of a config's backbone, and the image (3, h, w) to show, from 0 to 1."""
     load = raster_step(read_config(args.model, []))
-    pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else first_frame(args.image)
+    pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else read_first_frame(args.image)
     predictor = Predictor(args.model, args.checkpoint, args.device)
     backbone = predictor.model.backbone
     captured = capture_activations(backbone, lambda: predictor(pixels), args.blocks or backbone.out_indices)
@@ -88,7 +88,7 @@ def stretch(bands: np.ndarray) -> Tensor:
 
 def capture_from_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
     """Return the activations of a backbone of weights alone, and the image (3, H, W), from 0 to 1."""
-    pixels = first_frame(args.image)
+    pixels = read_first_frame(args.image)
     backbone = model_from_weights(args.model, args.device)
     if backbone.in_channels != 3:
         raise ValueError(

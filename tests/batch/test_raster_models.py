@@ -1,4 +1,4 @@
-"""Models whose config loads rasters predict what their library's own test pipeline gives, or say why not in a line."""
+"""Models whose config loads rasters predict the results of their library's own test pipeline."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,12 +50,12 @@ def paths(data: Path) -> list[Path]:
 
 
 def load(path: Path, **options: object) -> np.ndarray:
-    """As training does."""
+    """Load a raster as training does."""
     return TRANSFORMS.build(dict(type="LoadRasterFromFile", **options))(dict(img_path=str(path)))["img"]
 
 
 def save(path: Path, image: np.ndarray, **profile: object) -> Path:
-    """An image (h, w, n) as a GeoTIFF."""
+    """Write an image (h, w, n) as a GeoTIFF."""
     height, width, count = image.shape
     with rasterio.open(path, "w", "GTiff", width, height, count, dtype=image.dtype, **profile) as file:
         file.write(np.moveaxis(image, -1, 0))
@@ -68,14 +68,14 @@ def map_in(out: Path, name: str) -> np.ndarray:
 
 
 @pytest.fixture
-def scene(data, tmp_path) -> Path:
+def raster_file(data, tmp_path) -> Path:
     """(250, 192, 4), with a place on a map"""
     one, two, three = (load(path, to_float32=False) for path in paths(data))
     image = np.vstack([np.hstack([one, two]), np.hstack([three, one]), np.hstack([two, three])])[:250]
-    return save(tmp_path / "scene.tif", image, crs="EPSG:32633", transform=rasterio.Affine(2, 0, 4e5, 0, -2, 5e6))
+    return save(tmp_path / "raster.tif", image, crs="EPSG:32633", transform=rasterio.Affine(2, 0, 4e5, 0, -2, 5e6))
 
 
-def test_maps_are_those_of_the_test_pipeline(data, model, call, tmp_path):
+def test_maps_equal_those_of_the_test_pipeline(data, model, call, tmp_path):
     cfg = Config.fromfile(model[0])
     tested = model_from_config(cfg, model[1])
     dataset = DATASETS.build(cfg.test_dataloader.dataset)
@@ -90,35 +90,35 @@ def test_maps_are_those_of_the_test_pipeline(data, model, call, tmp_path):
             assert torch.equal(found.seg_logits.data, expected.seg_logits.data)
             assert np.array_equal(found.pred_sem_seg.data[0], labels)
         assert np.array_equal(map_in(tmp_path / "out", path.stem), labels)
-    assert not (tmp_path / "out" / "pictures").exists()
+    assert not (tmp_path / "out" / "visualizations").exists()
 
 
-def test_a_scene_in_tiles_is_as_in_memory(scene, model, call, tmp_path):
-    assert call("infer", scene, *model, "--out", tmp_path / "out", *TILES, "--batch-size", 2)[0] == 0
-    expected = Predictor(*model, tile=96, overlap=24).predict(load(scene)).labels
+def test_a_raster_in_tiles_equals_tiling_in_memory(raster_file, model, call, tmp_path):
+    assert call("infer", raster_file, *model, "--out", tmp_path / "out", *TILES, "--batch-size", 2)[0] == 0
+    expected = Predictor(*model, tile=96, overlap=24).predict(load(raster_file)).labels
     assert len(np.unique(expected)) > 2
-    assert np.array_equal(map_in(tmp_path / "out", "scene"), expected)
+    assert np.array_equal(map_in(tmp_path / "out", "raster"), expected)
 
 
-def test_bands_are_those_that_are_named(scene, model, call, tmp_path):
-    turned = save(tmp_path / "turned.tif", np.insert(load(scene, to_float32=False)[..., ::-1], 2, 7, axis=2))
+def test_bands_are_selected_by_option_or_loader(raster_file, model, call, tmp_path):
+    turned = save(tmp_path / "turned.tif", np.insert(load(raster_file, to_float32=False)[..., ::-1], 2, 7, axis=2))
     config = tmp_path / "turned.py"
     config.write_text(
         f"_base_ = {model[0]!r}\nload = dict(type='LoadRasterFromFile', bands=[5, 4, 2, 1])\n"
         "test_dataloader = dict(dataset=dict(pipeline=[load, {{_base_.normalize}}, dict(type='PackSegInputs')]))\n"
     )
     commands = dict(
-        scene=(scene, *model), given=(turned, *model, "--bands", 5, 4, 2, 1), loaded=(turned, config, model[1])
+        raster=(raster_file, *model), given=(turned, *model, "--bands", 5, 4, 2, 1), loaded=(turned, config, model[1])
     )
     for name, arguments in commands.items():
         assert call("infer", *arguments, "--out", tmp_path / name, *TILES)[0] == 0
-    expected = map_in(tmp_path / "scene", "scene")
+    expected = map_in(tmp_path / "raster", "raster")
     assert np.array_equal(map_in(tmp_path / "given", "turned"), expected)
     assert np.array_equal(map_in(tmp_path / "loaded", "turned"), expected)
 
 
-def test_pictures_are_rasters_too(data, model, call, tmp_path):
-    """Of four channels, the fourth of which is no opacity to a model that was trained on them."""
+def test_a_png_of_four_channels_is_a_raster(data, model, call, tmp_path):
+    """The fourth channel is a band, not opacity, to a model of four bands."""
     image = (load(paths(data)[0], to_float32=False) // 256).astype(np.uint8)
     image[:9, :, 3] = 0
     cv2.imwrite(str(tmp_path / "four.png"), image[..., [2, 1, 0, 3]])
@@ -127,7 +127,7 @@ def test_pictures_are_rasters_too(data, model, call, tmp_path):
     assert np.array_equal(labels, Predictor(*model).predict(image).labels) and labels.max() < 5
 
 
-def test_a_detector_of_rasters(scene, untrained, tmp_path):
+def test_a_detector_of_rasters(raster_file, untrained, tmp_path):
     """Normalised in its pipeline, as mmdet's preprocessor does not."""
     config, _ = untrained("mask-rcnn_xcit-n12-p16_shapes")
     (tmp_path / "four.py").write_text(
@@ -143,10 +143,10 @@ def test_a_detector_of_rasters(scene, untrained, tmp_path):
     from demo import save_untrained
 
     save_untrained(tmp_path / "four.py", tmp_path / "four.pth")
-    found = Predictor(str(tmp_path / "four.py"), str(tmp_path / "four.pth"))(load(scene)).pred_instances
+    found = Predictor(str(tmp_path / "four.py"), str(tmp_path / "four.pth"))(load(raster_file)).pred_instances
     cfg = Config.fromfile(tmp_path / "four.py")
     init_default_scope("mmdet")
-    results = dict(img_path=str(scene), img_id=1)
+    results = dict(img_path=str(raster_file), img_id=1)
     for step in cfg.test_dataloader.dataset.pipeline:
         results = TRANSFORMS.build(step)(results)
     tested = model_from_config(cfg, str(tmp_path / "four.pth"))
@@ -154,19 +154,19 @@ def test_a_detector_of_rasters(scene, untrained, tmp_path):
     assert len(found) == 5 and torch.equal(found.bboxes, expected.pred_instances.bboxes)
 
 
-def test_what_does_not_fit_is_one_line(scene, data, model, refusal, tmp_path):
+def test_errors_before_the_start_are_one_line(raster_file, data, model, refusal, tmp_path):
     five = save(tmp_path / "five.tif", np.zeros((40, 40, 5), np.uint16))
-    (tmp_path / "film.mp4").touch()
+    (tmp_path / "video.mp4").touch()
     (tmp_path / "broken.tif").write_bytes(b"no raster")
     unscaled = "the config loads rasters unscaled (LoadRasterFromFile): leave it out"
     for arguments, message in [
-        ((scene, *model, "--bounds", "0", "10000"), f"--bounds 0 10000: {unscaled}"),
-        ((scene, *model, "--percentiles", "2", "98"), f"--percentiles 2 98: {unscaled}"),
-        ((scene, *model, "--bands", "1", "2", "3"), "--bands 1 2 3: the model takes 4 bands, give as many"),
-        ((scene, *model, "--bands", "1", "2", "3", "5"), "scene.tif has no band 5, but 4 bands, from 1 on"),
+        ((raster_file, *model, "--bounds", "0", "10000"), f"--bounds 0 10000: {unscaled}"),
+        ((raster_file, *model, "--percentiles", "2", "98"), f"--percentiles 2 98: {unscaled}"),
+        ((raster_file, *model, "--bands", "1", "2", "3"), "--bands 1 2 3: the model takes 4 bands, give as many"),
+        ((raster_file, *model, "--bands", "1", "2", "3", "5"), "raster.tif has no band 5, but 4 bands, from 1 on"),
         ((five, *model), "five.tif has 5 bands (1 gray, 2 undefined, 3 undefined, 4 undefined, 5 undefined), but the "),
         ((data / "images" / "validation" / "00000.jpg", *model), "00000.jpg has 3 bands (1 red, 2 green, 3 blue), but"),
-        ((tmp_path / "film.mp4", *model), "film.mp4 is a video, but the config loads rasters"),
+        ((tmp_path / "video.mp4", *model), "video.mp4 is a video, but the config loads rasters"),
         (("http://127.0.0.1/a.tif", *model), "a.tif is a URL, but the config loads rasters"),
         ((tmp_path / "broken.tif", *model), "broken.tif cannot be read"),
     ]:
@@ -180,11 +180,11 @@ def test_what_does_not_fit_is_one_line(scene, data, model, refusal, tmp_path):
 
 
 class TestRaster:
-    """Windows of it raw: what LoadRasterFromFile loads."""
+    """Raw windows of a raster equal what LoadRasterFromFile loads."""
 
     @pytest.mark.parametrize("bands", [None, [2], [3, 1], [4, 3, 2, 1, 4]])
     @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
-    def test_values(self, bands, dtype, tmp_path):
+    def test_values_of_selected_bands(self, bands, dtype, tmp_path):
         values = np.random.default_rng(0).integers(1, 120, (30, 20, 4)).astype(dtype)  # none is transparent
         path = save(tmp_path / "a.tif", values)
         expected = load(path, bands=bands, to_float32=False)
@@ -196,7 +196,7 @@ class TestRaster:
         ):
             Raster(path, bands, (0, 9), expected.shape[2], raw=True)
 
-    def test_numbers_of_colours(self, tmp_path):
+    def test_palette_indices_are_read_raw(self, tmp_path):
         values = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
         path = save(tmp_path / "a.tif", values)
         with rasterio.open(path, "r+") as file:
@@ -204,7 +204,7 @@ class TestRaster:
         with Raster(path, channels=1, raw=True) as raster:
             assert np.array_equal(raster.read(slice(0, 3), slice(0, 4))[0], values)
 
-    def test_what_is_no_number_is_zero(self, tmp_path):
+    def test_nan_and_infinity_become_zero(self, tmp_path):
         values = np.full((2, 3, 4), 7.5, np.float32)
         values[0, 0] = np.nan
         values[1, :, 2] = np.nan, -np.inf, np.inf
@@ -213,7 +213,7 @@ class TestRaster:
         assert valid.tolist() == [[False, True, True], [True, True, True]]
         assert found[..., 2].tolist() == [[0, 7.5, 7.5], [0, 0, 0]] and (found[1, :, 3] == 7.5).all()
 
-    def test_a_channel_of_opacity_beside_the_bands_is_one(self, tmp_path):
+    def test_an_unselected_alpha_channel_is_a_mask(self, tmp_path):
         values = np.full((2, 3, 4), 9, np.uint8)
         values[0, :, 3] = 0
         path = save(tmp_path / "a.tif", values, photometric="RGB", alpha="unspecified")
@@ -225,27 +225,27 @@ class TestRaster:
             assert raster.valid(slice(0, 2), slice(0, 1)).all()
 
 
-class TestViews:
-    def test_a_raster_has_a_picture(self, scene, model, call, tmp_path):
-        code, printed, _ = call("visualize", scene, *model, "--out", tmp_path / "view.png", "--blocks", 3)
+class TestVisualizations:
+    def test_a_raster_is_visualized(self, raster_file, model, call, tmp_path):
+        code, printed, _ = call("visualize", raster_file, *model, "--out", tmp_path / "view.png", "--blocks", 3)
         assert code == 0 and "blocks 3" in printed
         picture = cv2.imread(str(tmp_path / "view.png"))
         corner = picture[: picture.shape[0] // 3, : picture.shape[1] // 6]
         assert corner[..., 0].std() > 20 and np.abs(corner[..., 0].astype(int) - corner[..., 2]).max() > 50  # coloured
 
     def test_the_first_three_bands_are_red_green_and_blue(self):
-        from visualize import stretched
+        from visualize import stretch
 
         ramp = np.linspace(-9, 60000, 101)[None]
         bands = np.stack([ramp, 0 * ramp, ramp[:, ::-1], ramp])
-        picture = stretched(bands).numpy()
+        picture = stretch(bands).numpy()
         assert picture.shape == (3, 1, 101)
         assert picture[0, 0, [0, 2, 98, 100]].tolist() == [0, 0, 1, 1] and not picture[1].any()
         assert np.allclose(picture[2], picture[0, :, ::-1], atol=1 / 255)
-        assert np.array_equal(stretched(bands[2:]), [picture[2]] * 3)
+        assert np.array_equal(stretch(bands[2:]), [picture[2]] * 3)
 
     @pytest.mark.parametrize("kind", ["backbone", "classifier"])
-    def test_weights_for_other_bands_see_no_pictures(self, kind, data, refusal, tmp_path):
+    def test_weights_for_other_bands_reject_images(self, kind, data, refusal, tmp_path):
         arch = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)
         make: Callable = xcit_mm.XCiT if kind == "backbone" else xcit_mm.XCiTClassifier
         torch.save(make(arch, in_channels=4).state_dict(), tmp_path / "four.pth")

@@ -1,4 +1,4 @@
-"""tools/infer.py on rasters with a place on a map: as in memory, part by part, and where nothing is."""
+"""tools/infer.py on georeferenced rasters: results equal those of tiling in memory."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import cv2
 import numpy as np
 import pytest
 
-from xcit_mm.batch import manifest as runs
-from xcit_mm.batch.inputs import read_image
-from xcit_mm.batch.manifest import open_run
+from xcit_mm.batch import run
+from xcit_mm.batch.reading import read_image
+from xcit_mm.batch.run import open_run
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.utils.configs import image_side, read_config
 
@@ -38,36 +38,36 @@ def image(shapes) -> np.ndarray:
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    monkeypatch.setattr(runs, "_TILES", 1)  # a row of tiles each
+def small_shards(monkeypatch):
+    monkeypatch.setattr(run, "TILES_PER_SHARD", 1)  # one row of tiles per shard
 
 
 def test_a_map_equals_that_of_tiling_in_memory(image, models, call, tmp_path):
-    path = write(tmp_path / "scene.tif", image)
+    path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *models["seg"], "--out", tmp_path / "out", *TILES)[0] == 0
     expected = Predictor(*models["seg"], tile=96, overlap=24).predict(read_image(path)).labels
     assert len(np.unique(expected)) > 2
-    with rasterio.open(tmp_path / "out" / "labels" / "scene.tif") as found:
+    with rasterio.open(tmp_path / "out" / "labels" / "raster.tif") as found:
         assert np.array_equal(found.read(1), expected)
         assert found.crs.to_epsg() == 32633 and found.transform == TRANSFORM and found.nodata == 255
         assert found.colormap(1)[1][:3] == (230, 60, 50)  # the circles'
-    assert len(list((tmp_path / "out" / "parts").glob("part-*"))) == 4
+    assert len(list((tmp_path / "out" / "shards").glob("shard-*"))) == 4
     assert json.loads((tmp_path / "out" / "images.json").read_text())["images"] == [
-        dict(id=1, file_name="scene.tif", height=260, width=200)
+        dict(id=1, file_name="raster.tif", height=260, width=200)
     ]
 
 
-def test_the_map_of_a_segmentor_of_one_class(image, binary, call, tmp_path):
-    path = write(tmp_path / "scene.tif", image)
+def test_the_map_of_a_segmentor_of_one_class_has_a_background(image, binary, call, tmp_path):
+    path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *binary[1], "--out", tmp_path / "out", *TILES)[0] == 0
-    with rasterio.open(tmp_path / "out" / "labels" / "scene.tif") as found:
+    with rasterio.open(tmp_path / "out" / "labels" / "raster.tif") as found:
         assert np.unique(found.read(1)).tolist() == [0, 1]
         assert json.loads(found.tags()["CLASSES"]) == ["background", "shape"]
         assert [found.colormap(1)[label][:3] for label in (0, 1)] == [(0, 0, 0), (230, 60, 50)]
 
 
 def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path):
-    path = write(tmp_path / "scene.tif", image)
+    path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *models["det"], "--out", tmp_path / "out", *TILES)[0] == 0
     expected = Predictor(*models["det"], tile=96, overlap=24).predict(read_image(path)).instances
     found = json.loads((tmp_path / "out" / "predictions.json").read_text())
@@ -75,52 +75,49 @@ def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path
     left, top, width, height = np.array([one["bbox"] for one in found]).T
     assert np.array_equal(np.stack([left, top, left + width, top + height], 1), expected.boxes)
     assert [one["segmentation"]["counts"].encode() for one in found] == [one["counts"] for one in expected.masks]
-    polygons = json.loads((tmp_path / "out" / "instances" / "scene.geojson").read_text())
+    polygons = json.loads((tmp_path / "out" / "instances" / "raster.geojson").read_text())
     assert polygons["crs"]["properties"]["name"].endswith("EPSG::32633")
     assert [one["properties"]["score"] for one in polygons["features"]] == expected.scores.tolist()
     corners = np.array([np.ravel(one["geometry"]["coordinates"][0][0]).ravel()[:2] for one in polygons["features"][:1]])
-    assert (np.abs(corners - [400_050, 5_599_935]) <= [50, 65]).all()  # within the scene, which is 100 x 130 m
+    assert (np.abs(corners - [400_050, 5_599_935]) <= [50, 65]).all()  # within the raster of 100 x 130 m
 
 
-def test_parts_that_are_lost_are_made_again_as_they_were(image, models, call, tmp_path):
-    path, out = write(tmp_path / "scene.tif", image), tmp_path / "out"
+def test_resume_after_lost_shards_is_bit_identical(image, models, call, tmp_path):
+    path, out = write(tmp_path / "raster.tif", image), tmp_path / "out"
     arguments = ("infer", path, *models["seg"], "--out", out, *TILES)
     assert call(*arguments)[0] == 0
-    whole = (out / "labels" / "scene.tif").read_bytes()
-    for part in (1, 2):  # begun in the middle, with what reaches in from above
-        (out / "parts" / f"part-00000{part}.jsonl.gz").unlink()
-        (out / "parts" / f"rows-00000{part}.tif").unlink()
-    assert open_run(out).missing() == [1, 2]
+    whole = (out / "labels" / "raster.tif").read_bytes()
+    for shard in (1, 2):  # begins in the middle, and depends on the tiles above
+        (out / "shards" / f"shard-00000{shard}.jsonl.gz").unlink()
+        (out / "shards" / f"rows-00000{shard}.tif").unlink()
+    assert open_run(out).pending() == [1, 2]
     assert call(*arguments)[0] == 0
-    assert (out / "labels" / "scene.tif").read_bytes() == whole
+    assert (out / "labels" / "raster.tif").read_bytes() == whole
 
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
-def test_where_nothing_is_nothing_is_predicted(kind, image, models, call, tmp_path, monkeypatch):
+def test_tiles_without_data_are_not_predicted(kind, image, models, call, tmp_path, before_forward):
     image = np.maximum(image, 1)
     image[100:, :] = 0
-    path = write(tmp_path / "scene.tif", image, nodata=0)
+    path = write(tmp_path / "raster.tif", image, nodata=0)
     tiles = []
-    predicted = Predictor._predict_images
-    monkeypatch.setattr(
-        Predictor, "_predict_images", lambda self, images: tiles.extend(images) or predicted(self, images)
-    )
+    before_forward(tiles.extend)
     assert call("infer", path, *models[kind], "--out", tmp_path / "out", *TILES)[0] == 0
-    assert len(tiles) == 6  # of 12: the rows of tiles from 0 and from 55, not those from 109 and from 164
+    assert len(tiles) == 6  # of 12: the rows of tiles at 0 and 55, not those at 109 and 164
     if kind == "seg":
-        with rasterio.open(tmp_path / "out" / "labels" / "scene.tif") as found:
+        with rasterio.open(tmp_path / "out" / "labels" / "raster.tif") as found:
             labels = found.read(1)
         assert (labels[100:] == 255).all() and (labels[:100] < 5).all()
 
 
-def test_a_raster_without_tiles_is_one(image, models, call, tmp_path):
-    path = write(tmp_path / "scene.tif", image[:96, :96].astype(np.uint16) * 256)
+def test_a_small_raster_is_one_tile(image, models, call, tmp_path):
+    path = write(tmp_path / "raster.tif", image[:96, :96].astype(np.uint16) * 256)
     assert call("infer", path, *models["seg"], "--out", tmp_path / "out", "--bounds", "0", "65280")[0] == 0
-    with rasterio.open(tmp_path / "out" / "labels" / "scene.tif") as found:
+    with rasterio.open(tmp_path / "out" / "labels" / "raster.tif") as found:
         assert np.array_equal(found.read(1), Predictor(*models["seg"]).predict(image[:96, :96]).labels)
 
 
-def test_a_scene_that_breaks_off_is_a_failure_beside_others(image, models, call, tmp_path):
+def test_a_damaged_raster_does_not_fail_the_others(image, models, call, tmp_path):
     (tmp_path / "in").mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3)).astype(np.uint8)
     broken = write(tmp_path / "in" / "broken.tif", noise, tiled=True, blockxsize=64, blockysize=64, compress="deflate")
@@ -129,17 +126,17 @@ def test_a_scene_that_breaks_off_is_a_failure_beside_others(image, models, call,
     middle = len(content) // 2
     broken.write_bytes(content[:middle] + bytes(2000) + content[middle + 2000 :])
     code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *TILES)
-    assert code == 1 and "1 of 2 files done" in printed
+    assert code == 1 and "1 of 2 inputs predicted" in printed
     assert f"skipped {broken}: " in errors
     assert [path.name for path in (tmp_path / "out" / "labels").iterdir()] == ["whole.tif"]
 
 
-def test_what_cannot_begin_is_one_line(image, models, refusal, tmp_path):
-    path = write(tmp_path / "scene.tif", image)
+def test_errors_before_the_start_are_one_line(image, models, refusal, tmp_path):
+    path = write(tmp_path / "raster.tif", image)
     (tmp_path / "slide.svs").touch()
     five = write(tmp_path / "five.tif", np.dstack([image, image])[..., :5])
     for arguments, message in [
-        ((path, *models["seg"], "--format", "parquet"), "is a scene, whose results are GeoTIFF or GeoJSON"),
+        ((path, *models["seg"], "--format", "parquet"), "is a raster, whose results are GeoTIFF or GeoJSON"),
         ((five, *models["seg"]), "5 bands"),
         ((five, *models["seg"], "--bands", "1", "2", "9"), "9"),
         ((path, *models["seg"], "--bounds", "5", "5"), "5"),
@@ -149,8 +146,7 @@ def test_what_cannot_begin_is_one_line(image, models, refusal, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_several_files_are_one_scene(image, models, call, tmp_path):
-    """As a .vrt, which names its sources."""
+def test_a_vrt_joins_several_files(image, models, call, tmp_path):
     left, right = write(tmp_path / "left.tif", image[:, :100]), write(tmp_path / "right.tif", image[:, 100:])
     source = (
         "<SimpleSource><SourceFilename>{}</SourceFilename><SourceBand>{}</SourceBand>"
@@ -169,13 +165,12 @@ def test_several_files_are_one_scene(image, models, call, tmp_path):
     assert np.array_equal(*maps)
 
 
-def test_without_a_tile_a_scene_has_those_of_the_config_s_images(image, models, call, tmp_path):
-    path = write(tmp_path / "scene.tif", image)
+def test_tiles_default_to_the_size_of_the_config_s_images(image, models, call, tmp_path):
+    path = write(tmp_path / "raster.tif", image)
     for name, tile in (("default", ()), ("given", ("--tile", "160"))):
         assert call("infer", path, *models["seg"], *tile, "--out", tmp_path / name)[0] == 0
-    runs = [open_run(tmp_path / name) for name in ("default", "given")]
-    assert [len(run.parts) for run in runs] == [2, 2]
-    maps = [rasterio.open(run.out / "labels" / "scene.tif").read(1) for run in runs]
+    assert [len(open_run(tmp_path / name).shards) for name in ("default", "given")] == [2, 2]
+    maps = [rasterio.open(tmp_path / name / "labels" / "raster.tif").read(1) for name in ("default", "given")]
     assert np.array_equal(*maps)
 
 
@@ -187,5 +182,5 @@ def test_without_a_tile_a_scene_has_those_of_the_config_s_images(image, models, 
         ("demo/fpn_xcit-n12-p16_camvid", 256),
     ],
 )
-def test_a_config_tells_the_side_of_its_images(config, side):
+def test_the_side_of_a_config_s_images(config, side):
     assert image_side(read_config(f"configs/{config}.py", [])) == side

@@ -1,4 +1,4 @@
-"""Several processes share a run: torchrun's ranks, and actors of a Ray cluster of two machines."""
+"""Several processes share a run: ranks of torchrun, and actors of a Ray cluster of two machines."""
 
 import json
 import os
@@ -6,162 +6,158 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from batch_runs import result_files, time_limit
 from paths import ROOT
-from test_engine import photos, results  # noqa: F401
 
-from xcit_mm.batch.manifest import open_run
+from xcit_mm.batch.run import open_run
 
 INFER = str(ROOT / "tools" / "infer.py")
+# The number of threads changes results by rounding.
+ENV = dict(os.environ, OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
 
 
-def run(*command: object, timeout: float = 300) -> subprocess.CompletedProcess:
-    # One thread each: how many there are moves what is found by rounding.
-    env = dict(os.environ, OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout, env=env)
+def run(*command: object) -> subprocess.CompletedProcess:
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=ENV)
 
 
-def test_two_ranks(models, photos, tmp_path):  # noqa: F811
-    arguments = [photos, *models["seg"], "--part-size", 2]
-    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29571]
-    arguments += ["--out", tmp_path / "shared", "--launcher", "pytorch"]
-    ended = run(*torchrun, INFER, *arguments)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    assert f"12 of 12 files done: {tmp_path}/shared" in ended.stdout
-    assert results(tmp_path / "shared") == results(tmp_path / "alone")
-    assert all(f"rank {rank}: " in ended.stderr for rank in (0, 1))
-    again = run(*torchrun, INFER, *arguments)  # nothing is left to do
-    assert again.returncode == 0 and "going on: 6 of 6 parts are done" in again.stderr
+def infer(*arguments: object) -> subprocess.CompletedProcess:
+    return run(sys.executable, INFER, *arguments)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, made", [("seg", "labels/scene.tif"), ("det", "instances/scene.geojson")])
-def test_two_ranks_share_a_scene(kind, made, shapes, models, tmp_path):
-    """Of four rows of tiles, each a part: whoever has the next one needs what reaches in from above."""
-    pytest.importorskip("rasterio")
-    import cv2
-    import numpy as np
-    from test_scenes import write
-
-    picture = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    scene = write(tmp_path / "scene.tif", np.tile(picture, (2, 9, 1))[:104, :800])
-    arguments = [scene, *models[kind], "--tile", 32, "--overlap", 8, "--batch-size", 8, "--workers", 0]
-    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29573]
-    ended = run(*torchrun, INFER, *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch")
-    assert ended.returncode == 0 and "1 of 1 files done" in ended.stdout, ended.stderr[-2000:]
-    assert len(open_run(tmp_path / "shared").parts) == 4
-    assert (tmp_path / "shared" / made).read_bytes() == (tmp_path / "alone" / made).read_bytes()
+def torchrun(port: int) -> list[str]:
+    options = ["--nproc_per_node", "2", "--master_port", str(port)]
+    return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
 
 
-@pytest.mark.slow
-def test_ctrl_c_in_ranks(models, photos, tmp_path):  # noqa: F811
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--master_port", 29572]
-    log, out = (tmp_path / "log").open("w"), tmp_path / "out"
-    arguments = [tmp_path / "in", *models["seg"], "--part-size", 1, "--workers", 0, "--no-pictures", "--out", out]
-    (tmp_path / "in").mkdir()
-    for number in range(200):
-        (tmp_path / "in" / f"{number:03}.png").symlink_to(photos / "00.png")
-    command = list(map(str, [*torchrun, INFER, *arguments, "--launcher", "pytorch"]))
-    env = dict(os.environ, OMP_NUM_THREADS="1")
-    with subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
-        deadline = time.time() + 120
-        while len(list(out.glob("parts/part-*"))) < 4:
-            assert time.time() < deadline and process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
-    printed = (tmp_path / "log").read_text()
-    done = len(list(out.glob("parts/part-*")))
-    assert 4 <= done < 200
-    assert re.search(r"^interrupted: \d+ of 200 files done", printed, re.MULTILINE)
-    assert "nothing was predicted" not in printed
-    assert len(json.loads((out / "images.json").read_text())["images"]) >= 4
+class TestRanks:
+    def test_two_ranks_write_the_files_of_one_process(self, models, photos, tmp_path):
+        arguments = [photos, *models["seg"], "--shard-size", 2]
+        assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
+        command = [*torchrun(29571), *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch"]
+        ended = run(*command)
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        assert f"12 of 12 inputs predicted: {tmp_path}/shared" in ended.stdout
+        assert result_files(tmp_path / "shared") == result_files(tmp_path / "alone")
+        assert all(f"rank {rank}: " in ended.stderr for rank in (0, 1))
+        again = run(*command)  # nothing is pending
+        assert again.returncode == 0 and "resuming: 6 of 6 shards are completed" in again.stderr
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind, result", [("seg", "labels/raster.tif"), ("det", "instances/raster.geojson")])
+    def test_two_ranks_share_a_raster(self, kind, result, shapes, models, tmp_path):
+        """The raster has four rows of tiles, a shard each, and each map depends on the row above."""
+        pytest.importorskip("rasterio")
+        import cv2
+        import numpy as np
+        from test_rasters import write
+
+        image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
+        raster = write(tmp_path / "raster.tif", np.tile(image, (2, 9, 1))[:104, :800])
+        arguments = [raster, *models[kind], "--tile", 32, "--overlap", 8, "--batch-size", 8, "--workers", 0]
+        assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
+        ended = run(*torchrun(29573), *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch")
+        assert ended.returncode == 0 and "1 of 1 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+        assert len(open_run(tmp_path / "shared").shards) == 4
+        assert (tmp_path / "shared" / result).read_bytes() == (tmp_path / "alone" / result).read_bytes()
+
+    @pytest.mark.slow
+    def test_ctrl_c_merges_the_records_of_both_ranks(self, models, photos, tmp_path):
+        log, out = (tmp_path / "log").open("w"), tmp_path / "out"
+        (tmp_path / "in").mkdir()
+        for number in range(200):
+            (tmp_path / "in" / f"{number:03}.png").symlink_to(photos / "00.png")
+        arguments = [tmp_path / "in", *models["seg"], "--shard-size", 1, "--workers", 0, "--no-visualizations"]
+        command = list(map(str, [*torchrun(29572), *arguments, "--out", out, "--launcher", "pytorch"]))
+        with subprocess.Popen(command, stdout=log, stderr=log, env=ENV) as process, time_limit(120) as tick:
+            while len(list(out.glob("shards/shard-*"))) < 4:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                tick()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) != 0
+        printed = (tmp_path / "log").read_text()
+        assert 4 <= len(list(out.glob("shards/shard-*"))) < 200
+        assert re.search(r"^interrupted: \d+ of 200 inputs predicted", printed, re.MULTILINE)
+        assert "nothing was predicted" not in printed
+        assert len(json.loads((out / "images.json").read_text())["images"]) >= 4
 
 
-def test_ray_is_asked_for_by_name(models, photos, refusal, tmp_path, monkeypatch):  # noqa: F811
+def test_the_error_of_a_missing_ray_names_its_extra(models, photos, refusal, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     message = refusal("infer", photos, *models["seg"], "--out", tmp_path, "--ray", "local")
     assert "--ray needs Ray: pip install xcit_mm[ray]" in message
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a Ray cluster of two nodes, which this machine holds both."""
+@contextmanager
+def ray_cluster(num_cpus: int) -> Iterator[str]:
+    """Start a cluster of two nodes on this machine, and yield its address."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     os.environ |= dict(RAY_AUTH_MODE="disabled", RAY_worker_niceness="0", PYTHONPATH=str(ROOT))
-    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1))
-    nodes.add_node(num_cpus=1)
-    yield nodes.address
-    nodes.shutdown()
+    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=num_cpus))
+    nodes.add_node(num_cpus=num_cpus)
+    try:
+        yield nodes.address
+    finally:
+        nodes.shutdown()
 
 
-def actors() -> list[int]:
-    """Processes of Ray that are predicting."""
-    found = []
+def actor_pids() -> list[int]:
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes().startswith(b"ray::_Actor"):
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.slow
-def test_ray_does_what_has_failed_again_but_once(cluster, models, photos, tmp_path):  # noqa: F811
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for path in sorted(photos.iterdir())[:4]:
-        (folder / path.name).write_bytes(path.read_bytes() if path.name != "03.png" else b"")
-    command = [sys.executable, INFER, folder, *models["seg"], "--part-size", 2, "--out", tmp_path / "out"]
-    assert run(*command).returncode == 1
-    part = tmp_path / "out" / "parts" / "part-000001.jsonl.gz"
-    before = part.stat().st_mtime_ns
-    ended = run(*command, "--retry-failed", "--workers", 0, "--ray", cluster)
-    assert ended.returncode == 1 and "3 of 4 files done" in ended.stdout, ended.stderr[-2000:]
-    assert part.stat().st_mtime_ns > before
+class TestRay:
+    @pytest.fixture(scope="class")
+    def cluster(self) -> Iterator[str]:
+        with ray_cluster(num_cpus=1) as address:
+            yield address
 
+    def test_a_retry_that_fails_again_ends(self, cluster, models, photos, tmp_path):
+        folder = tmp_path / "in"
+        folder.mkdir()
+        for path in sorted(photos.iterdir())[:4]:
+            (folder / path.name).write_bytes(path.read_bytes() if path.name != "03.png" else b"")
+        arguments = [folder, *models["seg"], "--shard-size", 2, "--out", tmp_path / "out"]
+        assert infer(*arguments).returncode == 1
+        shard = tmp_path / "out" / "shards" / "shard-000001.jsonl.gz"
+        before = shard.stat().st_mtime_ns
+        ended = infer(*arguments, "--retry-failed", "--workers", 0, "--ray", cluster)
+        assert ended.returncode == 1 and "3 of 4 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+        assert shard.stat().st_mtime_ns > before
 
-@pytest.mark.slow
-def test_ray_starts_no_more_actors_than_there_is_room_for(models, photos, tmp_path):  # noqa: F811
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
+    def test_an_actor_dies(self, cluster, models, photos, tmp_path):
+        arguments = [photos, *models["det"], "--shard-size", 1, "--workers", 0]
+        assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
+        out, log = tmp_path / "shared", (tmp_path / "log").open("w")
+        command = list(map(str, [sys.executable, INFER, *arguments, "--out", out, "--ray", cluster]))
+        with subprocess.Popen(command, stdout=log, stderr=log) as process, time_limit(300) as tick:
+            while len(list(out.glob("shards/shard-*"))) < 2:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                tick()
+            pids = actor_pids()
+            assert len(pids) == 2  # one per node
+            os.kill(pids[0], signal.SIGKILL)
+            assert process.wait(300) == 0
+        printed = (tmp_path / "log").read_text()
+        assert "an actor died" in printed and f"12 of 12 inputs predicted: {out}" in printed
+        assert result_files(out) == result_files(tmp_path / "alone")
 
-    os.environ |= dict(RAY_AUTH_MODE="disabled", RAY_worker_niceness="0", PYTHONPATH=str(ROOT))
-    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=3))
-    nodes.add_node(num_cpus=3)
-    try:  # six processors for actors of two, but no machine has room for two of them
-        options = ["--part-size", 4, "--workers", 1, "--out", tmp_path, "--ray", nodes.address]
-        ended = run(sys.executable, INFER, photos, *models["seg"], *options)
-    finally:
-        nodes.shutdown()
-    assert ended.returncode == 0 and "12 of 12 files done" in ended.stdout, ended.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_a_ray_cluster_of_which_a_worker_dies(cluster, models, photos, tmp_path):  # noqa: F811
-    arguments = [photos, *models["det"], "--part-size", 1, "--workers", 0]
-    assert run(sys.executable, INFER, *arguments, "--out", tmp_path / "alone").returncode == 0
-    out = tmp_path / "shared"
-    log = (tmp_path / "log").open("w")
-    command = [sys.executable, INFER, *arguments, "--out", out, "--ray", cluster]
-    with subprocess.Popen(list(map(str, command)), stdout=log, stderr=log) as process:
-        deadline = time.time() + 300
-        while len(list(out.glob("parts/part-*"))) < 2:
-            assert time.time() < deadline and process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.05)
-        working = actors()
-        assert len(working) == 2  # one a node
-        os.kill(working[0], signal.SIGKILL)
-        assert process.wait(300) == 0
-    printed = (tmp_path / "log").read_text()
-    assert "an actor died" in printed and f"12 of 12 files done: {out}" in printed
-    assert results(out) == results(tmp_path / "alone")
+    def test_actors_fit_on_the_nodes(self, models, photos, tmp_path):
+        """Six cores would suffice for three actors of two cores, but each of the two nodes has room for one."""
+        with ray_cluster(num_cpus=3) as address:
+            options = ["--shard-size", 4, "--workers", 1, "--out", tmp_path, "--ray", address]
+            ended = infer(photos, *models["seg"], *options)
+        assert ended.returncode == 0 and "12 of 12 inputs predicted" in ended.stdout, ended.stderr[-2000:]

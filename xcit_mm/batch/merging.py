@@ -1,142 +1,142 @@
-"""The parts of a run told as a whole: what failed, and the json files that pycocotools reads."""
+"""Merging of shards: a report on the run, and the JSON files that pycocotools reads."""
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import IO, Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any
 
 from ..utils.atomic import atomic_write
-from .manifest import IMAGES, PREDICTIONS, Run
-from .shards import Row
+from .rasters import merge_raster
+from .run import IMAGES, PREDICTIONS, Run
+from .shards import Record
 
-__all__ = ["Summary", "coco_image", "coco_results", "merge"]
+__all__ = ["RunReport", "coco_image", "coco_results", "merge_shards"]
 
-_TOLD = 20
+_MAX_FAILURES = 20
 
 
-class Summary(NamedTuple):
-    """How a run went, so far.
+@dataclass
+class RunReport:
+    """Result of a run.
 
     Attributes:
-        done: Number of inputs that were predicted.
-        failed: Number of inputs that could not be.
-        reasons: A line for each of the first of these.
+        out: Folder of the results.
+        inputs: Number of inputs.
+        predicted: Number of inputs that were predicted, now or earlier.
+        failed: Number of inputs that failed.
+        failures: Path and reason of the first 20 failures.
+        pending: Number of shards that are not completed: after Ctrl-C, or if only failures were predicted again.
+        interrupted: Whether Ctrl-C ended the run. The results of completed inputs are merged.
     """
 
-    done: int
-    failed: int
-    reasons: list[str]
+    out: Path
+    inputs: int
+    predicted: int = 0
+    failed: int = 0
+    failures: list[str] = field(default_factory=list)
+    pending: int = 0
+    interrupted: bool = False
+
+    def __str__(self) -> str:
+        return f"{'interrupted: ' * self.interrupted}{self.predicted} of {self.inputs} inputs predicted: {self.out}"
 
 
-def merge(run: Run) -> Summary:
-    """Count what the parts hold, and, unless they are Parquet, write its json files, with a row at a time in memory.
+def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
+    """Count the predictions and failures, and write the JSON files unless the format is Parquet.
+
+    Records are read one by one, so the memory does not depend on their number.
 
     Raises:
-        DamagedPart: If a part is not whole; then the files are as they were.
-        OSError: If they cannot be written.
+        DamagedShard: If a shard is not complete. The JSON files are then unchanged.
+        OSError: If a file cannot be written.
     """
-    counted = _Counted(run)
-    if run.options["format"] == "parquet":
-        for _ in counted.rows(brief=True):
+    pending = run.pending()
+    report = RunReport(run.out, len(run.inputs), pending=len(pending), interrupted=interrupted)
+    if run.options.format == "parquet":
+        for _ in _count(_read_records(run, brief=True), run, pending, report):
             pass
-        return counted.summary()
-    model = run.identity["model"]
-    categories = [dict(id=id_, name=name) for id_, name in zip(model["category_ids"], model["classes"], strict=True)]
+        return report
     with contextlib.ExitStack() as files:
-        images = _List(files.enter_context(atomic_write(run.out / IMAGES)), b'{"images": [')
-        predictions = None
-        if model["is_detector"]:
-            predictions = _List(files.enter_context(atomic_write(run.out / PREDICTIONS)), b"[")
-        for image_id, row in _numbered(counted.rows()):
-            images.add(coco_image(row, image_id))
-            if predictions is not None:
-                for result in coco_results(row, image_id, model["category_ids"]):
-                    predictions.add(result)
-        images.end(b'], "categories": %s, "annotations": []}' % json.dumps(categories).encode())
-        if predictions is not None:
-            predictions.end(b"]")
-    return counted.summary()
+        images = _JsonList(files.enter_context(atomic_write(run.out / IMAGES)), b'{"images": [')
+        results = None
+        if run.model.is_detector:
+            results = _JsonList(files.enter_context(atomic_write(run.out / PREDICTIONS)), b"[")
+        for number, record in enumerate(_count(_read_records(run), run, pending, report), start=1):
+            if record.error is not None:
+                continue
+            image_id = number if record.image_id is None else record.image_id
+            images.add(coco_image(record, image_id))
+            if results is not None:
+                for result in coco_results(record, image_id, run.model.category_ids):
+                    results.add(result)
+        names = zip(run.model.category_ids, run.model.classes, strict=True)
+        categories = json.dumps([dict(id=id_, name=name) for id_, name in names])
+        images.end(b'], "categories": %s, "annotations": []}' % categories.encode())
+        if results is not None:
+            results.end(b"]")
+    return report
 
 
-class _Counted:
-    """Rows of all parts, counted while they are read."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._seen, self._failed = 0, 0
-        self._reasons: list[str] = []
-
-    def rows(self, brief: bool = False) -> Iterator[Row]:
-        last = -1
-        for parts in _by_input(self._run):
-            first = self._run.inputs[self._run.parts[parts.start].inputs.start]
-            is_cut = first.is_video and not self._run.path(parts.start).exists()
-            for row in _merged_scene(self._run, parts) if first.size else self._run.rows(parts.start, brief):
-                self._seen += row.number != last and not is_cut  # of a video, Ctrl-C keeps the first frames
-                last = row.number
-                if row.error is not None:
-                    self._failed += 1
-                    if self._failed <= _TOLD:
-                        self._reasons.append(f"{row.path}: {row.error}")
-                yield row
-
-    def summary(self) -> Summary:
-        return Summary(self._seen - self._failed, self._failed, self._reasons)
+def _read_records(run: Run, brief: bool = False) -> Iterator[Record]:
+    """Read the records of all shards. A raster has one record when all its shards are completed."""
+    for inputs, group in groupby(range(len(run.shards)), key=lambda shard: run.shards[shard].inputs):
+        shards = list(group)
+        if run.inputs[inputs.start].size is None:
+            yield from run.records(shards[0], brief)
+        elif all(run.shard_path(shard).exists() for shard in shards):
+            yield merge_raster(run, range(shards[0], shards[-1] + 1))
 
 
-def _by_input(run: Run) -> Iterator[range]:
-    """Parts one by one, but all of a scene together."""
-    for _, parts in groupby(range(len(run.parts)), key=lambda part: run.parts[part].inputs):
-        together = list(parts)
-        yield range(together[0], together[-1] + 1)
+def _count(records: Iterator[Record], run: Run, pending: list[int], report: RunReport) -> Iterator[Record]:
+    """Pass records on, and add them to a report. A video counts when all its frames are predicted."""
+    incomplete = {run.shards[shard].inputs.start for shard in pending}
+    last = -1
+    for record in records:
+        if record.number != last and not (run.inputs[record.number].is_video and record.number in incomplete):
+            report.predicted += 1
+        last = record.number
+        if record.error is not None:
+            report.predicted -= 1
+            report.failed += 1
+            if report.failed <= _MAX_FAILURES:
+                report.failures.append(f"{record.path}: {record.error}")
+        yield record
 
 
-def _merged_scene(run: Run, parts: range) -> list[Row]:
-    """The row of a scene; none while parts of it are missing."""
-    from .rasters import merge_scene  # what it needs is an extra
-
-    return [merge_scene(run, parts)] if all(run.path(part).exists() for part in parts) else []
-
-
-def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int | float | str, Row]]:
-    """Rows that were predicted, with ids: a COCO json's, or from 1 on, where what failed has one too."""
-    for number, row in enumerate(rows, start=1):
-        if row.error is None:
-            yield number if row.image_id is None else row.image_id, row
-
-
-class _List:
-    """A list in a json file that is written as it grows."""
+class _JsonList:
+    """List in a JSON file, written item by item."""
 
     def __init__(self, file: IO[bytes], start: bytes) -> None:
-        self._file, self._between = file, b""
+        self._file, self._separator = file, b""
         file.write(start)
 
     def add(self, value: dict[str, Any]) -> None:
-        self._file.write(self._between + json.dumps(value).encode())
-        self._between = b",\n"
+        self._file.write(self._separator + json.dumps(value).encode())
+        self._separator = b",\n"
 
-    def end(self, rest: bytes) -> None:
-        self._file.write(rest)
-
-
-def coco_image(row: Row, image_id: int | float | str) -> dict[str, Any]:
-    """An image as COCO lists it."""
-    image = dict(id=image_id, file_name=row.file_name, height=row.height, width=row.width)
-    return image if row.frame is None else image | dict(frame=row.frame)
+    def end(self, text: bytes) -> None:
+        self._file.write(text)
 
 
-def coco_results(row: Row, image_id: int | float | str, category_ids: list[int]) -> Iterator[dict[str, Any]]:
-    """Results as pycocotools' `COCO.loadRes` reads them: boxes as left, top, width and height, masks as text."""
-    for number, (left, top, right, bottom) in enumerate(row.boxes or []):
-        assert row.labels is not None and row.scores is not None  # as many as boxes
+def coco_image(record: Record, image_id: int | float | str) -> dict[str, Any]:
+    """Convert a record to an entry of COCO's `images`, with the index of a video frame."""
+    image = dict(id=image_id, file_name=record.file_name, height=record.height, width=record.width)
+    return image if record.frame is None else image | dict(frame=record.frame)
+
+
+def coco_results(record: Record, image_id: int | float | str, category_ids: list[int]) -> Iterator[dict[str, Any]]:
+    """Convert a record to COCO results, as `COCO.loadRes` reads them."""
+    for number, (left, top, right, bottom) in enumerate(record.boxes or []):
+        assert record.labels is not None and record.scores is not None
         result: dict[str, Any] = dict(
             image_id=image_id,
-            category_id=category_ids[row.labels[number]],
+            category_id=category_ids[record.labels[number]],
             bbox=[left, top, right - left, bottom - top],
-            score=row.scores[number],
+            score=record.scores[number],
         )
-        if row.masks is not None:
-            result["segmentation"] = dict(size=[row.height, row.width], counts=row.masks[number])
+        if record.masks is not None:
+            result["segmentation"] = dict(size=[record.height, record.width], counts=record.masks[number])
         yield result

@@ -1,9 +1,9 @@
-"""Scenes, which no memory holds: predicted by rows of tiles, and merged with their place on a map."""
+"""Rasters larger than memory: predicted in shards of tile rows, and merged to a map or to polygons."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,204 +19,196 @@ from ..geo.scaling import PERCENTILES
 from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
 from ..prediction.tiles import ReadTile, TiledImage, windows
-from ..utils.configs import image_side, raster_bands, raster_step
+from ..utils.configs import raster_step
 from .inputs import Input
-from .manifest import INSTANCES, LABELS, PARTS, Run, tiles_of
-from .shards import Row, Writer
+from .manifest import ModelInfo
+from .options import RunOptions
+from .run import INSTANCES, LABELS, SHARDS, Run
+from .shards import Record, ShardFormat
 
-__all__ = ["ScenePredictor", "merge_scene", "scene_options", "with_scenes"]
+__all__ = ["RasterPredictor", "merge_raster", "read_raster_headers", "resolve_raster_options"]
 
 
-def scene_options(
-    cfg: Config,
-    bands: Sequence[int] | None = None,
-    bounds: Sequence[float] | None = None,
-    percentiles: Sequence[float] | None = None,
-) -> dict[str, Any]:
-    """A run's options on how scenes become what the config's model takes: in tiles, of bytes or of a raster's values.
-
-    Args:
-        cfg: Of the model.
-        bands: Their numbers; default: those that the config loads, or the file's own red, green and blue.
-        bounds: What becomes 0 and 255; default: by percentiles.
-        percentiles: Default: `PERCENTILES`.
+def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
+    """Replace the default bands and percentiles by those of a config.
 
     Raises:
-        ValueError: If values shall be scaled that the config loads as they are.
+        ValueError: If bounds or percentiles are given, but the config loads rasters unscaled.
     """
     step = raster_step(cfg)
-    for name, given in (("bounds", bounds), ("percentiles", percentiles)):
-        if step is not None and given is not None:
-            values = " ".join(f"{value:g}" for value in given)
-            raise ValueError(f"--{name} {values}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
-    return dict(
-        bands=bands or (step.get("bands") if step else None),
-        bounds=bounds,
-        percentiles=percentiles or PERCENTILES,
-        channels=raster_bands(cfg) or 3,
-        raw=step is not None,
-        scene_tile=image_side(cfg),
-    )
+    for name in ("bounds", "percentiles"):
+        values = getattr(options, name)
+        if step is not None and values is not None:
+            text = " ".join(f"{value:g}" for value in values)
+            raise ValueError(f"--{name} {text}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
+    bands = options.bands or (step.get("bands") if step else None)
+    return replace(options, bands=bands, percentiles=options.percentiles or PERCENTILES)
 
 
-def with_scenes(inputs: Iterable[Input], options: dict[str, Any]) -> list[Input]:
-    """Inputs, of which those that are to be read by windows have their size, and how their bands are scaled.
-
-    Args:
-        inputs: All of them.
-        options: Of the run: format, and `scene_options`. With raw ones all inputs are scenes.
+def read_raster_headers(inputs: Iterable[Input], options: RunOptions, model: ModelInfo) -> list[Input]:
+    """Add size and bounds to the inputs that are read by windows: to all inputs if the config loads rasters.
 
     Raises:
-        ValueError: If a scene's bands are not what the model takes, or the results shall be Parquet; if a video or
-            URL shall be read raw.
-        OSError: If it cannot be read.
+        ValueError: If the bands of a raster do not fit the model, a raster would be stored as Parquet, or a video or
+            URL would be read as a raster.
+        OSError: If a raster cannot be read.
         ModuleNotFoundError: If rasterio is needed and not installed.
     """
-    found = []
-    for one in inputs:
-        is_picture = one.is_video or "://" in one.path
-        if is_picture and options["raw"]:
-            what = "a video" if one.is_video else "a URL"
-            raise ValueError(f"{one.path} is {what}, but the config loads rasters (LoadRasterFromFile): give files")
-        if is_picture or not (options["raw"] or is_raster(one.path)):
-            found.append(one)
-            continue
-        if options["format"] == "parquet":
-            raise ValueError(
-                f"--format parquet: {one.path} is a scene, whose results are GeoTIFF or GeoJSON; leave it out"
-            )
-        with _open(one, options) as raster:
-            bounds = None if raster.bounds is None else [list(pair) for pair in raster.bounds]
-            found.append(one._replace(size=[raster.height, raster.width], bounds=bounds))
-    return found
+    return [_read_header(input_, options, model) for input_ in inputs]
 
 
-def _open(scene: Input, options: dict[str, Any]) -> Raster:
-    bounds = scene.bounds or options["bounds"]
-    return Raster(scene.path, options["bands"], bounds, options["channels"], options["percentiles"], options["raw"])
+def _read_header(input_: Input, options: RunOptions, model: ModelInfo) -> Input:
+    if input_.is_video or "://" in input_.path:
+        if model.loads_rasters:
+            kind = "a video" if input_.is_video else "a URL"
+            raise ValueError(f"{input_.path} is {kind}, but the config loads rasters (LoadRasterFromFile): give files")
+        return input_
+    if not model.loads_rasters and not is_raster(input_.path):
+        return input_
+    if options.format == "parquet":
+        raise ValueError(
+            f"format='parquet': {input_.path} is a raster, whose results are GeoTIFF or GeoJSON: leave it out"
+        )
+    with _open_raster(input_, options, model) as raster:
+        bounds = None if raster.bounds is None else [list(pair) for pair in raster.bounds]
+        return input_._replace(size=[raster.height, raster.width], bounds=bounds)
 
 
-class ScenePredictor:
-    """Predicts rows of tiles; those that follow on one another in one process share what overlaps.
+def _open_raster(input_: Input, options: RunOptions, model: ModelInfo) -> Raster:
+    bounds, percentiles = input_.bounds or options.bounds, options.percentiles or PERCENTILES
+    return Raster(input_.path, options.bands, bounds, model.channels, percentiles, model.loads_rasters)
+
+
+class RasterPredictor:
+    """Predicts shards of rasters. Successive shards of one segmentation map share the overlap of their tiles.
 
     Args:
         run: The run.
-        predict: Its model.
+        predictor: Model of the run.
         progress: Called for each tile.
     """
 
-    def __init__(self, run: Run, predict: Predictor, progress: Callable[[], None]) -> None:
-        self.run, self.predict, self.progress = run, predict, progress
-        self._next: tuple[int, int] | None = None  # input and strip that `_strips` would give
+    def __init__(self, run: Run, predictor: Predictor, progress: Callable[[], None]) -> None:
+        self.run, self.predictor, self.progress = run, predictor, progress
+        self._next: tuple[int, int] | None = None  # input and tile row that `_strips` continues with
         self._strips: Iterator[tuple[int, Tensor]] = iter(())
 
-    def work(self, part: int, writer: Writer) -> None:
-        """Predict a part; what cannot be read is its row's error.
+    def predict(self, shard: int, writer: ShardFormat) -> None:
+        """Predict a shard and write its records. A raster that cannot be read gives a failed record.
 
         Raises:
             OSError: If results cannot be written.
         """
-        number, strips = self.run.parts[part].inputs.start, self.run.parts[part].strips
-        given = self.run.inputs[number]
-        assert strips is not None and given.size is not None  # of a scene
-        row = Row(number, given.path, given.name, given.image_id, height=given.size[0], width=given.size[1])
+        number = self.run.shards[shard].inputs.start
+        input_ = self.run.inputs[number]
+        record = Record(number, input_.path, input_.name, input_.image_id)
+        predict = self._detect if self.predictor.is_detector else self._segment
         try:
-            with _open(given, self.run.options) as raster:
-                rows = (
-                    self._detect(raster, row, strips) if self.predict.is_detector else self._segment(part, raster, row)
-                )
-                for one in rows:
-                    writer.write(one)
-        except _Unreadable as error:
-            writer.write(row._replace(height=None, width=None, error=str(error)))
+            with _open_raster(input_, self.run.options, self.run.model) as raster:
+                for part in predict(shard, raster, record._replace(height=raster.height, width=raster.width)):
+                    writer.write(part)
+        except _UnreadableRaster as error:
+            writer.write(record._replace(error=str(error)))
 
-    def _read(self, raster: Raster) -> ReadTile:
+    def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
+        shape, tile_rows = (raster.height, raster.width), self._tile_rows(shard)
+        tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
+        for found in self.predictor.iter_detected(tiled, tile_rows):
+            yield record._replace(
+                boxes=found.bboxes.tolist(),
+                scores=found.scores.tolist(),
+                labels=found.labels.tolist(),
+                masks=_mask_codes(found),
+                ends=found.ends.tolist(),
+            )
+
+    def _segment(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
+        """Write the map of a shard's rows."""
+        shape, tile_rows = (raster.height, raster.width), self._tile_rows(shard)
+        tile, overlap = self.run.tiling(shape)
+        if self._next != (record.number, tile_rows.start):
+            # The reader opens the raster again by itself, and can be used by the next shard.
+            tiled = TiledImage(self._reader(raster), shape, tile, overlap)
+            self._strips = self.predictor.iter_segmented(tiled, tile_rows.start)
+        starts = [window.start for window in windows(shape[0], tile, overlap)] + [shape[0]]
+        rows = starts[tile_rows.start], starts[tile_rows.stop]
+        path, palette = _rows_path(self.run, shard), self.predictor.metainfo.get("palette")
+        with open_map(path, raster.georeference, self.run.model.classes, palette, rows) as writer:
+            for start, labels in islice(self._strips, len(tile_rows)):
+                valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
+                writer.write(labels.numpy(), valid)
+        self._next = record.number, tile_rows.stop
+        yield record
+
+    def _tile_rows(self, shard: int) -> range:
+        tile_rows = self.run.shards[shard].tile_rows
+        assert tile_rows is not None
+        return tile_rows
+
+    def _reader(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress()
             try:
                 return None if raster.is_empty(rows, columns) else raster.read(rows, columns)[0]
-            except Exception as error:  # of any driver
-                raise _Unreadable(" ".join(str(error).split())) from None
+            except Exception as error:  # drivers of GDAL raise many types
+                raise _UnreadableRaster(" ".join(str(error).split())) from None
 
         return read
 
-    def _detect(self, raster: Raster, row: Row, strips: range) -> Iterator[Row]:
-        shape = raster.height, raster.width
-        tiled = TiledImage(self._read(raster), shape, *tiles_of(shape, self.run.options))
-        for found in self.predict.iter_detected(tiled, strips):
-            yield row._replace(
-                boxes=found.bboxes.tolist(),
-                scores=found.scores.tolist(),
-                labels=found.labels.tolist(),
-                masks=[mask["counts"].decode() for mask in found.masks] if "masks" in found else None,
-                ends=found.ends.tolist(),
-            )
 
-    def _segment(self, part: int, raster: Raster, row: Row) -> Iterator[Row]:
-        strips, shape = self.run.parts[part].strips, (raster.height, raster.width)
-        assert strips is not None
-        if self._next != (row.number, strips.start):
-            tiled = TiledImage(self._read(raster), shape, *tiles_of(shape, self.run.options))
-            # The raster is opened by the generator's own reader: it outlives this part.
-            self._strips = self.predict.iter_segmented(tiled, strips.start)
-        starts = [one.start for one in windows(shape[0], *tiles_of(shape, self.run.options))] + [shape[0]]
-        rows = starts[strips.start], starts[strips.stop]
-        model = self.run.identity["model"]
-        palette = self.predict.metainfo.get("palette")
-        with open_map(map_of(self.run, part), raster.georeference, model["classes"], palette, rows) as maps:
-            for start, labels in islice(self._strips, len(strips)):
-                span = slice(start, start + len(labels))
-                maps.write(labels.numpy(), raster.valid(span, slice(0, raster.width)))
-        self._next = row.number, strips.stop
-        yield row
+class _UnreadableRaster(ValueError):
+    """Error of a raster whose window cannot be read."""
 
 
-class _Unreadable(ValueError):
-    """A window of a scene cannot be read."""
+def _rows_path(run: Run, shard: int) -> Path:
+    """Return the path of the segmentation map of a shard's rows."""
+    return run.out / SHARDS / f"rows-{shard:06}.tif"
 
 
-def map_of(run: Run, part: int) -> Path:
-    """Where the classes of a part's rows are."""
-    return run.out / PARTS / f"rows-{part:06}.tif"
-
-
-def merge_scene(run: Run, parts: range) -> Row:
-    """What was found in a scene, whose parts are all there, as one row; its map, or its polygons, are written.
+def merge_raster(run: Run, shards: range) -> Record:
+    """Merge the completed shards of a raster to one record, and write its map or polygons.
 
     Raises:
-        DamagedPart: If a part is not whole.
+        DamagedShard: If a shard is not complete.
         OSError: If the results cannot be written.
     """
-    given = run.inputs[run.parts[parts.start].inputs.start]
-    rows = [row for part in parts for row in run.rows(part)]
-    failed = next((row for row in rows if row.error is not None), None)
-    if failed is not None:
-        return failed
-    model = run.identity["model"]
-    with _open(given, run.options) as raster:
-        scene = raster.georeference
-    whole = Row(rows[0].number, given.path, given.name, given.image_id, height=scene.height, width=scene.width)
-    if not model["is_detector"]:
-        path = run.out / LABELS / f"{given.key}.tif"
-        join_maps(path, [map_of(run, part) for part in parts], scene, model["classes"], model["palette"])
-        return whole
-    merged = merge_tiles([_instances(row, scene) for row in rows if row.boxes])
-    masks = [mask["counts"].decode() for mask in merged.masks] if "masks" in merged else None
-    boxes, scores, labels = (values.tolist() for values in (merged.bboxes, merged.scores, merged.labels))
-    found = (
+    input_ = run.inputs[run.shards[shards.start].inputs.start]
+    records = [record for shard in shards for record in run.records(shard)]
+    failure = next((record for record in records if record.error is not None), None)
+    if failure is not None:
+        return failure
+    with _open_raster(input_, run.options, run.model) as raster:
+        georeference = raster.georeference
+    number = run.shards[shards.start].inputs.start
+    merged = Record(
+        number, input_.path, input_.name, input_.image_id, height=georeference.height, width=georeference.width
+    )
+    classes = run.model.classes
+    if not run.model.is_detector:
+        rows = [_rows_path(run, shard) for shard in shards]
+        join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
+        return merged
+    found = merge_tiles([_to_instances(record, georeference) for record in records if record.boxes])
+    boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
+    masks = _mask_codes(found)
+    instances = (
         MapInstance(number, label, score, box, masks[number - 1] if masks else None)
-        for number, (box, score, label) in enumerate(zip(boxes, scores, labels, strict=True), start=1)
+        for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
     )
-    write_instances(run.out / INSTANCES / f"{given.key}.geojson", scene, model["classes"], found)
-    return whole._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
+    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
+    return merged._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
 
 
-def _instances(row: Row, scene: Georeference) -> InstanceData:
-    """What a tile reported."""
-    found = InstanceData(
-        bboxes=torch.tensor(row.boxes), scores=torch.tensor(row.scores), labels=torch.tensor(row.labels)
-    )
-    found.ends = torch.tensor(row.ends)
-    if row.masks is not None:
-        found.masks = [dict(size=[scene.height, scene.width], counts=mask.encode()) for mask in row.masks]
+def _mask_codes(found: InstanceData) -> list[str] | None:
+    return [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
+
+
+def _to_instances(record: Record, georeference: Georeference) -> InstanceData:
+    """Convert the record of a tile for `merge_tiles`."""
+    fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, ends=record.ends)
+    found = InstanceData(**{name: torch.tensor(values) for name, values in fields.items()})
+    if record.masks is not None:
+        found.masks = [
+            dict(size=[georeference.height, georeference.width], counts=mask.encode()) for mask in record.masks
+        ]
     return found

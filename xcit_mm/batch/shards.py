@@ -1,47 +1,47 @@
-"""Parts of a large run as files: rows of plain values, one file a part, there when whole and not before."""
+"""Shard files: the records of some inputs, as compressed JSON lines or Parquet. A file exists only when complete."""
 
 import contextlib
 import gzip
 import importlib.util
 import json
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 from ..utils.atomic import atomic_path
 
 __all__ = [
     "FORMATS",
-    "DamagedPart",
-    "PartFormat",
-    "Row",
-    "Writer",
+    "DamagedShard",
+    "Record",
+    "ShardFormat",
     "check_format",
-    "interrupted",
-    "part_file",
-    "read_rows",
+    "interrupted_path",
+    "read_records",
+    "write_records",
 ]
 
 
-class Row(NamedTuple):
-    """What was found in an image or a frame of a video, or why nothing was.
+class Record(NamedTuple):
+    """Prediction for an image or a video frame, or the reason why the prediction failed.
 
     Attributes:
-        number: Of the input, from 0 on.
-        path: Of the input.
-        file_name: What its data set, or the folder it was found in, calls it.
-        image_id: That of a COCO json.
-        frame: Of a video, from 0 on.
-        height: In pixels.
-        width: In pixels.
-        boxes: Left, top, right and bottom in pixels, best first.
-        scores: Of the boxes.
-        labels: Class numbers of the boxes, from 0 on.
-        masks: COCO's run-length codes of the boxes, as text; None of a detector without masks.
-        ends: Of the boxes of a scene's tile, whether the tile's edge may have cut the object; for merging the tiles.
-        segmentation_map: PNG with the class of each pixel; None if it has a file of its own.
-        error: Why it could not be predicted; then nothing of the above but where it is.
+        number: Index of the input, from 0.
+        path: Path or URL of the input.
+        file_name: Path relative to the input folder, or name in the COCO json.
+        image_id: Id in the COCO json.
+        frame: Index of the video frame, from 0.
+        height: Height in pixels.
+        width: Width in pixels.
+        boxes: Left, top, right and bottom of each object in pixels, by descending score.
+        scores: Scores of the boxes.
+        labels: Classes of the boxes, from 0.
+        masks: COCO's run-length codes of the objects, as text; None for a detector without masks.
+        ends: Whether the edge of a raster's tile may have cut each object. Used to merge tiles.
+        segmentation_map: PNG with the class of each pixel; None if the map is a file of its own.
+        error: Reason of a failure. The fields from `height` to `segmentation_map` are then None.
     """
 
     number: int
@@ -60,182 +60,173 @@ class Row(NamedTuple):
     error: str | None = None
 
 
-_BRIEF = ["number", "path", "file_name", "image_id", "frame", "error"]
+_BRIEF_FIELDS = ["number", "path", "file_name", "image_id", "frame", "error"]
 
 
-class Writer(Protocol):
-    """Writes rows to a file; what is held back comes with `close`, which leaves the file open."""
-
-    def write(self, row: Row) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class PartFormat(Protocol):
-    """How a part is stored."""
+class ShardFormat(ABC):
+    """Writer of records to an open file, and reader of records from a path."""
 
     suffix: str
 
-    def write_to(self, file: IO[bytes]) -> Writer: ...
+    @abstractmethod
+    def __init__(self, file: IO[bytes]) -> None: ...
 
-    def read(self, path: Path, brief: bool) -> Iterator[Row]: ...
+    @abstractmethod
+    def write(self, record: Record) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write buffered records. The file stays open."""
+
+    @staticmethod
+    @abstractmethod
+    def read(path: Path, brief: bool) -> Iterator[Record]: ...
 
 
-class _JsonLines:
-    """Compressed lines of JSON: written without anything to install, and with a checksum."""
+class JsonLines(ShardFormat):
+    """Compressed JSON lines, without null fields. The checksum of gzip detects damage."""
 
     suffix = ".jsonl.gz"
 
-    def write_to(self, file: IO[bytes]) -> Writer:
-        return _JsonWriter(file)
-
-    def read(self, path: Path, brief: bool) -> Iterator[Row]:
-        if not path.stat().st_size:
-            raise EOFError("it is empty")
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                yield Row(**json.loads(line))
-
-
-class _JsonWriter:
     def __init__(self, file: IO[bytes]) -> None:
-        # Neither name nor time stand in the file: the same rows give the same bytes.
+        # Without file name and time, equal records give equal bytes.
         self._lines = gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
-    def write(self, row: Row) -> None:
-        values = {name: value for name, value in row._asdict().items() if value is not None}
+    def write(self, record: Record) -> None:
+        values = {name: value for name, value in record._asdict().items() if value is not None}
         self._lines.write(json.dumps(values).encode() + b"\n")
 
     def close(self) -> None:
         self._lines.close()
 
+    @staticmethod
+    def read(path: Path, brief: bool) -> Iterator[Record]:
+        if not path.stat().st_size:
+            raise EOFError("the file is empty")
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                yield Record(**json.loads(line))
 
-class _Parquet:
-    """Columns, for pandas, DuckDB and the like; by pyarrow."""
+
+class Parquet(ShardFormat):
+    """Parquet, written by pyarrow, for pandas, DuckDB and similar tools."""
 
     suffix = ".parquet"
-
-    def write_to(self, file: IO[bytes]) -> Writer:
-        return _ParquetWriter(file)
-
-    def read(self, path: Path, brief: bool) -> Iterator[Row]:
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ParquetWriter.ROWS, columns=_BRIEF if brief else None):
-                for values in batch.to_pylist():
-                    yield Row(**values)
-
-
-class _ParquetWriter:
-    ROWS = 64  # of a group, which is what is held in memory
+    _ROW_GROUP = 64  # records in memory
 
     def __init__(self, file: IO[bytes]) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._writer = pq.ParquetWriter(file, _parquet_schema(), compression="zstd")
-        self._rows: list[dict[str, Any]] = []
+        self._schema = pa.schema(
+            dict(
+                number=pa.int64(),
+                path=pa.string(),
+                file_name=pa.string(),
+                image_id=pa.int64(),
+                frame=pa.int32(),
+                height=pa.int32(),
+                width=pa.int32(),
+                boxes=pa.list_(pa.list_(pa.float32(), 4)),
+                scores=pa.list_(pa.float32()),
+                labels=pa.list_(pa.int32()),
+                masks=pa.list_(pa.string()),
+                segmentation_map=pa.binary(),
+                error=pa.string(),
+            )
+        )
+        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
+        self._values: list[dict[str, Any]] = []
 
-    def write(self, row: Row) -> None:
-        # A file's name may be no text in UTF-8, which Parquet's strings are.
-        values = row._asdict().items()
-        self._rows.append({name: _as_utf8(value) if isinstance(value, str) else value for name, value in values})
-        if len(self._rows) == self.ROWS:
+    def write(self, record: Record) -> None:
+        # A file name may contain bytes that are not UTF-8, which Parquet's strings must be.
+        values = record._asdict().items()
+        self._values.append({name: _to_utf8(value) if isinstance(value, str) else value for name, value in values})
+        if len(self._values) == self._ROW_GROUP:
             self._flush()
 
     def _flush(self) -> None:
         import pyarrow as pa
 
-        self._writer.write_table(pa.Table.from_pylist(self._rows, _parquet_schema()))
-        self._rows = []
+        self._writer.write_table(pa.Table.from_pylist(self._values, self._schema))
+        self._values = []
 
     def close(self) -> None:
-        if self._rows:
+        if self._values:
             self._flush()
         self._writer.close()
 
+    @staticmethod
+    def read(path: Path, brief: bool) -> Iterator[Record]:
+        import pyarrow.parquet as pq
 
-def _as_utf8(text: str) -> str:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(Parquet._ROW_GROUP, columns=_BRIEF_FIELDS if brief else None):
+                for values in batch.to_pylist():
+                    yield Record(**values)
+
+
+def _to_utf8(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _parquet_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema(
-        dict(
-            number=pa.int64(),
-            path=pa.string(),
-            file_name=pa.string(),
-            image_id=pa.int64(),
-            frame=pa.int32(),
-            height=pa.int32(),
-            width=pa.int32(),
-            boxes=pa.list_(pa.list_(pa.float32(), 4)),
-            scores=pa.list_(pa.float32()),
-            labels=pa.list_(pa.int32()),
-            masks=pa.list_(pa.string()),
-            segmentation_map=pa.binary(),
-            error=pa.string(),
-        )
-    )
-
-
-FORMATS: dict[str, PartFormat] = dict(coco=_JsonLines(), parquet=_Parquet())
+FORMATS: dict[str, type[ShardFormat]] = dict(coco=JsonLines, parquet=Parquet)
 
 
 def check_format(name: str) -> None:
-    """Raise ModuleNotFoundError if what a format needs is not installed."""
+    """Raise ValueError if a format is unknown, and ModuleNotFoundError if its library is not installed."""
+    if name not in FORMATS:
+        raise ValueError(f"format={name!r}: must be one of {', '.join(FORMATS)}")
     if name == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
 
 
 @contextlib.contextmanager
-def part_file(path: Path, part_format: PartFormat) -> Iterator[Writer]:
-    """Takes the rows of a part, whose file is there when all are; after Ctrl-C what was done is at `interrupted(path)`.
+def write_records(path: Path, shard_format: type[ShardFormat]) -> Iterator[ShardFormat]:
+    """Open a shard for writing. The file appears when the block ends; Ctrl-C saves it at `interrupted_path(path)`.
 
     Raises:
-        OSError: If it cannot be written, such as on a full disk.
+        OSError: If the file cannot be written, for example on a full disk.
     """
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
-        writer = part_format.write_to(file)
+        writer = shard_format(file)
         try:
             yield writer
         except KeyboardInterrupt:
             writer.close()
-            unfinished.replace(interrupted(path))
+            unfinished.replace(interrupted_path(path))
             raise
         except BaseException:
-            with contextlib.suppress(OSError):  # of a full disk, reported already
+            with contextlib.suppress(OSError):  # the block's error is reported, not that of a full disk
                 writer.close()
             raise
         writer.close()
-    interrupted(path).unlink(missing_ok=True)
+    interrupted_path(path).unlink(missing_ok=True)
 
 
-def interrupted(path: Path) -> Path:
-    """Where Ctrl-C keeps what was done of a part. It is read, but the part counts as not done."""
+def interrupted_path(path: Path) -> Path:
+    """Return the path where Ctrl-C saves the first records of a shard, which stays pending."""
     return path.with_name(f".interrupted-{path.name}")
 
 
-class DamagedPart(ValueError):
-    """A part's file that cannot be read to its end; `path` is the file's."""
+class DamagedShard(ValueError):
+    """Error of a shard that cannot be read completely. The attribute `path` is the path of its file."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         super().__init__(f"{path} is damaged: {error}")
         self.path = path
 
 
-def read_rows(path: Path, part_format: PartFormat, brief: bool = False) -> Iterator[Row]:
-    """Rows of a part; of a brief reading only where each is from and its error are sure to be there.
+def read_records(path: Path, shard_format: type[ShardFormat], brief: bool = False) -> Iterator[Record]:
+    """Read the records of a shard. If `brief`, only the fields that identify the input, and `error`, are certain.
 
     Raises:
-        DamagedPart: If the file is not whole.
-        OSError: If it cannot be read.
+        DamagedShard: If the file is not complete.
+        OSError: If the file cannot be read.
     """
     try:
-        yield from part_format.read(path, brief)
+        yield from shard_format.read(path, brief)
     except (EOFError, ValueError, TypeError, zlib.error, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # the system's; those of gzip and pyarrow have none
+        if getattr(error, "errno", None) is not None:  # an error of the system; those of gzip and pyarrow have no errno
             raise
-        raise DamagedPart(path, error) from None
+        raise DamagedShard(path, error) from None

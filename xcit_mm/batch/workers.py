@@ -1,4 +1,4 @@
-"""Who predicts the parts of a run: this process, the ranks of torchrun, or the actors of a Ray cluster."""
+"""Workers that predict the shards of a run: the calling process, the ranks of torchrun, or actors of a Ray cluster."""
 
 import os
 import sys
@@ -8,257 +8,253 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from ..prediction.predictor import Predictor
+from ..utils.progress import progress_bar
 from .engine import Engine
-from .manifest import Run, open_run
+from .options import Execution
+from .run import Run, open_run
 
-__all__ = ["Job", "here", "in_rank", "on_ray"]
+__all__ = ["Job", "Ranks", "run_distributed", "run_local", "run_on_ray"]
 
 
 class Job(NamedTuple):
-    """What every hand needs to know; it can be sent to another machine.
+    """Everything that a worker needs to predict shards. It can be sent to another machine.
 
     Attributes:
-        out: Folder of the run, the same for all.
-        config: Path of the config.
-        checkpoint: A path, a URL or `xcit://NAME`.
-        device: As in torch; default: a GPU if there is one.
-        batch_size: Images at a time.
-        workers: Processes that prepare images, for each model.
-        retry: Predict again what has failed, and nothing else.
+        out: Absolute path of the run's folder, the same on all machines.
+        config: Absolute path of the config.
+        checkpoint: Absolute path, URL or `xcit://NAME`.
+        execution: Device, batch size, number of processes, and whether to predict only failed inputs.
     """
 
     out: str
     config: str
     checkpoint: str
-    device: str | None = None
-    batch_size: int = 1
-    workers: int = 0
-    retry: bool = False
+    execution: Execution
+
+    def shards(self, run: Run) -> list[int]:
+        """Return the shards to predict."""
+        return run.failed() if self.execution.retry_failed else run.pending()
+
+    def size(self, run: Run, shards: Iterable[int]) -> int:
+        """Return the number of inputs or tiles to predict."""
+        retry = self.execution.retry_failed
+        completed = sum(len(run.successful_records(shard, brief=True)) for shard in shards) if retry else 0
+        return sum(run.shards[shard].size for shard in shards) - completed
+
+    def work(self, run: Run, shards: Iterable[int], progress: Callable[[int, int], None], device: str | None) -> None:
+        """Load the model and predict shards; raises as `Predictor` and `Engine.work` do."""
+        options, execution = run.options, self.execution
+        predictor = Predictor(
+            self.config,
+            self.checkpoint,
+            device,
+            options.tile,
+            options.overlap,
+            execution.batch_size,
+            options.dtype,
+        )
+        Engine(run, predictor, execution.num_workers, execution.retry_failed, progress).work(shards)
 
 
-def _predictor(job: Job, run: Run, device: str | None) -> Predictor:
-    options = run.options
-    return Predictor(
-        job.config, job.checkpoint, device, options["tile"], options["overlap"], job.batch_size, options["dtype"]
-    )
+def run_local(job: Job, run: Run) -> None:
+    """Predict the pending shards in this process; raises as `Job.work` does."""
+    if shards := job.shards(run):
+        with RunProgress(run, job.size(run, shards)) as progress:
+            job.work(run, shards, progress, job.execution.device)
 
 
-def due(job: Job, run: Run) -> list[int]:
-    """Parts that are to be predicted."""
-    return run.failed() if job.retry else run.missing()
+class Ranks:
+    """The processes of a torchrun command, which share a key-value store.
 
-
-def _count(job: Job, run: Run, parts: Iterable[int]) -> int:
-    """How many images, or tiles, of parts are to be predicted."""
-    return sum(run.parts[part].weight - (len(run.kept(part, brief=True)) if job.retry else 0) for part in parts)
-
-
-def here(job: Job, run: Run) -> None:
-    """Predict all parts that are due in this process; raises as `Predictor` and `Engine.work` do."""
-    parts = due(job, run)
-    if parts:
-        predict = _predictor(job, run, job.device)
-        with Progress(run, parts, _count(job, run, parts)) as progress:
-            Engine(run, predict, job.workers, job.retry, progress).work(parts)
-
-
-def in_rank(job: Job, start: Callable[[], Run]) -> Run | None:
-    """As one of torchrun's processes, predict one due part after the other, whichever no other rank has taken.
-
-    Args:
-        job: What to do.
-        start: Starts the run; called by rank 0 alone.
-
-    Returns:
-        The run, in rank 0, when all ranks are done; None in the others.
+    Attributes:
+        rank: Rank of this process, from 0.
+        size: Number of processes.
 
     Raises:
-        ValueError: If the process was not started by torchrun.
+        ValueError: If torchrun did not start this process.
     """
-    if "RANK" not in os.environ:
-        raise ValueError("--launcher pytorch: start it by torchrun, which sets RANK and MASTER_ADDR")
-    store, rank, world = next(torch.distributed.rendezvous("env://"))
-    if rank == 0:
-        run = start()
-        due_parts = due(job, run)
-        store.set("total", str(_count(job, run, due_parts)))  # now, before any is done
-        store.set("parts", ",".join(map(str, due_parts)))
+
+    def __init__(self) -> None:
+        if "RANK" not in os.environ:
+            raise ValueError(
+                "launcher='pytorch' needs torchrun, which sets RANK and MASTER_ADDR: start the process by it"
+            )
+        self.store, self.rank, self.size = next(torch.distributed.rendezvous("env://"))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds. If a process dies, torchrun ends the other processes."""
+        while not condition():
+            time.sleep(0.2)
+
+
+def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
+    """Predict pending shards until the ranks have predicted all. Each idle rank takes the next shard.
+
+    Args:
+        job: The job.
+        ranks: This and the other processes.
+        run: The run, in rank 0. The other ranks open it. Rank 0 returns when all ranks have ended.
+    """
+    store = ranks.store
+    if run is not None:
+        shards = job.shards(run)
+        store.set("total", str(job.size(run, shards)))
+        store.set("shards", ",".join(map(str, shards)))
     else:
-        _await(lambda: store.check(["parts"]))
+        ranks.wait(lambda: store.check(["shards"]))
         run = open_run(Path(job.out))
-    parts = [int(part) for part in store.get("parts").decode().split(",") if part]
-    device = job.device or (f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu")
+        shards = [int(shard) for shard in store.get("shards").decode().split(",") if shard]
 
-    def taken() -> Iterator[int]:
-        while (number := store.add("taken", 1) - 1) < len(parts):
-            yield parts[number]
+    def next_shards() -> Iterator[int]:
+        while (index := store.add("taken", 1) - 1) < len(shards):
+            yield shards[index]
 
-    if parts:
-        predict = _predictor(job, run, device)
+    if shards:
+        device = job.execution.device
+        if device is None:
+            device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
         total = int(store.get("total"))
-        with Progress(run, parts, total, rank, lambda count: store.add("inputs", count)) as progress:
-            Engine(run, predict, job.workers, job.retry, progress).work(taken())
-    store.add("ranks", 1)
-    if rank > 0:
-        return None
-    _await(lambda: store.add("ranks", 0) == world)
-    return run
+        with RunProgress(run, total, ranks.rank, lambda count: store.add("inputs", count)) as progress:
+            job.work(run, next_shards(), progress, device)
+    store.add("ended", 1)
+    if ranks.rank == 0:
+        ranks.wait(lambda: store.add("ended", 0) == ranks.size)
 
 
-def _await(condition: Callable[[], bool]) -> None:
-    """Sleep until it holds; who started the processes ends them all when one dies."""
-    while not condition():
-        time.sleep(0.2)
-
-
-class Progress:
-    """A line with the inputs that are done, those a second and the time left.
+class RunProgress:
+    """Progress bar of predicted inputs or tiles, their rate and the remaining time.
 
     Args:
         run: The run.
-        parts: That are to be done.
-        total: How many images, or tiles, of them.
-        rank: Among several hands, each of which has a line.
-        add: Adds to the number of inputs that all hands have done, and returns it.
+        total: Number of inputs or tiles to predict.
+        rank: Rank of this process among several, each of which prints a line.
+        add: Adds a number of inputs to the counter that all ranks share, and returns its value.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        parts: Iterable[int],
-        total: int,
-        rank: int | None = None,
-        add: Callable[[int], int] | None = None,
-    ) -> None:
+    def __init__(self, run: Run, total: int, rank: int | None = None, add: Callable[[int], int] | None = None) -> None:
+        unit = "tile" if any(shard.tile_rows for shard in run.shards) else "image"
+        description = None if rank is None else f"rank {rank}"
+        self._bar = progress_bar(total, unit, desc=description, position=rank)
         self._add, self._own = add, 0
-        self._bar = tqdm(
-            total=total,
-            unit="tile" if any(run.parts[part].strips for part in parts) else "image",
-            desc=None if rank is None else f"rank {rank}",
-            position=rank,
-            dynamic_ncols=True,
-            mininterval=0.1 if sys.stderr.isatty() else 30,  # a log has a line for each
-        )
 
-    def __call__(self, inputs: int, frames: int) -> None:
+    def __call__(self, inputs: int, frames: int = 0) -> None:
+        """Add predicted inputs, and show the number of predicted frames of the current video."""
         self._own += inputs
-        if self._add is None:
-            self._bar.update(inputs)
-        else:
+        if self._add is not None:
             self._bar.set_postfix(own=self._own, refresh=False)
-            self._bar.update(self._add(inputs) - self._bar.n)
+            inputs = self._add(inputs) - self._bar.n
         if frames:
             self._bar.set_postfix(frames=frames, refresh=False)
-            self._bar.update(0)
+        self._bar.update(inputs)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "RunProgress":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
 
-def on_ray(job: Job, run: Run, address: str) -> None:
-    """Predict all parts that are due by actors of a Ray cluster, one a GPU, or where there is none, a few a machine.
+def run_on_ray(job: Job, run: Run) -> None:
+    """Predict the pending shards by actors of a Ray cluster: one per GPU, or without GPUs as many as the cores allow.
 
-    Parts whose actor died are taken by another.
+    If an actor dies, another actor predicts its shard.
 
     Args:
-        job: What to do; its paths must be the same on every machine.
+        job: The job, with the address of the cluster. Its paths must be the same on all machines.
         run: The run.
-        address: Of the cluster; 'auto' for the one that this machine is in, 'local' for one of this machine alone.
 
     Raises:
         ModuleNotFoundError: If Ray is not installed.
-        ConnectionError: If there is no such cluster.
-        RuntimeError: If actors die, and no part is done meanwhile.
+        ConnectionError: If the cluster cannot be reached.
+        RuntimeError: If all actors die before a shard is completed.
     """
     try:
         import ray
     except ModuleNotFoundError:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
-    ray.init(address=address, log_to_driver=False, configure_logging=False)
-    parts = due(job, run)
-    with Progress(run, parts, _count(job, run, parts)) as progress:
-        while parts:
-            before = _stamps(run, parts)
-            _ray_round(ray, job, run, parts, progress)
-            after = _stamps(run, parts)
-            left = [part for part in parts if after[part] == before[part]]
-            if len(left) == len(parts):
-                first = run.inputs[run.parts[left[0]].inputs.start].path
+    ray.init(address=job.execution.ray, log_to_driver=False, configure_logging=False)
+    shards = job.shards(run)
+    with RunProgress(run, job.size(run, shards)) as progress:
+        while shards:
+            before = _file_states(run, shards)
+            _run_actors(ray, job, run, shards, progress)
+            after = _file_states(run, shards)
+            remaining = [shard for shard in shards if after[shard] == before[shard]]
+            if len(remaining) == len(shards):
+                path = run.inputs[run.shards[shards[0]].inputs.start].path
                 raise RuntimeError(
-                    f"every actor died and nothing was done, the part of {first} among others: see Ray's logs"
+                    f"all actors died before a shard was completed, first that of {path}: see Ray's logs"
                 )
-            parts = left
+            shards = remaining
 
 
-def _stamps(run: Run, parts: Iterable[int]) -> dict[int, tuple[int, int] | None]:
-    """What changes when a part's file is written; what failed may fail again, and is done nonetheless."""
-    paths = {part: run.path(part) for part in parts}
-    there = {part: path.stat() for part, path in paths.items() if path.exists()}
-    return {part: (there[part].st_mtime_ns, there[part].st_ino) if part in there else None for part in parts}
+def _file_states(run: Run, shards: Iterable[int]) -> dict[int, tuple[int, int] | None]:
+    """Return values that change when the file of a shard is written again, with failures or without."""
+    states: dict[int, tuple[int, int] | None] = {}
+    for shard in shards:
+        path = run.shard_path(shard)
+        stat = path.stat() if path.exists() else None
+        states[shard] = stat and (stat.st_mtime_ns, stat.st_ino)
+    return states
 
 
-def _ray_round(ray: Any, job: Job, run: Run, parts: list[int], progress: Progress) -> None:
-    """Let actors take parts until all are taken."""
+def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: RunProgress) -> None:
+    """Let actors predict shards until all are predicted or all actors died."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cpus = ([int(machine.get(name, 0)) for machine in machines] for name in ("GPU", "CPU"))
-    each = dict(num_gpus=1, num_cpus=0) if any(gpus) else dict(num_cpus=min(1 + job.workers, max(1, *cpus)))
-    # An actor is in one machine: what two have left between them is room for none.
-    count = min(sum(gpus) or sum(cpu // each["num_cpus"] for cpu in cpus), len(parts))
-    queue = ray.remote(num_cpus=0)(_Queue).remote(parts)
-    actors = [ray.remote(**each)(_Actor).remote(job._asdict(), queue) for _ in range(count)]
+    cores = min(1 + job.execution.num_workers, max(1, *cpus))
+    needs = dict(num_gpus=1, num_cpus=0) if any(gpus) else dict(num_cpus=cores)
+    # An actor needs its cores on one machine: remainders on two machines do not add up.
+    count = min(sum(gpus) or sum(cpu // cores for cpu in cpus), len(shards))
+    queue = ray.remote(num_cpus=0)(_ShardQueue).remote(shards)
+    actors = [ray.remote(**needs)(_Actor).remote(job, queue) for _ in range(count)]
     busy = {actor.work.remote(): actor for actor in actors}
-    done = 0
+    completed = 0
     while busy:
         ended, _ = ray.wait(list(busy), timeout=1)
-        now = ray.get(queue.done.remote(0))
-        progress(now - done, 0)
-        done = now
-        for one in ended:
+        total = ray.get(queue.add_completed.remote(0))
+        progress(total - completed)
+        completed = total
+        for result in ended:
             try:
-                ray.get(one)
-            except ray.exceptions.RayActorError as error:  # its part is left for the next round
+                ray.get(result)
+            except ray.exceptions.RayActorError as error:  # its shard stays pending
                 print(f"an actor died: {str(error).splitlines()[0]}", file=sys.stderr)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
-            ray.kill(busy.pop(one))  # one that had no room yet may start
+            ray.kill(busy.pop(result))  # makes room for actors that wait for resources
     ray.kill(queue)
 
 
-class _Queue:
-    """Gives each part to one actor, and counts what they have done."""
+class _ShardQueue:
+    """Actor that gives each shard to one worker, and counts completed inputs."""
 
-    def __init__(self, parts: list[int]) -> None:
-        self._parts, self._done = iter(parts), 0
+    def __init__(self, shards: list[int]) -> None:
+        self._shards, self._completed = iter(shards), 0
 
     def next(self) -> int | None:
-        return next(self._parts, None)
+        return next(self._shards, None)
 
-    def done(self, inputs: int) -> int:
-        self._done += inputs
-        return self._done
+    def add_completed(self, inputs: int) -> int:
+        self._completed += inputs
+        return self._completed
 
 
 class _Actor:
-    """A model on one machine of a Ray cluster."""
+    """Worker in a Ray cluster, with a model of its own."""
 
-    def __init__(self, job: dict[str, Any], queue: Any) -> None:
-        self._job, self._queue = Job(**job), queue
+    def __init__(self, job: Job, queue: Any) -> None:
+        self._job, self._queue = job, queue
 
     def work(self) -> None:
         import ray
 
+        def progress(inputs: int, frames: int) -> None:
+            if inputs:
+                self._queue.add_completed.remote(inputs)
+
         run = open_run(Path(self._job.out))
-        engine = Engine(
-            run,
-            _predictor(self._job, run, self._job.device),
-            self._job.workers,
-            self._job.retry,
-            lambda inputs, frames: self._queue.done.remote(inputs) if inputs else None,
-        )
-        engine.work(iter(lambda: ray.get(self._queue.next.remote()), None))
+        shards = iter(lambda: ray.get(self._queue.next.remote()), None)
+        self._job.work(run, shards, progress, self._job.execution.device)

@@ -1,0 +1,70 @@
+"""Helpers for tests of tools/infer.py: content of a run's folder, synthetic inputs, and processes to kill."""
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from processes import CONTEXT
+
+from xcit_mm.batch.run import open_run
+from xcit_mm.batch.shards import Record
+
+
+def read_records(out: Path) -> list[Record]:
+    run = open_run(out)
+    return [record for shard in range(len(run.shards)) for record in run.records(shard)]
+
+
+def result_files(out: Path) -> dict[str, bytes]:
+    """Content of a run's visible files by path, without the manifest, which has the paths of config and checkpoint."""
+    files = (path for path in out.rglob("[!.]*.*") if path.is_file() and path.name != "run.json")
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(files)}
+
+
+def write_video(path: Path, image: np.ndarray, frames: int) -> Path:
+    code = "mp4v" if path.suffix == ".mp4" else "MJPG"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*code), 5, image.shape[1::-1])
+    for _ in range(frames):
+        writer.write(image)
+    writer.release()
+    return path
+
+
+def child_processes(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return list(map(int, path.read_text().split())) if path.exists() else []
+
+
+def start_infer(arguments: list[object], log: Path) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries."""
+    process = CONTEXT.Process(target=_infer, args=(list(map(str, arguments)), log))
+    process.start()
+    return process
+
+
+def _infer(arguments: list[str], log: Path) -> None:
+    for descriptor in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    torch.set_num_threads(1)
+    sys.argv = ["infer.py", *arguments]
+    sys.exit(importlib.import_module("infer").main())
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Wait for a condition: `with time_limit(9) as tick: while not done: tick()`."""
+    deadline = time.time() + seconds
+
+    def tick() -> None:
+        assert time.time() < deadline, "the condition does not become true"
+        time.sleep(0.02)
+
+    yield tick

@@ -1,0 +1,119 @@
+"""Options of a run: those that determine its results, and those of its execution."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmengine.device import get_device
+
+from ..prediction.drawing import COLOR_BY, Style
+from ..prediction.predictor import DTYPES
+from ..prediction.tiles import check_tile
+from .shards import check_format
+
+__all__ = ["Execution", "RunOptions"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options that determine the results of a run. A run resumes only with equal options.
+
+    Attributes:
+        format: 'coco' for JSON files that pycocotools reads, or 'parquet'.
+        shard_size: Maximum number of images in a shard.
+        tile: Side in pixels of the tiles that images are split into. By default, images are not split, and the tiles of
+            rasters are as large as the config's images.
+        overlap: Minimum overlap of tiles in pixels. The default is a quarter of the tile.
+        dtype: Data type of the computation, one of `DTYPES`.
+        bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
+        bounds: Values of rasters that become 0 and 255.
+        percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
+        visualize: Whether to draw the results over the images.
+        score_thr: Minimum score to draw.
+        alpha: Opacity of drawn masks, from 0 to 1.
+        labels: Whether to draw names and scores, or the legend of a segmentation map.
+        color_by: 'class' or 'instance', whatever has a color of its own.
+
+    Raises:
+        ValueError: If an option is out of its range.
+        ModuleNotFoundError: If the format needs a library that is not installed.
+    """
+
+    format: str = "coco"
+    shard_size: int = 256
+    tile: int | None = None
+    overlap: int | None = None
+    dtype: str = "float32"
+    bands: Sequence[int] | None = None
+    bounds: Sequence[float] | None = None
+    percentiles: Sequence[float] | None = None
+    visualize: bool = True
+    score_thr: float = 0.3
+    alpha: float = 0.5
+    labels: bool = True
+    color_by: str = COLOR_BY[0]
+
+    def __post_init__(self) -> None:
+        check_format(self.format)
+        _check_minimum("shard_size", self.shard_size, 1)
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha}: must be from 0 to 1")
+        for name, values in (("dtype", DTYPES), ("color_by", COLOR_BY)):
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(values)}")
+        if self.tile is not None:
+            check_tile(self.tile, self.tile // 4 if self.overlap is None else self.overlap)
+        elif self.overlap is not None:
+            raise ValueError(f"overlap={self.overlap} without a tile: give the side of the tiles too")
+
+    @property
+    def style(self) -> Style:
+        return Style(self.alpha, self.labels, self.color_by)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Options of how a run is executed. They change results only by rounding.
+
+    Attributes:
+        device: Device of torch. The default is a GPU, if there is one.
+        batch_size: Number of images of one size, or of tiles, in a batch.
+        workers: Number of processes that read images for each model. The default is 2, or 0 if the CPU predicts.
+        launcher: 'none', or 'pytorch' in a process started by torchrun.
+        ray: Address of a Ray cluster, 'auto' for the cluster of this machine, or 'local'.
+        overwrite: Whether to remove the results of an earlier run first.
+        retry_failed: Whether to predict only inputs that failed before.
+
+    Raises:
+        ValueError: If an option is out of its range, or two options exclude each other.
+    """
+
+    device: str | None = None
+    batch_size: int = 1
+    workers: int | None = None
+    launcher: str = "none"
+    ray: str | None = None
+    overwrite: bool = False
+    retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        _check_minimum("batch_size", self.batch_size, 1)
+        _check_minimum("workers", self.workers or 0, 0)
+        if self.launcher not in ("none", "pytorch"):
+            raise ValueError(f"launcher={self.launcher!r}: must be none or pytorch")
+        if self.overwrite and self.retry_failed:
+            raise ValueError("overwrite and retry_failed exclude each other: give one of them")
+        if self.ray and self.launcher != "none":
+            raise ValueError("ray and launcher exclude each other: give one of them")
+
+    @property
+    def num_workers(self) -> int:
+        """Number of processes that read images: `workers` or its default."""
+        if self.workers is not None:
+            return self.workers
+        # The actors of Ray may have a GPU. A model on the CPU uses all cores itself.
+        return 0 if not self.ray and (self.device or get_device()) == "cpu" else 2
+
+
+def _check_minimum(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ValueError(f"{name}={value}: must be at least {minimum}")

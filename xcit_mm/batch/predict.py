@@ -1,0 +1,134 @@
+"""`predict_many`: a whole run over many inputs, from the listing of the inputs to the merged results."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ..checks.preflight import check_checkpoint, check_device
+from ..utils.configs import read_config, tested_metainfo
+from ..utils.errors import reason
+from ..weights.published import REMOTE_PREFIXES
+from .inputs import find_inputs, read_category_ids
+from .manifest import ModelInfo, create_manifest
+from .merging import RunReport, merge_shards
+from .options import Execution, RunOptions
+from .rasters import read_raster_headers, resolve_raster_options
+from .run import Run, start_run
+from .shards import DamagedShard
+from .workers import Job, Ranks, run_distributed, run_local, run_on_ray
+
+__all__ = ["RunError", "predict_many"]
+
+
+class RunError(RuntimeError):
+    """Error that stopped a run after its start, as `__cause__`. Completed shards are kept, and the run can resume."""
+
+
+def predict_many(
+    source: str | Path,
+    config: str,
+    checkpoint: str,
+    out: str | Path,
+    options: RunOptions | None = None,
+    execution: Execution | None = None,
+    root: str | None = None,
+) -> RunReport | None:
+    """Predict many images and videos by a detector or segmentor, and write the results to a folder.
+
+    A run that was stopped resumes if it is started again with the same arguments; `execution` may differ. Notes and a
+    progress bar are printed to stderr. docs/prediction.md describes the files.
+
+    Args:
+        source: Image, video, URL, folder, glob pattern, .txt of paths and URLs, or COCO .json; see `find_inputs`.
+        config: Path of a config of mmdet or mmseg.
+        checkpoint: Path, URL or `xcit://NAME`.
+        out: Folder of the results.
+        options: Options that determine the results.
+        execution: Device, batch size, and processes.
+        root: Base folder of relative paths in a list; see `find_inputs`.
+
+    Returns:
+        Numbers of predicted and failed inputs, or None in the ranks of torchrun other than 0. Inputs that fail do not
+        stop the run. After Ctrl-C, the results of completed inputs are merged, and `interrupted` is True.
+
+    Raises:
+        FileNotFoundError: If config, checkpoint or inputs are missing.
+        FileExistsError: If the folder has the results of another run, or files of another origin.
+        BlockingIOError: If another process runs in the folder.
+        ValueError: If an argument is invalid.
+        ModuleNotFoundError: If rasterio is needed and not installed.
+        RunError: If the run stops after its start, for example because the disk is full.
+        KeyboardInterrupt: If Ctrl-C was pressed before the start, in another rank than 0, or while results were merged.
+    """
+    options, execution = options or RunOptions(), execution or Execution()
+    check_device(execution.device)
+    check_checkpoint(checkpoint)
+    config, checkpoint = (
+        path if path.startswith(REMOTE_PREFIXES) else os.path.abspath(path) for path in (config, checkpoint)
+    )
+    job = Job(os.path.abspath(out), config, checkpoint, execution)
+    ranks = Ranks() if execution.launcher == "pytorch" else None
+    if ranks is not None and ranks.rank > 0:
+        try:
+            run_distributed(job, ranks)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"rank {ranks.rank}") from None
+        return None
+    run = _start(job, str(source), options, root)
+    try:
+        if ranks is not None:
+            run_distributed(job, ranks, run)
+        elif execution.ray:
+            run_on_ray(job, run)
+        else:
+            run_local(job, run)
+        return _merge(job, run)
+    except KeyboardInterrupt:
+        return _merge_interrupted(run)
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
+        raise RunError(f"{reason(error)} ({_state(run)}: start the run again to resume)") from error
+
+
+def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
+    """List the inputs, and start or resume the run."""
+    cfg = read_config(job.config, [])
+    inputs, notes = find_inputs(source, Path(job.out), root)
+    for note in notes:
+        print(note, file=sys.stderr)
+    if options.format == "parquet" and any(not isinstance(input_.image_id, int | None) for input_ in inputs):
+        raise ValueError(f"format='parquet': {source} has ids that are not integers: give integers, or format='coco'")
+    category_ids = None
+    if cfg.get("default_scope") == "mmdet" and source.lower().endswith(".json"):
+        category_ids = read_category_ids(Path(source), tested_metainfo(cfg)["classes"])
+    options, model = resolve_raster_options(options, cfg), ModelInfo.from_config(cfg, category_ids)
+    inputs = read_raster_headers(inputs, options, model)
+    manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)
+    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite)
+    if len(run.pending()) < len(run.shards) and not job.execution.retry_failed:
+        print(f"resuming: {_state(run)}", file=sys.stderr)
+    return run
+
+
+def _state(run: Run) -> str:
+    return f"{len(run.shards) - len(run.pending())} of {len(run.shards)} shards are completed"
+
+
+def _merge(job: Job, run: Run) -> RunReport:
+    """Merge the shards. A damaged shard is predicted again."""
+    while True:
+        try:
+            return merge_shards(run)
+        except DamagedShard as error:
+            print(f"{error}: predicting it again", file=sys.stderr)
+            error.path.unlink()
+            run_local(job._replace(execution=replace(job.execution, retry_failed=False)), run)
+
+
+def _merge_interrupted(run: Run) -> RunReport:
+    """Merge the completed records after Ctrl-C."""
+    try:
+        return merge_shards(run, interrupted=True)
+    except (DamagedShard, OSError, KeyboardInterrupt) as error:
+        cause = str(error) or "a second time"
+        raise KeyboardInterrupt(f"{cause}: the results are not merged; start the run again to resume it") from None

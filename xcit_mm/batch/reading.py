@@ -1,0 +1,75 @@
+"""Reading of images and of video frames, from files and URLs."""
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+
+from ..geo.files import has_more_than_8_bits
+from .inputs import REMOTE, VIDEOS
+
+__all__ = ["Video", "read_first_frame", "read_image"]
+
+# OpenCV keeps the upper 8 of 16 bits. No pixel reaches this value if 14 bits or fewer are in use, as in many cameras.
+MIN_16BIT_VALUE = 64
+_TIMEOUT = 60  # seconds without a byte
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Read an image, or the first frame of an animation, from a file or URL.
+
+    Returns:
+        Pixels (H, W, 3), BGR, 8 bits.
+
+    Raises:
+        ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
+        OSError: If the file cannot be read.
+    """
+    if str(path).startswith(REMOTE):
+        with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as response:
+            content = response.read()
+    else:
+        content = Path(path).read_bytes()
+    image = mmcv.imfrombytes(content) if content else None
+    if image is None:
+        raise ValueError("the file is empty, broken or not an image")
+    if image.max() < MIN_16BIT_VALUE and has_more_than_8_bits(content):
+        raise ValueError("the image uses few of its 16 bits and would be nearly black: scale it, or convert it to TIFF")
+    return image
+
+
+class Video:
+    """Frames of a video file, (H, W, 3), BGR, 8 bits. The object can be iterated once.
+
+    Frames are read until the decoder returns none, because the number in a header may be wrong or missing.
+
+    Attributes:
+        rate: Frames per second.
+
+    Raises:
+        ValueError: If the path is a URL, or the video has no frames.
+        OSError: If the file cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        if str(path).startswith(REMOTE):
+            raise ValueError("videos are not read from URLs: download the file first")
+        with open(path, "rb"):  # OpenCV would not report a missing file or permission
+            self._capture = cv2.VideoCapture(str(path))
+        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        success, frame = self._capture.read()
+        if not success:
+            raise ValueError("the video has no frames")
+        while success:
+            yield frame
+            success, frame = self._capture.read()
+
+
+def read_first_frame(path: Path) -> np.ndarray:
+    """Read an image, or the first frame of a video; see `read_image` and `Video`."""
+    return next(iter(Video(path))) if path.suffix.lower() in VIDEOS else read_image(path)

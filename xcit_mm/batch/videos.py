@@ -1,0 +1,118 @@
+"""Prediction of videos: a record for each frame, and a video of the visualizations."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from ..prediction.predictor import Prediction, Predictor
+from .queues import ThreadQueue
+from .reading import Video
+from .results import ResultWriter, error_message, try_or_message, write_file
+from .run import VISUALIZATIONS, Run
+from .shards import Record, ShardFormat
+
+__all__ = ["VideoPredictor"]
+
+
+class VideoPredictor:
+    """Predicts shards of videos.
+
+    Args:
+        run: The run.
+        predictor: Model of the run.
+        results: Writer of the frames' results.
+        progress: Called with the number of predicted frames of the current video.
+    """
+
+    def __init__(self, run: Run, predictor: Predictor, results: ResultWriter, progress: Callable[[int], None]) -> None:
+        self.run, self.predictor, self.results, self.progress = run, predictor, results, progress
+
+    def predict(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
+        """Predict a shard, and write a record per frame. After an error, a failed record follows.
+
+        Raises:
+            OSError: If results cannot be written.
+        """
+        number = self.run.shards[shard].inputs.start
+        input_ = self.run.inputs[number]
+        record = Record(number, input_.path, input_.name, input_.image_id)
+        drawn = _DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_.path)
+
+        def process(frame: int, prediction: Prediction) -> tuple[Record, np.ndarray | str | None]:
+            # No folder has the name of a video file, so the maps of frames and images have different paths.
+            key = f"{input_.name}/{frame:06}"
+            filled = self.results.fill(record._replace(frame=frame), prediction.image.shape[:2], prediction, key)
+            visualize = self.run.options.visualize
+            return filled, try_or_message(self.results.draw, prediction) if visualize else None
+
+        def write(result: tuple[Record, np.ndarray | str | None]) -> None:
+            filled, image = result
+            if isinstance(image, str):
+                raise _NotDrawable(image)
+            if image is not None:
+                drawn.write(image)
+            writer.write(filled)
+
+        error = None
+        try:
+            with ThreadQueue(pool, write) as queue:
+                for frame, prediction in enumerate(self._predictions(input_.path)):
+                    if isinstance(prediction, str):
+                        error = prediction
+                        break
+                    queue.submit(process, frame, prediction)
+                    self.progress(frame + 1)
+        except _NotDrawable as reason:
+            error = f"visualization: {reason}"
+        finally:
+            drawn.close()
+        if error is not None:
+            writer.write(record._replace(error=error))
+
+    def _predictions(self, path: str) -> Iterator[Prediction | str]:
+        """Predict the frames of a video; after an error, yield its message."""
+        predictor = self.predictor
+        try:
+            frames = iter(Video(path))
+            while batch := list(islice(frames, predictor.batch_size)):
+                if predictor.tile is not None:
+                    yield from map(predictor.predict, batch)
+                else:
+                    samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
+                    yield from map(predictor.to_prediction, batch, samples)
+        except Exception as error:  # decoders, models and pipelines raise many types
+            yield error_message(error)
+
+
+class _DrawnVideo:
+    """MP4 file of visualizations, with the frame rate of the video at `source`. The first frame determines its size."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path, self._source = path, source
+        self._writer: cv2.VideoWriter | None = None
+
+    def write(self, image: np.ndarray) -> None:
+        if self._writer is None:
+            self._writer = self._open(image)
+        self._writer.write(image)
+
+    def _open(self, image: np.ndarray) -> cv2.VideoWriter:
+        write_file(self._path, b"")  # OpenCV would not report a full disk or a missing permission
+        rate = Video(self._source).rate
+        writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter.fourcc(*"mp4v"), rate, image.shape[1::-1])
+        if not writer.isOpened():
+            height, width = image.shape[:2]
+            raise _NotDrawable(f"{height}x{width} pixels at {rate:g} frames per second do not fit into an MP4")
+        return writer
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.release()
+
+
+class _NotDrawable(Exception):
+    """Error of frames that cannot be drawn, or not be written to a video."""
