@@ -1,6 +1,6 @@
-# make demo · make test · make lint · make docs · make bench, and on a GPU make test-gpu · make bench-gpu: each
-# but the last two sets up .venv first, if it is not there.
-# make STACK=onedl ...: with the forks that OneDL maintains, in .venv-onedl.
+# make demo · make test · make lint · make docs · make bench set up .venv first if it is missing.
+# On a GPU: make test-gpu · make bench-gpu.
+# make STACK=onedl ...: with the forks of OneDL, in .venv-onedl.
 PYTHON ?= python3
 STACK ?= mm
 SUFFIX := $(if $(filter-out mm,$(STACK)),-$(STACK))
@@ -14,7 +14,7 @@ setup: $(READY)
 
 EXTRAS := export parquet ray raster dev
 
-# torch's file is apart, since a user chooses the build, for the CPU or a CUDA, of his own.
+# torch has its own file, because a user may choose another build, for the CPU or CUDA.
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit(f"Python {v[0]}.{v[1]}: this stack needs 3.10 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -26,18 +26,19 @@ $(READY): $(wildcard requirements/*.txt) setup.py
 demo: $(READY)
 	$(BIN)/python tools/demo.py
 
-# Each worker takes one half in order, so that tests which share costly fixtures stay together, and steals at the end.
+# Each process runs one half in order, so that tests that share costly fixtures stay together, and takes over tests of
+# the other half at the end.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# make test COVERAGE=1 also tells which lines of the package the tests reach; about a quarter slower.
+# make test COVERAGE=1 also reports the lines of the package that the tests reach, and takes about a quarter longer.
 test: $(READY)
 	$(PYTEST) -m "not slow and not gpu and not compiled" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
 
-# Environments on top of .venv, not in it: mmdet imports mmpretrain where it is, and a torchvision made for CUDA, which
-# mmpretrain may bring, cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
+# Environments on top of .venv. In .venv itself mmdet would import mmpretrain, which may install a torchvision for CUDA,
+# and that cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
 MMPRETRAIN := .venv-mmpretrain
 COMPILED := .venv-compiled
-on_top = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
+on_top = $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
 $(MMPRETRAIN)/.ready: $(READY)
 	$(PYTHON) -m venv $(MMPRETRAIN)
@@ -45,9 +46,9 @@ $(MMPRETRAIN)/.ready: $(READY)
 	$(MMPRETRAIN)/bin/python -m pip install --disable-pip-version-check -c requirements/torch.txt -r requirements/classification.txt
 	touch $@
 
-# A compiled mmcv, to compare with. Without build isolation it finds torch, or it would silently come without operators;
-# with ninja on the path it takes all cores. pip keeps the wheel for the next time; one without operators, which pip
-# may have kept from elsewhere, is of "any" platform and is not taken.
+# A compiled mmcv, for comparison. Without build isolation its build finds torch; otherwise it silently omits the
+# operators. With ninja on the path it uses all cores. pip caches the wheel. A cached wheel without operators, which is
+# for "any" platform, is removed first.
 $(COMPILED)/.ready: $(READY)
 	$(PYTHON) -m venv $(COMPILED)
 	$(call on_top,$(COMPILED))
@@ -57,7 +58,7 @@ $(COMPILED)/.ready: $(READY)
 	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" MMCV_WITH_OPS=1 $(COMPILED)/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps mmcv==2.1.0
 	touch $@
 
-# mmpretrain and the compiled mmcv stand on the classic stack alone.
+# Only the classic stack has environments with mmpretrain and a compiled mmcv.
 ifeq ($(STACK),mm)
 test-slow: $(MMPRETRAIN)/.ready $(COMPILED)/.ready
 endif
@@ -68,8 +69,8 @@ ifeq ($(STACK),mm)
 	$(COMPILED)/bin/python -m pytest -m compiled tests/ops
 endif
 
-# In an environment of one's own, whose torch sees a GPU: the pinned one is made for the CPU. torchvision
-# made for the same CUDA makes detectors fast; without mmdet and mmseg: make test-gpu GPU_PYTHON=python GPU_TESTS=tests/models
+# In the user's environment, whose torch sees a GPU; the pinned torch is for the CPU. torchvision for the same CUDA
+# speeds detectors up. Without mmdet and mmseg: make test-gpu GPU_PYTHON=python GPU_TESTS=tests/models
 GPU_PYTHON ?= python
 GPU_TESTS ?= tests
 
@@ -84,7 +85,7 @@ lint: $(READY)
 	$(BIN)/python docs/readme_tables.py --check
 	$(BIN)/python docs/doctor_page.py --check
 
-# The site. Its own environment, on top of .venv, since Sphinx would pin docutils and others for all.
+# The site. Sphinx pins docutils and other packages, so it has its own environment on top of .venv.
 SITE := .venv-docs$(SUFFIX)
 
 $(SITE)/.ready: $(READY) requirements/docs.txt
@@ -98,26 +99,28 @@ docs: $(SITE)/.ready
 	$(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
 	$(SITE)/bin/python docs/check_links.py build/docs
 
-# In an environment that has the peers: make bench BENCH_PYTHON=python.
+# In an environment with the compared libraries: make bench BENCH_PYTHON=python.
 BENCH_PYTHON ?= $(BIN)/python
 BENCH := $(BENCH_PYTHON) benchmarks/benchmark.py
 PEERS := timm-xcit mmpretrain-xcit swin-t pvt-small resnet-50
 
 bench: $(READY)
-	@$(BENCH_PYTHON) -c 'from importlib.util import find_spec; import sys; lacks = [name for name in ("timm", "mmpretrain", "mmdet") if not find_spec(name)]; lacks and sys.exit(sys.executable + " has no " + ", ".join(lacks) + ", with which the tables compare: make bench BENCH_PYTHON=..., of an environment that has them")'
+	@$(BENCH_PYTHON) -c 'from importlib.util import find_spec; import sys; missing = [name for name in ("timm", "mmpretrain", "mmdet") if not find_spec(name)]; missing and sys.exit(sys.executable + " lacks " + ", ".join(missing) + ": set BENCH_PYTHON to the Python of an environment that has them")'
 	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
 	$(BENCH) --models xcit-auto xcit-plain --patch-size 8 --repeats 3 --out docs/benchmark/2-forward-p8
 	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
 	$(BENCH) --models xcit-auto xcit-plain timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
 		--out docs/benchmark/4-resolution
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 3 --memory --out docs/benchmark/5-huge
-	cat docs/benchmark/*.md > docs/benchmark.md
+	sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
+	cat docs/benchmark/[1-5]-*.md >> docs/benchmark.md
+	rm docs/benchmark/[1-5]-*.md
 	$(BIN)/python docs/readme_tables.py
 
 bench-gpu:
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --out docs/benchmark/9-forms.csv
-	$(GPU_PYTHON) benchmarks/benchmark_forms.py --train --batch 8 --out docs/benchmark/9-forms-train.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --out docs/benchmark/9-attention.csv
+	$(GPU_PYTHON) benchmarks/benchmark_attention.py --train --batch 8 --out docs/benchmark/9-attention-train.csv
 
-# The environment of this STACK and those that stand on it.
+# Remove the environments of this STACK.
 clean:
 	rm -rf $(VENV) $(SITE) $(if $(filter mm,$(STACK)),$(MMPRETRAIN) $(COMPILED))

@@ -9,8 +9,8 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text()).group(1)
-# Address of the public repository, for example "https://HOST/OWNER/xcit_mm". While it is empty, metadata and
-# documentation link to no repository.
+# Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and documentation
+# contain no link to a repository.
 REPOSITORY = ""
 
 
@@ -18,8 +18,8 @@ def requirements(name: str) -> list[str]:
     return (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
 
 
-def portable(text: str, repository: str) -> str:
-    """Make the relative links of README.md absolute, or keep only their text while there is no repository."""
+def with_absolute_links(text: str, repository: str) -> str:
+    """Make the relative links of README.md absolute, or replace them with their text if `repository` is empty."""
 
     def replace(match: re.Match[str]) -> str:
         image, label, path = match.groups()
@@ -39,12 +39,12 @@ def project_urls(repository: str) -> dict[str, str]:
 
 
 class BuildWithMim(build_py):
-    """Puts configs, tools and model index into the package's folder `.mim` as well: mmengine and mim look there."""
+    """Also puts configs, tools and model index into the package's folder `.mim`, where mmengine and mim look."""
 
     def run(self) -> None:
         package = ROOT / "xcit_mm" if self.editable_mode else Path(self.build_lib) / "xcit_mm"
         if not self.editable_mode:
-            shutil.rmtree(package, ignore_errors=True)  # or modules of an earlier build would be packed too
+            shutil.rmtree(package, ignore_errors=True)  # it may hold modules of an earlier build
         super().run()
         mim = package / ".mim"
         shutil.rmtree(mim, ignore_errors=True)
@@ -62,7 +62,7 @@ setup(
     name="xcit_mm",
     version=VERSION,
     description="The XCiT backbone for OpenMMLab detection and segmentation",
-    long_description=portable((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY),
+    long_description=with_absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY),
     long_description_content_type="text/markdown",
     author="The xcit_mm authors",
     license="Apache-2.0",

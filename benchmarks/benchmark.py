@@ -1,12 +1,11 @@
-"""Time and memory of backbones, side by side in one process: XCiT in its forms and the peers that are installed.
+"""Measure time and memory of backbones in one process: this XCiT and installed backbones of other projects.
 
     python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out docs/benchmark/name
 
-Runs of the models alternate, so that a machine that slows down slows all alike; the table gives the
-median and the range. Memory on a GPU is the peak that torch allocated; on CPU, how far the peak of a
-fresh process lies above that process with the model and the image in it. `saved` is what the
-forward pass keeps for backward. Writes OUT.md, OUT.csv and, for several sizes, the plots OUT.png
-and OUT-table.png.
+Runs of the models alternate, so that a machine that slows down slows all models alike. The table shows
+median and range. Peak memory excludes model and image. On a GPU it is the peak that torch allocated, on
+a CPU the peak of a fresh process. `saved` is the memory that the forward pass keeps for backward. Writes
+OUT.md, OUT.csv and, for several sizes, the plots OUT.png and OUT-table.png.
 """
 
 import argparse
@@ -20,25 +19,25 @@ from pathlib import Path
 import torch
 from benchmark_models import BUILDERS
 from benchmark_report import Result, markdown, write
-from mmengine.utils import ProgressBar
 from torch import Tensor, nn
+from tqdm import tqdm
 
 
-def maps_of(output: object) -> list[Tensor]:
-    """The tensors among a backbone's outputs."""
+def flatten(output: object) -> list[Tensor]:
+    """Return the tensors in nested outputs."""
     if isinstance(output, Tensor):
         return [output]
-    return [tensor for item in output for tensor in maps_of(item)]
+    return [tensor for item in output for tensor in flatten(item)]
 
 
 class Case:
-    """One model on one input, as often as asked."""
+    """A model and an input."""
 
     def __init__(self, name: str, size: tuple[int, int], args: argparse.Namespace) -> None:
         torch.manual_seed(0)
         self.args, self.train = args, args.mode == "train"
         model = BUILDERS[name](args.arch, args.patch_size).to(args.device)
-        # Not every peer's train() and eval() return the model.
+        # The train() of some backbones returns None.
         model.train(self.train)
         self.model = torch.compile(model) if args.compile else model
         self.image = torch.randn(args.batch, 3, *size, device=args.device)
@@ -47,7 +46,7 @@ class Case:
         half = self.args.dtype != "float32"
         with torch.autocast(self.args.device, getattr(torch, self.args.dtype), enabled=half):
             if self.train:
-                loss = sum(m.float().square().mean() for m in maps_of(self.model(self.image)))
+                loss = sum(t.float().square().mean() for t in flatten(self.model(self.image)))
             else:
                 with torch.inference_mode():
                     self.model(self.image)
@@ -57,17 +56,15 @@ class Case:
         if self.args.device == "cuda":
             torch.cuda.synchronize()
 
-    def timed(self) -> float:
+    def time(self) -> float:
+        """Return the seconds of a run."""
         start = time.perf_counter()
         self.run()
         return time.perf_counter() - start
 
-    def saved_bytes(self) -> int:
-        return saved_bytes(self.model, lambda: self.model(self.image))
-
 
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """Bytes that a forward pass keeps for backward, parameters and buffers of the model not counted."""
+    """Return the bytes that a forward pass keeps for backward, without parameters and buffers of the model."""
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
@@ -79,12 +76,12 @@ def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = run()
-    del output  # freed only now, lest a storage be counted twice at one address
+    del output  # freed only now, so that no later storage reuses an address
     return sum(kept.values())
 
 
 def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
-    """Peak memory of one run beyond the model and the image."""
+    """Return the peak memory of a run, without model and image."""
     if args.device == "cuda":
         case = Case(name, size, args)
         case.run()
@@ -97,9 +94,9 @@ def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> in
 
 
 def _peak_rss(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
-    Case(name, (64, 64), args).run()  # libraries and threads are set up
+    Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here: Linux
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
     before = _memory("VmRSS")
     case.run()
     return _memory("VmHWM") - before
@@ -111,7 +108,7 @@ def _memory(field: str) -> int:
 
 
 def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
-    """A row a model for one image size.
+    """Measure each installed model at one image size.
 
     Raises:
         ModuleNotFoundError: If none of the models is installed.
@@ -125,13 +122,11 @@ def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
             print(f"{name}: not measured, {error}")
             cases.pop(name, None)
     if not cases:
-        raise ModuleNotFoundError(f"none of {', '.join(args.models)} is installed: add others, such as xcit-auto")
+        raise ModuleNotFoundError(f"{', '.join(args.models)} are not installed: install one or add xcit-auto")
     times = {name: [] for name in cases}
-    progress = ProgressBar(args.repeats * len(cases))
-    for _ in range(args.repeats):
+    for _ in tqdm(range(args.repeats)):
         for name, case in cases.items():
-            times[name].append(case.timed())
-            progress.update()
+            times[name].append(case.time())
     rows = []
     for name, seconds in times.items():
         row = dict(
@@ -139,7 +134,8 @@ def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
             min_ms=1e3 * min(seconds) / args.batch, max_ms=1e3 * max(seconds) / args.batch,
         )  # fmt: skip
         if args.mode == "train":
-            row["saved_mb"] = cases[name].saved_bytes() / 2**20
+            case = cases[name]
+            row["saved_mb"] = saved_bytes(case.model, lambda case=case: case.model(case.image)) / 2**20
         rows.append(row)
     cases.clear()
     if args.memory:
@@ -158,18 +154,18 @@ def parse_size(text: str) -> tuple[int, int]:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=BUILDERS, default=["xcit-auto", "xcit-plain"], metavar="MODEL",
-                        help=f"of {', '.join(BUILDERS)}; ratios are to the first")  # fmt: skip
-    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or a side, in pixels")
-    parser.add_argument("--arch", default="s12", help="of XCiT (default: %(default)s)")
-    parser.add_argument("--patch-size", type=int, default=16, help="of XCiT (default: %(default)s)")
+                        help=f"{', '.join(BUILDERS)}; ratios are to the first")  # fmt: skip
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or side, in pixels")
+    parser.add_argument("--arch", default="s12", help="architecture of XCiT (default: %(default)s)")
+    parser.add_argument("--patch-size", type=int, default=16, help="patch size of XCiT (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--mode", choices=["forward", "train"], default="forward")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="torch.compile every model")
-    parser.add_argument("--memory", action="store_true", help="measure the peak too, on CPU in fresh processes")
+    parser.add_argument("--memory", action="store_true", help="also measure peak memory")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="where to write OUT.md, OUT.csv and OUT.png")
+    parser.add_argument("--out", type=Path, help="path of the written files without suffix")
     return parser.parse_args()
 
 
@@ -182,7 +178,7 @@ def main() -> None:
             rows += measure(size, args)
         except ModuleNotFoundError as error:
             sys.exit(f"{type(error).__name__}: {error}")
-        if args.out:  # after every size: a run that is stopped keeps what it has measured
+        if args.out:  # after every size, so that an interrupted run keeps its results
             write(rows, args)
     print(f"\n\n{markdown(rows, args)}")
 

@@ -1,4 +1,4 @@
-"""The models of benchmarks/benchmark.py: XCiT in its forms and the peers that are installed."""
+"""The models of benchmarks/benchmark.py: XCiT with each implementation of its attention, and installed peers."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from xcit_mm.archs import ARCHS, SIZES
-from xcit_mm.models.attention import FORMS
+from xcit_mm.models.attention import IMPLEMENTATIONS
 from xcit_mm.models.backbone import Trunk
 
 __all__ = ["BUILDERS"]
@@ -17,7 +17,7 @@ def xcit(arch: str, patch_size: int, **kwargs) -> nn.Module:
 
 
 class Features(nn.Module):
-    """A classifier's trunk: what timm calls forward_features."""
+    """The trunk of a classifier: its `forward_features` of timm."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -79,7 +79,10 @@ def mmseg_vit(arch: str, patch_size: int) -> nn.Module:
 
 
 BUILDERS: dict[str, Callable[[str, int], nn.Module]] = {
-    **{f"xcit-{form}": (lambda arch, patch, form=form: xcit(arch, patch, attn_form=form)) for form in FORMS},
+    **{
+        f"xcit-{name}": (lambda arch, patch, name=name: xcit(arch, patch, attn_implementation=name))
+        for name in IMPLEMENTATIONS
+    },
     "xcit-auto-cp": lambda arch, patch: xcit(arch, patch, with_cp=True),
     "xcit-trunk": lambda arch, patch: Trunk(arch, patch),
     "timm-xcit": timm_xcit,

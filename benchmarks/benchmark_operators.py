@@ -1,10 +1,10 @@
-"""Time, memory and results of a detector with mmcv's compiled operators and with those of xcit_mm.ops.
+"""Time, memory and results of a detector with mmcv's compiled operators and with the operators of xcit_mm.ops.
 
     python benchmarks/benchmark_operators.py [CONFIG] [--out docs/benchmark/11-operators.csv]
 
-Needs a compiled mmcv: `make test-slow` leaves one in .venv-compiled. The model has random weights, so that its 1000
-proposals lie anywhere; every class of every box counts as found, so that NMS has work. Runs alternate; the table gives
-medians. Memory is the highest of a fresh process.
+Needs a compiled mmcv, such as that in .venv-compiled after `make test-slow`. The model has random weights, so its 1000
+proposals lie anywhere, and a score threshold low enough for NMS to have work. Runs alternate. The table has medians
+and the peak memory of a new process.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MODES = ("inference", "training")
 
 
 def use(operators: str) -> None:
-    """Let mmcv.ops call its compiled operators or those of xcit_mm.ops."""
+    """Let mmcv.ops call its compiled operators or the operators of xcit_mm.ops."""
     extension = mmcv_ext if operators == "torch" else importlib.import_module("mmcv._ext")
     for name in ("nms", "roi_align"):
         importlib.import_module(f"mmcv.ops.{name}").ext_module = extension
@@ -84,9 +84,9 @@ class Case:
         return dict(inputs=image, data_samples=samples)
 
     def run(self, operators: str) -> dict[str, torch.Tensor]:
-        """The detections, or losses and the gradient's length."""
+        """Return the detections, or the losses and the norm of the gradient."""
         use(operators)
-        torch.manual_seed(0)  # of the sampling of RoIs
+        torch.manual_seed(0)  # for the sampling of RoIs
         if self.mode == "inference":
             with torch.inference_mode():
                 found = self.model(**self.batch, mode="predict")[0].pred_instances
@@ -94,9 +94,9 @@ class Case:
         losses = self.model(**self.batch, mode="loss")
         total, values = self.model.parse_losses(losses)
         total.backward()
-        length = sum(p.grad.double().square().sum() for p in self.model.parameters() if p.grad is not None).sqrt()
+        norm = sum(p.grad.double().square().sum() for p in self.model.parameters() if p.grad is not None).sqrt()
         self.model.zero_grad()
-        return {**values, "gradient": length}
+        return {**values, "gradient": norm}
 
     def timed(self, operators: str) -> float:
         start = time.perf_counter()
@@ -105,18 +105,18 @@ class Case:
 
 
 def difference(results: dict[str, dict[str, torch.Tensor]]) -> str:
-    """How far the results with the two kinds of operators are apart."""
+    """Describe the differences between the results of the two kinds of operators."""
     a, b = (results[operators] for operators in OPERATORS)
     if "bboxes" not in a:
         return f"losses and gradient within {max(abs(float(a[k] / b[k]) - 1) for k in a if float(b[k])):.1e}, relative"
     if a["labels"].tolist() != b["labels"].tolist():
-        return f"{len(a['labels'])} and {len(b['labels'])} detections, others"
+        return f"{len(a['labels'])} and {len(b['labels'])} different detections"
     masks = f", {(a['masks'] != b['masks']).sum()} pixels of masks" if "masks" in a else ""
     return f"{len(a['labels'])} detections, boxes within {(a['bboxes'] - b['bboxes']).abs().max():.1e} pixels{masks}"
 
 
 def peak_bytes(config: Path, mode: str, operators: str) -> int:
-    """Highest memory of a process that runs the case once; to be called in a fresh one."""
+    """Return the peak memory of this process after it has run the case once. Call it in a new process."""
     Case(config, mode).run(operators)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="csv file to write")
     args = parser.parse_args()
     if not is_compiled():
-        sys.exit("mmcv is not compiled, there is nothing to compare with: see docs/install.md")
+        sys.exit("mmcv is not compiled: see docs/install.md")
     rows = []
     for mode in MODES:
         case = Case(args.config, mode)
@@ -142,7 +142,7 @@ def main() -> int:
             seconds = statistics.median(pair[operators] for pair in times)
             rows.append(dict(mode=mode, operators=operators, ms=round(seconds * 1e3), peak_mb=round(peak / 2**20)))
             print(f"{mode}, {operators}: {rows[-1]['ms']} ms, {rows[-1]['peak_mb']} MB")
-        print(f"{mode}: torch takes {ratio:.3f} of the time of compiled, by pairs")
+        print(f"{mode}: torch takes {ratio:.3f} of the time of compiled, median of pairs")
     if args.out:
         with args.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])

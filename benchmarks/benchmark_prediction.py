@@ -1,11 +1,11 @@
-"""Measure tools/infer.py: images per second beside a plain loop and mmdet's own inferencer, or memory over many images.
+"""Measure tools/infer.py: images per second compared with a plain loop and mmdet's inferencer, or memory over time.
 
     python benchmarks/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
     python benchmarks/benchmark_prediction.py memory DIR [--images 100000]
 
-speed writes no pictures, counts from when the model is loaded, and takes turns. memory makes small images and a small
-untrained detector in DIR, predicts them in two processes, has pycocotools evaluate the result against a made ground
-truth, and draws the memory of every process over time to DIR/memory.png.
+`speed` measures the alternatives in turn, after the model is loaded, without visualizations. `memory` writes small
+synthetic images and a small untrained detector to DIR, predicts the images in two processes, evaluates the results with
+pycocotools against a synthetic ground truth, and draws the memory of every process over time to DIR/memory.png.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -49,7 +50,9 @@ def parse_args() -> argparse.Namespace:
     for name in ("config", "checkpoint", "images"):
         speed.add_argument(name)
     speed.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
-    speed.add_argument("--workers", type=int, default=0, help="of tools/infer.py (default: 0, as it takes on a CPU)")
+    speed.add_argument(
+        "--workers", type=int, default=0, help="processes that read images (default: 0, as tools/infer.py on a CPU)"
+    )
     speed.add_argument("--repeats", type=int, default=3)
     memory = kinds.add_parser("memory")
     memory.add_argument("out", type=Path)
@@ -57,19 +60,19 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def plain_loop(predict: Callable, paths: list[str]) -> None:
-    """One image after the other in one process, all results in memory."""
+def plain_loop(predictor: Any, paths: list[str]) -> None:
+    """Predict one image after the other in one process, with all results in memory."""
     from xcit_mm.batch.reading import read_image
-    from xcit_mm.prediction.results import run_length_codes
+    from xcit_mm.prediction.results import encode_masks
 
-    kept = []
+    results = []
     for path in paths:
-        found = predict.predict(read_image(path))
-        kept.append(found.labels if found.instances is None else run_length_codes(found.instances))
+        found = predictor.predict(read_image(path))
+        results.append(found.labels if found.instances is None else encode_masks(found.instances))
 
 
 def measure_speed(args: argparse.Namespace) -> None:
-    """Print a table of images per second, the median of the repeats, and their ratio to the plain loop's."""
+    """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
     from mmengine.config import Config
 
     from xcit_mm.batch import RunOptions
@@ -83,21 +86,24 @@ def measure_speed(args: argparse.Namespace) -> None:
     paths = [input_.path for input_ in inputs]
     cfg, options = Config.fromfile(args.config), RunOptions(visualize=False)
     manifest = create_manifest(cfg, args.checkpoint, args.images, inputs, options, ModelInfo.from_config(cfg))
-    predict = Predictor(args.config, args.checkpoint)
+    predictor = Predictor(args.config, args.checkpoint)
 
     def engine(batch_size: int) -> None:
-        predict.batch_size = batch_size
+        predictor.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
             run = start_run(Path(out), manifest, inputs)
-            Engine(run, predict, args.workers, False, lambda *_: None).work(run.pending())
+            Engine(run, predictor, args.workers, False, lambda *_: None).work(run.pending())
 
-    ways: dict[str, Callable[[], None]] = {"plain loop": lambda: plain_loop(predict, paths)}
+    ways: dict[str, Callable[[], object]] = {"plain loop": lambda: plain_loop(predictor, paths)}
+    if predictor.is_detector:  # mmseg's inferencer writes its results into images only
+        from mmdet.apis import DetInferencer
+
+        inferencer = DetInferencer(args.config, args.checkpoint, show_progress=False)
     for size in args.batch_sizes:
         ways[f"tools/infer.py, batches of {size}"] = lambda size=size: engine(size)
-        if predict.is_detector:  # mmseg's writes what it finds into pictures only
+        if predictor.is_detector:
             quiet = dict(no_save_vis=True, no_save_pred=True, batch_size=size)
-            ways[f"DetInferencer, batches of {size}"] = lambda quiet=quiet: predict.inferencer(paths, **quiet)
-    predict.inferencer.show_progress = False
+            ways[f"DetInferencer, batches of {size}"] = lambda quiet=quiet: inferencer(paths, **quiet)
     seconds = defaultdict(list)
     for _ in range(args.repeats):
         for name, way in ways.items():
@@ -116,11 +122,11 @@ def processes_below(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [one for child in map(int, children) for one in (child, *processes_below(child))]
+    return [pid for child in map(int, children) for pid in (child, *processes_below(child))]
 
 
 def resident_megabytes(pid: int) -> float | None:
-    """Memory of a process, with what it shares with its parent."""
+    """Return the memory of a process, including memory shared with its parent, or None if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -129,7 +135,7 @@ def resident_megabytes(pid: int) -> float | None:
 
 
 def write_inputs(out: Path, count: int) -> None:
-    """Small images, in folders of a thousand, of a few kinds; a COCO json with a box in each; the model."""
+    """Write small images of 50 kinds in folders of a thousand, a COCO json with a box in each, and the model."""
     rng = np.random.default_rng(0)
     encoded = [cv2.imencode(".jpg", rng.integers(0, 256, (32, 32, 3)).astype(np.uint8))[1].tobytes() for _ in range(50)]
     images, boxes = [], []
@@ -150,10 +156,10 @@ def write_inputs(out: Path, count: int) -> None:
 
 
 def measure_memory(args: argparse.Namespace) -> None:
-    """Print how the memory of every process grew, and draw it.
+    """Print and draw the memory of every process.
 
     Raises:
-        FileExistsError: If there is something in the folder.
+        FileExistsError: If the folder is not empty.
     """
     if args.out.exists() and any(args.out.iterdir()):
         raise FileExistsError(f"{args.out} is not empty: give a new folder")

@@ -1,4 +1,4 @@
-"""What benchmarks/benchmark.py writes: tables, plots and the machine they were measured on."""
+"""Write the tables and plots of benchmarks/benchmark.py, with the machine that measured them."""
 
 import argparse
 import csv
@@ -13,7 +13,7 @@ import torch
 __all__ = ["Result", "markdown", "processor", "write"]
 
 Result = dict[str, str | float]
-"""A row: model, image size, and what was measured."""
+"""Model, image size and measurements."""
 
 
 def environment(args: argparse.Namespace) -> str:
@@ -28,9 +28,9 @@ def environment(args: argparse.Namespace) -> str:
 
 
 def processor() -> str:
-    """The processor's name where Linux tells it, elsewhere its kind."""
-    told = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.+)$", told.read_text() if told.exists() else "", re.MULTILINE)
+    """Return the processor's name on Linux, its kind on other systems."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", info.read_text() if info.exists() else "", re.MULTILINE)
     return names[0] if names else f"{platform.machine()} CPU"
 
 
@@ -71,7 +71,7 @@ def write(rows: list[Result], args: argparse.Namespace) -> None:
 
 
 def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
-    """Time, and memory where measured, against resolution (the paper's Figures D.1 and 2)."""
+    """Plot time and measured memory against resolution, as in the paper's Figures D.1 and 2."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -91,7 +91,7 @@ def draw(rows: list[Result], args: argparse.Namespace, path: Path) -> None:
 
 
 def draw_table(rows: list[Result], path: Path) -> None:
-    """Images per second, and memory where measured, by model and resolution (the paper's Table D.5)."""
+    """Draw a table of images per second and measured memory, as in the paper's Table D.5."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -103,7 +103,7 @@ def draw_table(rows: list[Result], path: Path) -> None:
     if "peak_mb" in rows[0]:
         columns["MB"] = lambda row: f"{row['peak_mb']:.0f}"
     header = [f"{size}\n{name}" for size in sizes for name in columns]
-    cells = [[write(by_place[model, size]) for size in sizes for write in columns.values()] for model in models]
+    cells = [[show(by_place[model, size]) for size in sizes for show in columns.values()] for model in models]
     figure, axis = plt.subplots(figsize=(1.2 + 0.85 * len(header), 0.8 + 0.35 * len(models)), layout="constrained")
     axis.axis("off")
     table = axis.table(cells, rowLabels=models, colLabels=header, loc="center")

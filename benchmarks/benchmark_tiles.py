@@ -1,10 +1,10 @@
-"""How large a tile should be: a segmentor's mIoU and its seams against tile and overlap, as .csv and .png.
+"""Measure a segmentor's mIoU and seams for several sizes of tiles and overlaps, as .csv and .png.
 
     python benchmarks/benchmark_tiles.py CONFIG CHECKPOINT --tiles 96 160 256 --out docs/benchmark/NAME [--mosaic 4]
 
-The images are those of the config's test set, or mosaics of so many of them a side. `seams` is the share of pixels
-in the overlap of two neighbours whose classes differ between them, before they are blended. A tile as large as the
-image is the image predicted whole.
+The images are those of the config's test set, or square mosaics of them. `seams` is the percentage of pixels in the
+overlap of two neighbouring tiles whose classes differ before blending. With a tile as large as the image, the image is
+predicted whole.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import numpy as np
 from mmengine.registry import DATASETS, init_default_scope
 
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.tiling import windows
+from xcit_mm.prediction.tiles import windows
 from xcit_mm.utils.configs import read_config
 
-OVERLAPS = (0, 1 / 8, 1 / 4, 1 / 2)  # of the tile
+OVERLAPS = (0, 1 / 8, 1 / 4, 1 / 2)  # as parts of the tile
 
 
 def parse_args() -> argparse.Namespace:
@@ -28,13 +28,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("config")
     parser.add_argument("checkpoint")
     parser.add_argument("--tiles", type=int, nargs="+", required=True, metavar="PIXELS")
-    parser.add_argument("--mosaic", type=int, default=1, help="images a side of what is predicted (default: 1)")
-    parser.add_argument("--out", type=Path, required=True, help="without suffix")
+    parser.add_argument("--mosaic", type=int, default=1, help="images per side of a mosaic (default: 1)")
+    parser.add_argument("--out", type=Path, required=True, help="path of the two files, without suffix")
     return parser.parse_args()
 
 
-def images(config: str, mosaic: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images (H, W, 3), BGR, of the test set with their labels (H, W); those left over fill no mosaic."""
+def iter_images(config: str, mosaic: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield images (H, W, 3), BGR, of the test set with their labels (H, W), without an incomplete last mosaic."""
     cfg = read_config(config, [])
     init_default_scope(cfg.default_scope)
     cfg.test_dataloader.dataset.pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations")]
@@ -42,16 +42,20 @@ def images(config: str, mosaic: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     items = [dataset[number] for number in range(len(dataset))]
     for first in range(0, len(items) - mosaic**2 + 1, mosaic**2):
         rows = [items[first + mosaic * row :][:mosaic] for row in range(mosaic)]
-        yield tuple(np.vstack([np.hstack([one[key] for one in row]) for row in rows]) for key in ("img", "gt_seg_map"))
+        yield tuple(
+            np.vstack([np.hstack([item[key] for item in row]) for row in rows]) for key in ("img", "gt_seg_map")
+        )
 
 
-def seams(predict: Predictor, image: np.ndarray, tile: int, overlap: int) -> tuple[int, int]:
-    """Pixels in the overlaps of neighbours, and those of them where they differ."""
+def count_seams(predictor: Predictor, image: np.ndarray, tile: int, overlap: int) -> tuple[int, int]:
+    """Count the pixels in overlaps of neighbouring tiles, and those whose classes differ between the tiles."""
+
+    def predict(crop: np.ndarray) -> np.ndarray:
+        (sample,) = predictor.predict_preprocessed([predictor.preprocess(crop)])
+        return predictor.to_prediction(crop, sample).labels
+
     lines, columns = (windows(length, tile, overlap) for length in image.shape[:2])
-    labels = [
-        [predict.plain(crop, predict.predict_prepared([predict.prepare(crop)])[0]).labels for crop in row]
-        for row in ([image[y.start : y.stop, x.start : x.stop] for x in columns] for y in lines)
-    ]
+    labels = [[predict(image[y.start : y.stop, x.start : x.stop]) for x in columns] for y in lines]
     total = differing = 0
     for row in labels:
         for (x, left), (x_right, right) in pairwise(zip(columns, row, strict=True)):
@@ -67,29 +71,29 @@ def seams(predict: Predictor, image: np.ndarray, tile: int, overlap: int) -> tup
 
 
 def mean_iou(confusion: np.ndarray) -> float:
-    """In per cent, of a matrix (classes, classes) of true and found pixels; classes that are nowhere do not count."""
+    """Compute the mIoU of the present classes, in percent, from counts of pixels (true class, predicted class)."""
     both = np.diag(confusion)
     either = confusion.sum(0) + confusion.sum(1) - both
     return float(100 * (both[either > 0] / either[either > 0]).mean())
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, float]]:
-    pairs = list(images(args.config, args.mosaic))
-    predict = Predictor(args.config, args.checkpoint, tile=args.tiles[0])
-    count = len(predict.metainfo["classes"])
+    pairs = list(iter_images(args.config, args.mosaic))
+    predictor = Predictor(args.config, args.checkpoint, tile=args.tiles[0])
+    count = len(predictor.metainfo["classes"])
     rows = []
     for tile in args.tiles:
         whole = all(tile >= max(image.shape[:2]) for image, _ in pairs)
         for overlap in (0,) if whole else (int(part * tile) for part in OVERLAPS):
-            predict.tile, predict.overlap = tile, overlap
+            predictor.tile, predictor.overlap = tile, overlap
             confusion, shared = np.zeros((count, count), np.int64), np.zeros(2, np.int64)
             for image, truth in pairs:
-                found = predict.predict(image).labels
+                found = predictor.predict(image).labels
                 known = truth < count
                 pixels = truth[known].astype(np.int64) * count + found[known]
                 confusion += np.bincount(pixels, minlength=count**2).reshape(count, count)
                 if overlap:
-                    shared += seams(predict, image, tile, overlap)
+                    shared += count_seams(predictor, image, tile, overlap)
             row = dict(tile=tile, overlap=overlap, miou=round(mean_iou(confusion), 2))
             row["seams"] = round(100 * shared[1] / shared[0], 2) if shared[0] else ""
             print(row, flush=True)

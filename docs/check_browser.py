@@ -2,7 +2,7 @@
 
     python docs/check_browser.py build/docs
 
-Exits with 1 and a line for each page that scrolls sideways or has a picture that does not load, and if the search does
+Exits with 1 and a line for each page that scrolls sideways or has an image that does not load, and if the search does
 not find `ResumableCheckpointHook`. Needs Chromium (`chromium` or `google-chrome` on the path).
 """
 
@@ -21,11 +21,11 @@ from typing import Any
 WIDTHS = (1280, 390)  # pixels
 WANTED = "ResumableCheckpointHook"
 TIMEOUT = 300  # seconds
-# Nothing is asked of the network, nor kept.
+# Without access to the network.
 OFF = ("gpu", "quic", "background-networking", "component-update", "sync")
 OPTIONS = ["--headless", "--no-sandbox", "--no-first-run", "--window-size=1400,1000", *(f"--disable-{x}" for x in OFF)]
 
-# Runs in the browser: each page in a frame of each width, then the search; what is wrong is posted to the server.
+# Runs in the browser: opens each page in a frame of each width, then the search, and posts the problems to the server.
 SCRIPT = """<!doctype html><body><script type="module">
 const frame = document.body.appendChild(document.createElement("iframe"));
 frame.style.height = "900px";
@@ -61,7 +61,7 @@ await fetch("/report", {method: "POST", body: JSON.stringify(found)});
 
 
 class Site(SimpleHTTPRequestHandler):
-    """The site's files, the script that looks at them, and where it reports."""
+    """Serves the site and the script, and receives the report."""
 
     script = b""
     report: list[str] | None = None
@@ -83,14 +83,14 @@ class Site(SimpleHTTPRequestHandler):
         self.reported.set()
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: requests are no news."""
+        """Log no requests."""
 
 
-def look(root: Path, browser: str) -> list[str]:
-    """A line for each thing that is wrong with the site in a folder.
+def check(root: Path, browser: str) -> list[str]:
+    """Return a line for each problem of the site in a folder.
 
     Raises:
-        RuntimeError: If the browser does not look at all of them in time.
+        RuntimeError: If the browser does not open all pages in time.
     """
     pages = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*.html")) if "_modules" not in path.parts]
     names = dict(PAGES=pages, WIDTHS=WIDTHS, WANTED=WANTED)
@@ -110,7 +110,7 @@ def look(root: Path, browser: str) -> list[str]:
     server.shutdown()
     if Site.report is None:
         ended = f"took more than {TIMEOUT} s" if status is None else f"ended with {status}"
-        raise RuntimeError(f"{browser} {ended} before it had looked at all pages")
+        raise RuntimeError(f"{browser} {ended} before it had opened all pages")
     return Site.report
 
 
@@ -120,11 +120,11 @@ def main() -> None:
     root = Path(sys.argv[1])
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        sys.exit("no chromium and no google-chrome on the path: install one")
+        sys.exit("chromium and google-chrome are not on the path: install one")
     if not (root / "index.html").is_file():
-        sys.exit(f"no site in {root}: make docs")
+        sys.exit(f"{root} holds no site: make docs")
     try:
-        found = look(root, browser)
+        found = check(root, browser)
     except RuntimeError as error:
         sys.exit(str(error))
     if found:

@@ -1,8 +1,8 @@
-"""Check that links, anchors and pictures of the built site lead somewhere within it.
+"""Check the links, anchors and images within the built site.
 
     python docs/check_links.py build/docs
 
-Links to other sites are not followed. Exits with 1 and a line for each that leads nowhere.
+Does not follow links to other sites. Exits with 1 and a line for each broken link.
 """
 
 import sys
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page links to, and the anchors in it."""
+    """Links and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -29,14 +29,15 @@ class Page(HTMLParser):
 
 
 def broken(root: Path) -> list[str]:
-    """A line for each link of the site in a folder that leads nowhere.
+    """Return a line for each broken link of the site in a folder.
 
     Raises:
-        FileNotFoundError: If there is no site.
+        FileNotFoundError: If the folder holds no site.
     """
     if not (root / "index.html").is_file():
-        raise FileNotFoundError(f"no site in {root}: make docs")
-    pages = {path.resolve(): Page(path) for path in sorted(root.rglob("*.html"))}
+        raise FileNotFoundError(f"{root} holds no site: make docs")
+    root = root.resolve()
+    pages = {path: Page(path) for path in sorted(root.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         for link in page.links:
@@ -45,12 +46,15 @@ def broken(root: Path) -> list[str]:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
             anchor = unquote(url.fragment)
-            if not target.is_relative_to(root.resolve()):
-                found.append(f"{path.relative_to(root.resolve())}: {link} leads out of the site")
+            if not target.is_relative_to(root):
+                problem = "leads out of the site"
             elif not target.exists():
-                found.append(f"{path.relative_to(root.resolve())}: {link} is not there")
+                problem = "does not exist"
             elif anchor and target in pages and anchor not in pages[target].anchors:
-                found.append(f"{path.relative_to(root.resolve())}: {link} has no such anchor")
+                problem = "has a missing anchor"
+            else:
+                continue
+            found.append(f"{path.relative_to(root)}: {link} {problem}")
     return found
 
 

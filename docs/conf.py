@@ -25,9 +25,6 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-# Parts of docs/benchmark.md, which is made of them.
-exclude_patterns = ["benchmark/*.md"]
-
 html_theme = "furo"
 html_title = f"xcit_mm {release}"
 html_static_path = ["static"]
@@ -42,10 +39,10 @@ if repository:
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
-# "$ " of a shell is not for pasting.
+# The copy button leaves out the prompt of a shell.
 copybutton_prompt_text = "$ "
 
-# `name` in a docstring is a link where there is such a thing, and else code.
+# `name` in a docstring is a link if it can be resolved, else code.
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
@@ -67,8 +64,8 @@ def imports(module: str) -> bool:
     return True
 
 
-# What is not installed, as on Read the Docs, is replaced for the docstrings' sake.
-NEEDED = (
+# Libraries that are not installed, as on Read the Docs, are mocked, so that docstrings can be read.
+LIBRARIES = (
     "mmdet",
     "mmseg",
     "mmpretrain",
@@ -78,14 +75,14 @@ NEEDED = (
     "rasterio",
     "pyarrow",
 )
-autodoc_mock_imports = [module.partition(".")[0] for module in NEEDED if not imports(module)]
+autodoc_mock_imports = [module.partition(".")[0] for module in LIBRARIES if not imports(module)]
 
-# Other projects' names lead nowhere: their sites are not asked, so that the build needs no network.
+# Names of other projects are not links, so that the build needs no network.
 nitpick_ignore_regex = [("py:(class|exc)", r"(?!xcit_mm\.).*"), ("py:obj", "(?s).*")]
 
 
 def write_math(translator: Any, node: Any) -> None:
-    """Write a formula as MathML, which browsers show without a script from elsewhere."""
+    """Write a formula as MathML, which browsers show without an external script."""
     block = node.tagname == "math_block"
     formula = convert(node.astext(), display="block" if block else "inline")
     translator.body.append(f'<div class="formula">{formula}</div>' if block else formula)
@@ -93,7 +90,7 @@ def write_math(translator: Any, node: Any) -> None:
 
 
 def skip_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
-    """Fields of a named tuple are told by its docstring; what Python says of them is left out."""
+    """Skip Python's docstrings of the fields of a named tuple, which its own docstring describes."""
     return skip or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
 
 

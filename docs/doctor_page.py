@@ -1,7 +1,7 @@
-"""Write the findings in docs/doctor.md, or check that they are as written: the part below the comment.
+"""Write the findings of docs/doctor.yml into docs/doctor.md, below its comment, or check them.
 
-python docs/doctor_page.py            # writes the findings of docs/doctor.yml
-python docs/doctor_page.py --check    # exits with 1 if the page differs from them
+python docs/doctor_page.py            # writes the page
+python docs/doctor_page.py --check    # exits with 1 if the page is outdated
 """
 
 import sys
@@ -17,7 +17,7 @@ COMMENT = "<!-- The rest of this page: python docs/doctor_page.py -->\n"
 
 
 def page() -> str:
-    """docs/doctor.md, with a heading for each code."""
+    """Return docs/doctor.md, with a heading for each code."""
     lines = [PAGE.read_text().partition(COMMENT)[0] + COMMENT]
     reasons = "\n".join(["| annotations | fix |", "|---|---|", *(f"| {why} | {fix} |" for why, fix in FIXES.items())])
     for title, findings in yaml.safe_load(TABLE.read_text()).items():
@@ -32,7 +32,7 @@ def main() -> None:
     if "--check" not in sys.argv:
         PAGE.write_text(page())
     elif PAGE.read_text() != page():
-        sys.exit("docs/doctor.md does not show the findings of docs/doctor.yml: python docs/doctor_page.py")
+        sys.exit("docs/doctor.md is outdated: python docs/doctor_page.py")
 
 
 if __name__ == "__main__":

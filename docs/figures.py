@@ -1,10 +1,10 @@
-"""Make the figures of docs/how-xcit-works.md, and the picture at the top of the README.
+"""Make the figures of docs/how-xcit-works.md, and the image at the top of the README.
 
     python docs/figures.py                                      # docs/figures/*.svg, the table of the page
     python docs/figures.py --hero IMAGE CONFIG CHECKPOINT       # docs/hero.jpg
 
-The second draws what a trained detector or segmentor finds in an image over it, beside the principal components of the
-map after its first tapped block, for the image enlarged to `HERO_SIDE` pixels in width: the trunk takes any size.
+The second command draws the predictions of a trained detector or segmentor over an image, beside the principal
+components of the features after its first tapped block. For the features the image is enlarged to `HERO_SIDE` pixels.
 """
 
 import argparse
@@ -24,19 +24,19 @@ from xcit_mm.archs import ARCHS
 
 HERE = Path(__file__).parent
 ORDERS = ("token attention", "plain", "gram", "covariance")
-# (label, tokens) of images of interest
+# Number of tokens by image and patch size.
 IMAGES = {"224x224, p16": 196, "224x224, p8": 784, "512x512, p16": 1024, "800x1344, p16": 4200}
-HERO_SIDE, PANEL = 960, 600  # pixels in width, of the image that the trunk sees and of each half of the picture
+HERO_SIDE, PANEL = 960, 600  # widths in pixels: of the trunk's input and of each half of the output
 
 BLUE, RED, GREEN, GREY, YELLOW = "#3b6fb5", "#c8553d", "#4b8f5c", "#8a8f98", "#e0a93b"
 PALE = {BLUE: "#dbe6f5", RED: "#f6ddd7", GREEN: "#dcecdf", GREY: "#eceef0", YELLOW: "#faeed3"}
 
 
 def multiplications(order: str, tokens: int, dim: int, heads: int) -> int:
-    """Multiply-adds of one attention, (tokens, dim) -> (tokens, dim), its linear layers included.
+    """Return the multiply-adds of an attention, (tokens, dim) -> (tokens, dim), with its linear layers.
 
     Raises:
-        KeyError: If there is no such order.
+        KeyError: If the order is unknown.
     """
     n, c, square, cube = tokens, dim, tokens * dim**2, dim**3
     return {
@@ -47,10 +47,10 @@ def multiplications(order: str, tokens: int, dim: int, heads: int) -> int:
     }[order]
 
 
-def crossing(one: str, other: str, heads: int, dim: int = 768) -> float:
-    """Tokens over channels from which `other` multiplies less than `one`."""
+def crossing(first: str, second: str, heads: int, dim: int = 768) -> float:
+    """Return the tokens per channel above which the second order multiplies less than the first."""
     constant, slope = [], []
-    for order in (one, other):
+    for order in (first, second):
         start = multiplications(order, 0, dim, heads)
         constant.append(start / dim**3)
         slope.append((multiplications(order, dim, dim, heads) - start) / dim**3)
@@ -58,7 +58,7 @@ def crossing(one: str, other: str, heads: int, dim: int = 768) -> float:
 
 
 def table() -> str:
-    """Millions of multiplications of one attention of XCiT-S for images of interest, in markdown."""
+    """Return a table of the millions of multiplications of an attention of XCiT-S for `IMAGES`, in Markdown."""
     dim, _, heads = ARCHS["s12"][:3]
     lines = [f"| image | tokens N | {' | '.join(ORDERS)} |", "|---" * (2 + len(ORDERS)) + "|"]
     for name, tokens in IMAGES.items():
@@ -68,7 +68,7 @@ def table() -> str:
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of inches, with axes of the same unit, y upwards."""
+    """Return a figure with axes in inches, y upwards."""
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
@@ -78,7 +78,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 def box(
     axes: Axes, x: float, y: float, wide: float, high: float, text: str = "", colour: str = GREY, **font: Any
 ) -> None:
-    """A rectangle whose lower left corner is (x, y), with a text in its middle."""
+    """Draw a rectangle with lower left corner (x, y) and a text in its centre."""
     axes.add_patch(Rectangle((x, y), wide, high, facecolor=PALE[colour], edgecolor=colour, linewidth=1.2))
     axes.text(x + wide / 2, y + high / 2, text, ha="center", va="center", **{"fontsize": 10, **font})
 
@@ -89,7 +89,7 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], **op
 
 
 def path_of_an_image() -> Figure:
-    """From an image to the pyramid, with shapes, for 12 blocks and patches of 16 pixels."""
+    """Draw the path from an image to the pyramid, with shapes, for 12 blocks and patches of 16 pixels."""
     figure, axes = canvas(5, 6.3)
     box(axes, 0.2, 5.65, 1.9, 0.45, "image  3 x H x W")
     box(axes, 0.2, 4.85, 1.9, 0.5, "stem: four 3x3\nconvolutions, stride 2", YELLOW, fontsize=9)
@@ -119,7 +119,7 @@ def path_of_an_image() -> Figure:
 
 
 def orders_of_computing() -> Figure:
-    """Matrices of the three attentions in proportion, for one head; N tokens, d of C channels."""
+    """Draw the matrices of the three attentions to scale, for one head: N tokens, d of C channels."""
     figure, axes = canvas(5, 6.1)
     n, c, d = 1.25, 0.62, 0.36
 
@@ -158,7 +158,7 @@ def orders_of_computing() -> Figure:
 
 
 def work_of_the_orders() -> Figure:
-    """Multiplications for each token against the number of tokens, of XCiT-S."""
+    """Plot the multiplications per token of XCiT-S against the number of tokens."""
     dim, _, heads = ARCHS["s12"][:3]
     figure = Figure(figsize=(5, 4.7), layout="constrained")
     axes = figure.subplots()
@@ -180,36 +180,36 @@ FIGURES = dict(path=path_of_an_image, orders=orders_of_computing, work=work_of_t
 
 
 def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
-    """The image under what the model finds in it, beside its principal components: (H, 2 * PANEL + 12, 3), BGR."""
+    """Return the predictions drawn over an image, beside its principal components: (H, 2 * PANEL + 12, 3), BGR."""
     from mmengine.model import ImgDataPreprocessor
 
     from xcit_mm.archs import MEAN, STD
     from xcit_mm.batch.reading import read_first_frame
     from xcit_mm.prediction import Predictor, capture_activations
+    from xcit_mm.prediction.activations import principal_components
     from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
     from xcit_mm.prediction.results import Instances
-    from xcit_mm.prediction.visualization import principal_components
 
     pixels = read_first_frame(image)
     predict = Predictor(config, checkpoint, "cpu")
     found, meta = predict.predict(pixels), predict.metainfo
     ratio = pixels.shape[0] / pixels.shape[1]
     panel = PANEL, round(PANEL * ratio)
-    # Drawn in the size in which it is shown, so that lines and labels are.
+    # Resized before drawing, so that lines and labels keep their size.
     shown = cv2.resize(pixels, panel, interpolation=cv2.INTER_AREA)
     if found.instances is None:
         assert found.labels is not None
         labels = cv2.resize(found.labels, panel, interpolation=cv2.INTER_NEAREST)
         drawn = draw_segmentation_map(shown, labels, meta["classes"], meta["palette"], Style(0.5, labels=False))
     else:
-        sure = found.instances.scores > 0.5
+        confident = found.instances.scores > 0.5
         masks = found.instances.masks
         if masks is not None:
-            masks = [cv2.resize(mask.astype(np.uint8), panel) > 0 for mask in np.asarray(masks)[sure]]
-        boxes = found.instances.boxes[sure] * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
-        sure_ones = Instances(boxes, found.instances.scores[sure], found.instances.labels[sure], masks)
-        drawn = draw_instances(shown, sure_ones, meta["classes"], meta["palette"], Style(0.45))
-    backbone = predict.inferencer.model.backbone
+            masks = [cv2.resize(mask.astype(np.uint8), panel) > 0 for mask in np.asarray(masks)[confident]]
+        boxes = found.instances.boxes[confident] * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
+        instances = Instances(boxes, found.instances.scores[confident], found.instances.labels[confident], masks)
+        drawn = draw_instances(shown, instances, meta["classes"], meta["palette"], Style(0.45))
+    backbone = predict.model.backbone
     size = HERO_SIDE, round(HERO_SIDE * ratio)
     rgb = torch.from_numpy(cv2.resize(pixels, size, interpolation=cv2.INTER_CUBIC)[..., ::-1].copy())
     inputs = ImgDataPreprocessor(MEAN, STD)(dict(inputs=[rgb.permute(2, 0, 1)]))["inputs"]
@@ -227,14 +227,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.hero:
         try:
-            picture = hero(Path(args.hero[0]), *args.hero[1:])
+            image = hero(Path(args.hero[0]), *args.hero[1:])
         except (ValueError, OSError) as error:
             sys.exit(f"{type(error).__name__}: {error}")
         args.out.mkdir(parents=True, exist_ok=True)
-        if not cv2.imwrite(str(args.out / "hero.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 90]):
-            sys.exit(f"{args.out / 'hero.jpg'} cannot be written: see to its folder and the disk")
+        if not cv2.imwrite(str(args.out / "hero.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 90]):
+            sys.exit(f"{args.out / 'hero.jpg'} cannot be written: check its folder and the disk")
         return
-    # The same bytes at every run.
+    # Makes the files reproducible.
     matplotlib.rcParams["svg.hashsalt"] = "xcit_mm"
     (args.out / "figures").mkdir(parents=True, exist_ok=True)
     for name, figure in FIGURES.items():

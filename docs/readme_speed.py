@@ -1,11 +1,11 @@
-"""The README's table, sentence and plot of speed, from what `make bench` measured: docs/benchmark/*.csv."""
+"""Make the README's table, sentence and plot of speed from docs/benchmark/*.csv, which `make bench` measures."""
 
 import csv
 import hashlib
 import math
 from pathlib import Path
 
-__all__ = ["draw", "is_drawn", "report"]
+__all__ = ["draw", "is_current", "report"]
 
 FOLDER, PLOT = Path("docs") / "benchmark", Path("docs") / "speed.png"
 FORWARD, TRAIN, RESOLUTION = "1-forward.csv", "3-train.csv", "4-resolution.csv"
@@ -21,7 +21,7 @@ Row = dict[str, str]
 
 
 def read(root: Path, name: str) -> dict[tuple[str, str], Row]:
-    """The rows of a csv by model and size."""
+    """Return the rows of a csv by model and size."""
     with (root / FOLDER / name).open(newline="") as file:
         return {(row["model"], row["size"]): row for row in csv.DictReader(file)}
 
@@ -31,10 +31,10 @@ def cell(row: Row | None, key: str) -> str:
 
 
 def report(root: Path) -> str:
-    """The table of speed at 800x1344 and the sentence on how time grows with the image.
+    """Return the table of speed at 800x1344 and the sentence on the growth of time with the image.
 
     Raises:
-        ValueError: If what the sentence tells was not measured.
+        ValueError: If a measurement for the sentence is missing.
     """
     forward, train = read(root, FORWARD), read(root, TRAIN)
     lines = [
@@ -49,7 +49,7 @@ def report(root: Path) -> str:
     places = (("xcit-auto", "512x512"), ("xcit-auto", "3072x3072"), ("timm-xcit", "3072x3072"))
     for model, size in places:
         if (model, size) not in sizes:
-            raise ValueError(f"{FOLDER / RESOLUTION} has no {model} at {size}: measure it as well, as make bench does")
+            raise ValueError(f"{FOLDER / RESOLUTION} has no {model} at {size}: make bench")
     small, large, timm = (float(sizes[place]["median_ms"]) for place in places)
     power = math.log(large / small) / math.log((3072 / 512) ** 2)
     growth = (
@@ -63,8 +63,8 @@ def digest(root: Path) -> str:
     return hashlib.sha256((root / FOLDER / RESOLUTION).read_bytes()).hexdigest()
 
 
-def is_drawn(root: Path) -> bool:
-    """Whether the plot is of the csv as it is."""
+def is_current(root: Path) -> bool:
+    """Return whether the plot was drawn from the current csv."""
     from PIL import Image
 
     path = root / PLOT
@@ -72,7 +72,7 @@ def is_drawn(root: Path) -> bool:
 
 
 def draw(root: Path) -> None:
-    """Plot time per megapixel against the size of the image: a cost that is linear in the pixels is level."""
+    """Plot time per megapixel against the size of the image. A cost that is linear in the pixels is level."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -92,7 +92,7 @@ def draw(root: Path) -> None:
             axis.set_xticks(pixels, [f"{side}²" for side in sides])
             ends[model] = costs[-1], f"C{len(ends)}", ours
     axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", ylim=(0, None))
-    lowest, gap = 0.0, 0.07 * axis.get_ylim()[1]  # names stand beside the ends of their lines, not over each other
+    lowest, gap = 0.0, 0.07 * axis.get_ylim()[1]  # so that the names beside the lines do not overlap
     for model, (cost, color, ours) in sorted(ends.items(), key=lambda item: item[1]):
         lowest = max(cost, lowest + gap)
         name, weight = TITLES[model].partition(",")[0], "bold" if ours else "normal"

@@ -1,10 +1,10 @@
-"""Write the tables of models and of speed in README.md and docs/model-zoo.md, or check that they are as written.
+"""Write the tables of models and speed into README.md and docs/model-zoo.md, or check them.
 
-python docs/readme_tables.py            # rewrites what stands between their comments, and draws docs/speed.png
-python docs/readme_tables.py --check    # exits with 1 and one line at the first thing that does not fit
-python docs/readme_tables.py --count    # counts the parameters of the published models into their metafiles first
+python docs/readme_tables.py            # replaces the tables between their comments, draws docs/speed.png
+python docs/readme_tables.py --check    # changes nothing, exits with 1 and one line at the first mismatch
+python docs/readme_tables.py --count    # first counts the parameters of the published models into their metafiles
 
-Models are those of configs/*/metafile.yml, speed and the scores of the demos are those of docs/benchmark/*.csv.
+Models come from configs/*/metafile.yml, speed and scores of the demos from docs/benchmark/*.csv.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +37,11 @@ class Task(NamedTuple):
     """A folder of published models.
 
     Attributes:
-        folder: Its name under configs/.
-        title: What the README's table calls it.
-        tested_on: What the configs call the data behind the scores.
-        metrics: The scores that every model has.
-        weights: How the published names of the weights begin.
+        folder: Name of the folder under configs/.
+        title: Name in the README's table.
+        tested_on: Name of the test data in the configs.
+        metrics: Names of the scores of every model.
+        weights: Prefix of the published names of the weights.
     """
 
     folder: str
@@ -58,14 +59,14 @@ TASKS = (
 
 
 SEEDS = Path("docs") / "benchmark" / "10-scores.csv"
-"""What benchmarks/seeds.py has written for the demos, one below the other."""
+"""The scores that benchmarks/seeds.py wrote for the demos, concatenated."""
 
 SCORED = (DEMO, *(task.folder for task in TASKS))
-"""Folders whose models have scores, the demos once several seeds are measured; those of the others claim none."""
+"""Folders whose models have scores."""
 
 
 def read_metafiles(root: Path) -> dict[str, list[Model]]:
-    """Models of every folder under configs/ that has a metafile.
+    """Return the models of each metafile under configs/, by folder.
 
     Raises:
         ValueError: If model-index.yml does not list exactly these metafiles.
@@ -73,50 +74,46 @@ def read_metafiles(root: Path) -> dict[str, list[Model]]:
     listed = yaml.safe_load((root / "model-index.yml").read_text())["Import"]
     found = sorted(path.relative_to(root).as_posix() for path in root.glob("configs/*/metafile.yml"))
     if sorted(listed) != found:
-        raise ValueError(f"model-index.yml lists {', '.join(listed)}, there are {', '.join(found)}: list these")
+        raise ValueError(f"model-index.yml lists {', '.join(listed)}, but must list {', '.join(found)}")
     return {Path(path).parent.name: yaml.safe_load((root / path).read_text())["Models"] for path in found}
 
 
-def read_zoo(root: Path) -> dict[str, list[Model]]:
-    """Models with scores, by folder; raises as `read_metafiles`."""
-    return {folder: models for folder, models in read_metafiles(root).items() if folder in SCORED}
-
-
 def scores(model: Model) -> dict[str, float]:
-    return {metric: value for result in model["Results"] for metric, value in result["Metrics"].items()}
+    """Return a model's scores by metric; empty if it has no results."""
+    return {metric: value for result in model.get("Results", []) for metric, value in result["Metrics"].items()}
 
 
 def arch_and_patch(config: str) -> tuple[str, str]:
-    """('s12', '16') of a config whose name has 'xcit-s12-p16' in it.
+    """Return ('s12', '16') for a config whose name contains 'xcit-s12-p16'.
 
     Raises:
-        ValueError: If it has no such thing.
+        ValueError: If the name has another form.
     """
     match = re.search(rf"_xcit-([{''.join(SIZES)}]\d+)-p(\d+)_", config)
     if match is None:
-        raise ValueError(f"{config} does not say its arch and patch size: name it ..._xcit-s12-p16_...")
+        raise ValueError(f"{config} does not name its arch and patch size: rename it to ..._xcit-s12-p16_...")
     return match[1], match[2]
 
 
 def weights_name(task: Task, config: str) -> str:
-    """Published name of the weights that belong to a config."""
+    """Return the published name of a config's weights."""
     arch, patch = arch_and_patch(config)
     return f"{task.weights}_xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch}"
 
 
 def first_line(task: Task, model: Model) -> str:
-    """How a leaf config begins, scores and weights included."""
+    """Return the first line of a leaf config, with scores and weights."""
     published = ", ".join(f"{metric} {scores(model)[metric]:.1f}" for metric in task.metrics)
     return f"# Published on {task.tested_on}: {published}. Weights: xcit://{weights_name(task, model['Config'])}"
 
 
 def count_parameters(config: Path) -> int:
-    """Parameters of a config's model, backbone, neck and all heads."""
+    """Return the number of parameters of a config's model: backbone, neck and all heads."""
     return sum(parameter.numel() for parameter in build_model(read_config(str(config), [])).parameters())
 
 
 def write_parameters(root: Path) -> None:
-    """Write the number of parameters of every published model into its metafile, as the last of its Metadata."""
+    """Write the number of parameters of every published model into its metafile, at the end of its Metadata."""
     for task in TASKS:
         path = root / "configs" / task.folder / "metafile.yml"
         text = re.sub(r"\n +Parameters: \d+", "", path.read_text())
@@ -136,12 +133,9 @@ def check_entry(root: Path, folder: str, model: Model) -> None:
         raise ValueError(f"{name} has Config {config}: should be configs/{folder}/{name}.py")
     if not (root / config).is_file():
         raise ValueError(f"{name} has Config {config}, which does not exist")
-
-
-def check_claims(folder: str, model: Model) -> None:
     for field in ("Results", "Weights"):
         if field in model and folder not in SCORED:
-            raise ValueError(f"{model['Name']} has {field}, configs/{folder} is without scores: remove {field}")
+            raise ValueError(f"{name} has {field}, but configs/{folder} has no scores: remove {field}")
 
 
 def check_published(root: Path, task: Task, model: Model) -> None:
@@ -157,7 +151,7 @@ def check_published(root: Path, task: Task, model: Model) -> None:
         raise ValueError(f"{name} has no number of Parameters in its Metadata: python docs/readme_tables.py --count")
     line = (root / model["Config"]).read_text().partition("\n")[0]
     if line != first_line(task, model):
-        raise ValueError(f"{model['Config']} begins {line!r}, its metafile says {first_line(task, model)!r}")
+        raise ValueError(f"{model['Config']} begins {line!r}, but by its metafile it is {first_line(task, model)!r}")
 
 
 def check_complete(root: Path, folder: str, models: list[Model]) -> None:
@@ -169,30 +163,31 @@ def check_complete(root: Path, folder: str, models: list[Model]) -> None:
 
 
 def check(root: Path) -> None:
-    """Check metafiles, configs, benchmark and pages against one another.
+    """Check that metafiles, configs, measurements and pages agree.
 
     Raises:
-        ValueError: If anything does not fit, naming it.
+        ValueError: At the first mismatch.
     """
-    for folder, models in read_metafiles(root).items():
+    zoo = read_metafiles(root)
+    for folder, models in zoo.items():
         for model in models:
             check_entry(root, folder, model)
-            check_claims(folder, model)
         if folder != DEMO:
             check_complete(root, folder, models)
-    zoo = read_zoo(root)
     for task in TASKS:
-        for model in zoo.get(task.folder, []):
+        for model in zoo[task.folder]:
             check_published(root, task, model)
-    for name, text in written(root, zoo).items():
+    for name, text in render(root, zoo).items():
         if text != (root / name).read_text():
-            raise ValueError(f"the tables in {name} are not as measured and published: python docs/readme_tables.py")
-    if not readme_speed.is_drawn(root):
-        raise ValueError(f"{readme_speed.PLOT} is not of the measured speed: python docs/readme_tables.py")
+            raise ValueError(f"the tables in {name} are outdated: python docs/readme_tables.py")
+    if not readme_speed.is_current(root):
+        raise ValueError(f"{readme_speed.PLOT} is outdated: python docs/readme_tables.py")
 
 
-def row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    lines.insert(1, "|" + "---|" * len(header))
+    return "\n".join(lines)
 
 
 def link(text: str, path: str) -> str:
@@ -200,87 +195,68 @@ def link(text: str, path: str) -> str:
 
 
 def published_table(zoo: dict[str, list[Model]]) -> str:
-    """A row for each arch and patch size; for each task its scores, linked to the config."""
+    """Return a table of the scores of each task, by arch and patch size, with links to the configs."""
     models = {(task, *arch_and_patch(model["Config"])): model for task in TASKS for model in zoo[task.folder]}
     header = ["XCiT"]
     for task in TASKS:
         header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:]]
-    lines = [row(*header), "|" + "---|" * len(header)]
+    rows = []
     for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
         cells = [f"{arch.upper()}/{patch}"]
         for task in TASKS:
             model = models.get((task, arch, patch))
-            if model is None:
-                cells += [""] * len(task.metrics)
-                continue
-            first, *others = (f"{scores(model)[metric]:.1f}" for metric in task.metrics)
-            cells += [link(first, model["Config"]), *others]
-        lines.append(row(*cells))
-    return "\n".join(lines)
+            values = [f"{scores(model)[metric]:.1f}" if model else "" for metric in task.metrics]
+            cells += [link(values[0], model["Config"]) if model else "", *values[1:]]
+        rows.append(cells)
+    return table(header, rows)
 
 
 def task_tables(zoo: dict[str, list[Model]]) -> str:
-    """For each task a table of its models: config, scores, parameters and weights."""
+    """Return a table of each task: config, scores, parameters and weights of its models."""
     tables = []
     for task in TASKS:
-        lines = [f"**{task.title}**, {task.tested_on}", ""]
-        header = ("XCiT", *task.metrics, "parameters, M", "weights")
-        lines += [row(*header), "|" + "---|" * len(header)]
+        rows = []
         for model in zoo[task.folder]:
             arch, patch = arch_and_patch(model["Config"])
-            lines.append(
-                row(
-                    link(f"{arch.upper()}/{patch}", f"../{model['Config']}"),
-                    *(f"{scores(model)[metric]:.1f}" for metric in task.metrics),
-                    f"{model['Metadata']['Parameters'] / 1e6:.1f}",
-                    f"[xcit://{weights_name(task, model['Config'])}]({model['Weights']})",
-                )
-            )
-        tables.append("\n".join(lines))
+            config = link(f"{arch.upper()}/{patch}", f"../{model['Config']}")
+            values = [f"{scores(model)[metric]:.1f}" for metric in task.metrics]
+            parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}"
+            weights = link(f"xcit://{weights_name(task, model['Config'])}", model["Weights"])
+            rows.append([config, *values, parameters, weights])
+        header = ["XCiT", *task.metrics, "parameters, M", "weights"]
+        tables.append(f"**{task.title}**, {task.tested_on}\n\n{table(header, rows)}")
     return "\n\n".join(tables)
 
 
-def measured_scores(root: Path, models: list[Model]) -> dict[str, dict[str, list[float]]]:
-    """The scores of every seed, by model and metric, of the models that have some.
+def measured_table(root: Path, models: list[Model]) -> str:
+    """Return a table of the scores of the demos: mean of the seeds, lowest and highest.
 
     Raises:
-        ValueError: If a model's own score is not their mean.
+        ValueError: If a score in a metafile is not the mean of its seeds.
     """
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    seeds = defaultdict(list)
     with (root / SEEDS).open(newline="") as file:
-        for one in csv.DictReader(file):
-            found[one["config"]][one["metric"]].append(float(one["score"]))
-    measured = {}
+        for record in csv.DictReader(file):
+            seeds[record["config"], record["metric"]].append(float(record["score"]))
+    rows = []
     for model in models:
-        name = model["Name"]
-        if "Results" in model:
-            measured[name] = {metric: found[name][metric] for metric in scores(model)}
-            for metric, values in measured[name].items():
-                if not values or f"{statistics.mean(values):.1f}" != f"{scores(model)[metric]:.1f}":
-                    raise ValueError(
-                        f"{name} has {metric} {scores(model)[metric]}, not the mean of {values} in {SEEDS}"
-                    )
-    return measured
-
-
-def measured_table(root: Path, models: list[Model]) -> str:
-    lines = [row("config", "data", "iterations", "mean of the seeds (lowest to highest)"), "|---|---|---|---|"]
-    metadata = {model["Name"]: model["Metadata"] for model in models}
-    links = {model["Name"]: link(model["Name"], f"../{model['Config']}") for model in models}
-    for name, measured in measured_scores(root, models).items():
-        told = ", ".join(
-            f"{metric} {statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-            for metric, values in measured.items()
-        )
-        lines.append(row(links[name], metadata[name]["Training Data"], str(metadata[name]["Iterations"]), told))
-    return "\n".join(lines)
+        name, metadata, cells = model["Name"], model["Metadata"], []
+        for metric, score in scores(model).items():
+            values = seeds[name, metric]
+            if not values or f"{statistics.mean(values):.1f}" != f"{score:.1f}":
+                raise ValueError(f"{name} has {metric} {score}, not the mean of {values} in {SEEDS}")
+            cells.append(f"{metric} {score:.1f} ({min(values):.1f} to {max(values):.1f})")
+        if cells:
+            config = link(name, f"../{model['Config']}")
+            rows.append([config, metadata["Training Data"], str(metadata["Iterations"]), ", ".join(cells)])
+    return table(["config", "data", "iterations", "mean of the seeds (lowest to highest)"], rows)
 
 
 def with_block(text: str, name: str, content: str, file: str) -> str:
-    """A text with the content between the two comments of a block.
+    """Return a text with `content` between the two comments of a block.
 
     Raises:
-        ValueError: If it does not have each comment once, in order.
+        ValueError: If the text does not have each comment once, in order.
     """
     begin, end = f"<!-- {name}: written by docs/readme_tables.py -->", f"<!-- end of {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
@@ -288,8 +264,8 @@ def with_block(text: str, name: str, content: str, file: str) -> str:
     return f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"
 
 
-def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
-    """README.md and docs/model-zoo.md with their tables; raises as `with_block`."""
+def render(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
+    """Return README.md and docs/model-zoo.md with current tables. Raises like `with_block`."""
     blocks = {
         "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo)},
         "docs/model-zoo.md": {
@@ -308,7 +284,7 @@ def written(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="change nothing, exit with 1 if anything does not fit")
+    mode.add_argument("--check", action="store_true", help="change nothing, exit with 1 at a mismatch")
     mode.add_argument("--count", action="store_true", help="count the parameters of the published models first")
     args = parser.parse_args()
     try:
@@ -317,7 +293,7 @@ def main() -> None:
         else:
             if args.count:
                 write_parameters(ROOT)
-            for name, text in written(ROOT, read_zoo(ROOT)).items():
+            for name, text in render(ROOT, read_metafiles(ROOT)).items():
                 (ROOT / name).write_text(text)
             readme_speed.draw(ROOT)
     except (ValueError, OSError, yaml.YAMLError) as error:

@@ -1,4 +1,4 @@
-"""Config files, each parsed once however many tests read it."""
+"""Config files, each parsed only once."""
 
 import copy
 from functools import cache
@@ -10,5 +10,5 @@ _parse = cache(Config.fromfile)
 
 
 def read_config_file(path: Path) -> Config:
-    """A config of the caller's own, to change as it likes."""
+    """Return a copy of a config, which the caller may change."""
     return copy.deepcopy(_parse(path))

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from paths import CONFIGS, ROOT
 
-# Tests must not depend on how many cores there are, nor fight over them. Workers of pytest-xdist share them.
+# Results must not depend on the number of cores. Processes of pytest-xdist share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
-import xcit_mm  # noqa: F401  # before any test imports mmcv.ops, which it makes whole
+import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 
 BINARY = """
 _base_ = {base!r}
@@ -27,13 +27,13 @@ model = dict(
 """
 ONE_CLASS = "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('shape',), palette=[(230, 60, 50)])))"
 
-# A test that runs make must see what a user sees, also under `make test`: make tells its variables to the makes below.
+# `make test` passes its variables to each make that a test runs, where a user has none.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
     os.environ.pop(_name, None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only `pytest -m gpu` sees the GPUs: the other tests give the same where there are some."""
+    """Hide the GPUs, except for `pytest -m gpu`, so that the other tests give the same results everywhere."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -44,14 +44,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip("torch.cuda.is_available() is False, as it always is without `-m gpu` (make test-gpu)")
-        # By default a GPU's convolutions of float32 are computed in TF32, a thousandth off.
+            pytest.skip("torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is")
+        # By default a GPU computes float32 convolutions in TF32, with errors of a thousandth.
         torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory) -> Path:
-    """A tiny data set of shapes."""
+    """A data set of 12 images of shapes."""
     from make_shapes import write_dataset
 
     root = tmp_path_factory.mktemp("data") / "shapes"
@@ -61,15 +61,16 @@ def shapes(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def mmpretrain() -> None:
-    """mmpretrain is imported, or the test skipped."""
+    """Imports mmpretrain, or skips the test."""
     import torch
 
     if importlib.util.find_spec("mmpretrain") is None:
-        pytest.skip("mmpretrain is not installed: make test-slow brings it")
+        pytest.skip("mmpretrain is not installed: make test-slow")
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
-        # Made for CUDA, beside a torch for the CPU: it fails for want of these two, which no classifier uses.
+        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two operators are missing,
+        # which no classifier uses.
         for name in ("nms", "qnms"):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
     importlib.import_module("mmpretrain")
@@ -77,7 +78,7 @@ def mmpretrain() -> None:
 
 @pytest.fixture(scope="session")
 def untrained(tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
-    """Gives a demo config by its name, and a checkpoint of its model before training; made once."""
+    """Returns a demo config by its name, and a checkpoint of its untrained model."""
     from demo import save_untrained
 
     folder = tmp_path_factory.mktemp("untrained")
@@ -95,10 +96,9 @@ def untrained(tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
 def models(
     untrained: Callable[[str], tuple[Path, Path]], shapes: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[str, str]]:
-    """Config and checkpoint of a segmentor and of a detector.
+    """Config and checkpoint of an untrained segmentor and detector.
 
-    The detector, sure of nothing, reports twenty boxes an image. The segmentor, which would see one class everywhere,
-    has biases that make all as likely.
+    The detector reports twenty boxes per image. The biases of the segmentor make all classes about equally likely.
     """
     import cv2
     import torch
@@ -124,7 +124,7 @@ def models(
 
 @pytest.fixture(scope="session")
 def binary(models: dict[str, tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[str, str]]:
-    """Config and checkpoint of segmentors that see labels 0 and 1 by a threshold, by their number of classes."""
+    """Config and checkpoint of segmentors with a sigmoid and a threshold, by their number of classes."""
     import torch
     from mmengine.config import Config
     from mmengine.registry import MODELS, init_default_scope
@@ -143,7 +143,7 @@ def binary(models: dict[str, tuple[str, str]], tmp_path_factory: pytest.TempPath
 
 
 class Tool:
-    """Runs tools/NAME.py as a user would, from another folder."""
+    """Runs tools/NAME.py as a command, in another folder."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
@@ -158,13 +158,13 @@ class Tool:
 
 @pytest.fixture
 def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs tools/NAME.py in this process, which is quicker, and returns the line with which it ends at once."""
+    """Runs tools/NAME.py in this process and returns its error, which must be one line."""
 
     def run(name: str, *args: object) -> str:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
         with pytest.raises(SystemExit) as end:
             importlib.import_module(name).main()
-        assert isinstance(end.value.code, str) and "\n" not in end.value.code  # printed, with exit code 1
+        assert isinstance(end.value.code, str) and "\n" not in end.value.code  # Python prints it and exits with 1
         return end.value.code
 
     return run
@@ -172,11 +172,11 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
-    """Runs tools/NAME.py in this process, which is quicker; gives its exit code and what it printed, out and err."""
+    """Runs tools/NAME.py in this process and returns its exit code, stdout and stderr."""
 
     def run(name: str, *args: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
-        # Loggers of earlier tests write to streams that these have closed.
+        # Loggers of earlier tests write to closed streams.
         monkeypatch.setattr(logging, "raiseExceptions", False)
         capsys.readouterr()
         code = importlib.import_module(name).main()

@@ -1,4 +1,4 @@
-"""Where a test runs: on the CPU, and by the same code on a GPU, which is marked `gpu`."""
+"""Devices of a test: the CPU, and with the same code a GPU, which is marked `gpu`."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def on_each_device_in(cpu: list[str], cuda: list[str]) -> pytest.MarkDecorator:
-    """Parametrises `device` and `dtype`, a name in torch, with what each kind of device computes in."""
+    """Parametrize `device` and `dtype`, a name in torch, with the types in which each device computes."""
     on_gpu = [pytest.param("cuda", dtype, marks=GPU) for dtype in cuda]
     return pytest.mark.parametrize("device, dtype", [*(("cpu", dtype) for dtype in cpu), *on_gpu])
 
@@ -31,7 +31,7 @@ def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """The most that tensors hold at once, after any operator, but for the parameters and buffers of a model."""
+    """Measures the peak of the bytes in tensors, after any operator, without the parameters and buffers of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         made = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.storages = {place: kept for place, kept in self.storages.items() if not kept[0].expired()}
+        self.storages = {key: entry for key, entry in self.storages.items() if not entry[0].expired()}
         for storage in made:
             if storage.data_ptr() not in self.own:
                 self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
@@ -51,12 +51,12 @@ class _LiveBytes(TorchDispatchMode):
 
 
 def peak_bytes(model: nn.Module, run: Callable[[], object], device: str) -> int:
-    """Peak of what torch allocates in a run, on a GPU with what its libraries allocate."""
+    """Peak memory that torch allocates in a run, on a GPU including its libraries."""
     if device == "cpu":
         with _LiveBytes(model) as live:
             run()
         return live.peak
-    run()  # cuBLAS takes a workspace, which stays
+    run()  # cuBLAS allocates a permanent workspace
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     run()

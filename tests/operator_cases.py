@@ -1,6 +1,6 @@
-"""Inputs of the operators that stand in for mmcv's, and their results by a compiled mmcv.
+"""Inputs of the operators in torch, and their results by a compiled mmcv.
 
-python tests/operator_cases.py    # in an environment with a compiled mmcv: writes the golden values anew
+python tests/operator_cases.py    # in an environment with a compiled mmcv: writes the golden values
 """
 
 import itertools
@@ -27,14 +27,14 @@ BOXES = {
 
 
 def rois(dtype: torch.dtype, boxes: str | None = None) -> Tensor:
-    """All boxes, or those of one kind, alternately in the first and the second image."""
+    """All boxes, or the boxes of a kind, alternately in the first and the second image."""
     chosen = [box for kind, some in BOXES.items() if boxes in (None, kind) for box in some]
     corners = torch.tensor(chosen, dtype=dtype).reshape(-1, 4)
     return torch.cat([torch.arange(len(chosen), dtype=dtype)[:, None] % 2, corners], dim=1)
 
 
 def noise(seed: int, *shape: int) -> Tensor:
-    """Values that bfloat16 represents exactly, so that all types get the same."""
+    """Values that bfloat16 represents exactly, so that all types have the same values."""
     return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape)).bfloat16().double()
 
 
@@ -44,7 +44,7 @@ def roi_align_cases() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Tensor]:
-    """What mmcv.ops.roi_align pools, and the gradient of the maps."""
+    """The result of mmcv.ops.roi_align, and the gradient of the maps."""
     from mmcv.ops import roi_align
 
     maps = noise(0, *MAP).to(dtype).requires_grad_()
@@ -54,7 +54,7 @@ def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Ten
 
 
 def boxes(number: int, spread: int, levels: int = 1, whole: bool = False) -> tuple[Tensor, Tensor]:
-    """Random boxes of 4 to 124 pixels on `levels` distant canvases; `whole` coordinates and few scores make ties."""
+    """Random boxes of 4 to 124 pixels on `levels` distant canvases. `whole` coordinates and few scores make ties."""
     random = np.random.RandomState(number)
     center, size = random.rand(number, 2) * spread, random.rand(number, 2) * 120 + 4
     corners = np.concatenate([center - size / 2, center + size / 2], axis=1)
@@ -85,12 +85,12 @@ SOFT_NMS = {
 
 
 def soft_boxes(method: str) -> tuple[Tensor, Tensor]:
-    """With ties, but for the Gaussian, where the last bit of an exponential would decide between them."""
+    """Boxes with ties, except for the Gaussian, where the last bit of an exponential would decide between ties."""
     return boxes(number=300, spread=200, whole=method != "gaussian")
 
 
 def golden_values() -> dict[str, np.ndarray]:
-    """Results of all cases, by mmcv's operators as they are."""
+    """Results of all cases by the installed mmcv."""
     from mmcv.ops import nms, soft_nms
 
     values = {}

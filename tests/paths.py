@@ -1,9 +1,9 @@
-"""Where things are in the repository."""
+"""Paths in the repository."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
 GOLDEN = ROOT / "tests" / "data" / "golden"
-# Beside a developer's checkout only: what needs it skips where it is absent.
+# Exists only beside a developer's checkout. Tests that need it are skipped without it.
 SHARED = ROOT.parent / "shared"

@@ -91,7 +91,7 @@ def _run(
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
-    launch.run_tool(name, arguments)
+    sys.exit(launch.run_tool(name, arguments))
 
 
 def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""What the authors published about training: learning rates at every iteration and which parameters do not decay."""
+"""The published recipes: learning rate at every iteration and weight decay of every parameter."""
 
 import numpy as np
 from mmengine.config import Config
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 DECAY = dict(mask_rcnn=0.05, semantic_fpn=0.01, upernet=0.01)
 LEARNING_RATE = dict(mask_rcnn=1e-4, semantic_fpn=6e-5, upernet=6e-5)
-PER_EPOCH = 40  # iterations: enough to tell warm-up, by iteration, from the steps, by epoch
+PER_EPOCH = 40  # iterations; more than 1 because warm-up counts iterations and the schedule counts epochs
 LENGTH = dict(mask_rcnn=36 * PER_EPOCH, semantic_fpn=80000, upernet=160000)  # iterations
 
 
 def published_rates(task: str) -> np.ndarray:
-    """The learning rate before each iteration."""
+    """Return the learning rate before each iteration."""
     iteration = np.arange(LENGTH[task])
     if task == "mask_rcnn":
         epoch = iteration // PER_EPOCH
@@ -24,7 +24,7 @@ def published_rates(task: str) -> np.ndarray:
 
 
 def stepped_rates(cfg: Config, wrapper: OptimWrapper, iterations: int) -> np.ndarray:
-    """The learning rate of each group before each iteration under a config's schedulers, (iterations, groups)."""
+    """Step a config's schedulers and return the learning rates before each iteration, (iterations, groups)."""
     init_default_scope(cfg.default_scope)
     schedulers = [PARAM_SCHEDULERS.build(s, default_args=dict(optimizer=wrapper)) for s in cfg.param_scheduler]
     groups = wrapper.optimizer.param_groups
@@ -38,7 +38,7 @@ def stepped_rates(cfg: Config, wrapper: OptimWrapper, iterations: int) -> np.nda
 
 
 def decays(task: str, model: nn.Module) -> dict[str, tuple[Tensor, float]]:
-    """Each parameter and its weight decay: none of LayerNorm; all else does, BatchNorm too."""
+    """Return each parameter and its weight decay, which is 0 in LayerNorm only."""
     return {
         f"{prefix}.{name}": (parameter, 0.0 if isinstance(module, nn.LayerNorm) else DECAY[task])
         for prefix, module in model.named_modules()

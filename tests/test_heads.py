@@ -1,4 +1,4 @@
-"""XCiT under heads without scores: each config of them trains a step, predicts, and says no more than is so."""
+"""Configs of heads without published scores: each trains a step, predicts, and claims no score."""
 
 import functools
 import shutil
@@ -18,8 +18,8 @@ from tiny_recipes import TRUNK, WIDTH, first_batch, read, tiny
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
+from xcit_mm.checks.data import check_paths
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.checks.preflight import check_data
 from xcit_mm.weights.published import PUBLISHED
 
 # Learning rates of backbone and heads, and weight decay.
@@ -39,7 +39,7 @@ FILES = [COCO / "annotations" / f"instances_{split}2017.json" for split in ("tra
 
 
 def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[dict[str, Tensor], set[str]]:
-    """Train on a batch; returns the losses and the names of the parameters that got a gradient."""
+    """Train on a batch. Return the losses and the names of the parameters that got a gradient."""
     reached = set()
     for name, p in model.named_parameters():
         p.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
@@ -47,7 +47,7 @@ def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[dic
     return losses, reached
 
 
-def assert_answers(sample: object, size: tuple[int, int]) -> None:
+def assert_prediction(sample: object, size: tuple[int, int]) -> None:
     """Check that a prediction is of the image's size."""
     if "pred_sem_seg" in sample:
         assert sample.pred_sem_seg.data.shape == (1, *size)
@@ -62,7 +62,7 @@ def assert_answers(sample: object, size: tuple[int, int]) -> None:
 
 @pytest.fixture(scope="module")
 def trained(shapes):
-    """A leaf's tiny config, its model after one training step, and what that step did."""
+    """The tiny config of a leaf, its model after a training step, losses, and the parameters reached and changed."""
 
     @functools.cache
     def train(leaf: Path) -> tuple[Config, nn.Module, dict[str, Tensor], set[str], set[str]]:
@@ -78,12 +78,12 @@ def trained(shapes):
     return train
 
 
-def test_no_folder_is_empty():
+def test_every_folder_has_configs():
     assert {leaf.parent.name for leaf in LEAVES} == set(ADAMW)
 
 
 @every_leaf
-def test_backbone_is_what_the_name_says(leaf):
+def test_backbone_is_that_of_the_name(leaf):
     backbone = read(leaf).model.backbone
     assert f"_xcit-{backbone.arch}-p{backbone.patch_size}_" in leaf.stem
     assert (backbone.type, backbone.arch, backbone.patch_size, backbone.drop_path_rate) == ("XCiT", "s12", 16, 0.05)
@@ -92,7 +92,7 @@ def test_backbone_is_what_the_name_says(leaf):
 
 
 @every_leaf
-def test_long_runs_are_safe(leaf):
+def test_long_runs_have_the_hooks_that_protect_them(leaf):
     cfg = read(leaf)
     assert "xcit_mm" in cfg.custom_imports.imports
     assert {"StrictLoadHook", "NonFiniteHook"} <= {hook.type for hook in cfg.custom_hooks}
@@ -100,24 +100,24 @@ def test_long_runs_are_safe(leaf):
 
 
 @every_leaf
-def test_the_doctor_misses_nothing_but_data(leaf, tmp_path, monkeypatch):
+def test_the_doctor_reports_missing_data_only(leaf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
     assert_named(failures, [("D311", "train"), ("D311", "val")])
 
 
 @every_leaf
-def test_coco_s_instances_and_ade20k_are_all_it_needs(leaf, tmp_path, monkeypatch):
+def test_coco_instances_and_ade20k_suffice(leaf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in FOLDERS:
         folder.mkdir(parents=True)
     for file in FILES:
         file.touch()
-    check_data(read(leaf), ("train", "val", "test"))
+    assert check_paths(read(leaf), ("train", "val", "test")) == []
 
 
 @every_leaf
-def test_nothing_is_claimed(leaf):
+def test_metafile_is_that_of_the_config_without_a_score(leaf):
     assert leaf.read_text().startswith("# No score has been published or measured.\n")
     cfg = read(leaf)
     models = yaml.safe_load((leaf.parent / "metafile.yml").read_text())["Models"]
@@ -149,7 +149,7 @@ def test_a_config_without_an_entry_is_named(copy_of_configs):
 
 
 @every_leaf
-def test_rates_and_decay_are_the_recipe_s(leaf):
+def test_rates_and_decay_are_those_of_the_recipe(leaf):
     recipe, cfg = leaf.parent.name, read(leaf)
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     with torch.device("meta"):
@@ -169,7 +169,7 @@ def test_rates_and_decay_are_the_recipe_s(leaf):
 
 
 @every_leaf
-def test_a_step_trains_everything(leaf, trained):
+def test_a_step_trains_every_parameter(leaf, trained):
     _, model, losses, reached, changed = trained(leaf)
     assert all(loss.isfinite().all() for loss in losses.values())
     # On several GPUs torch stops at a parameter without gradient.
@@ -185,11 +185,11 @@ def test_predicts(leaf, trained):
     cfg, model, *_ = trained(leaf)
     with torch.no_grad():
         (sample,) = model.eval().test_step(first_batch(cfg.test_dataloader))
-    assert_answers(sample, (96, 96))
+    assert_prediction(sample, (96, 96))
 
 
 @every_leaf
-def test_several_views_where_the_library_merges_them(leaf, trained):
+def test_several_views_are_merged(leaf, trained):
     cfg, model, *_ = trained(leaf)
     assert ("tta_pipeline" in cfg) == (cfg.model.type != "Mask2Former")  # mmdet cannot merge its masks
     if "tta_pipeline" not in cfg:
@@ -199,12 +199,12 @@ def test_several_views_where_the_library_merges_them(leaf, trained):
     with torch.no_grad():
         (sample,) = MODELS.build(dict(**cfg.tta_model, module=model.eval())).test_step(pseudo_collate([views]))
     assert len(views["inputs"]) in (6, 12)
-    assert_answers(sample, (96, 96))
+    assert_prediction(sample, (96, 96))
 
 
 @pytest.mark.mmpretrain
 class TestMmpretrain:
-    """mmpretrain has an XCiT of its own; ours is its 'mmengine.XCiT'."""
+    """mmpretrain has its own XCiT. The XCiT of this package is its 'mmengine.XCiT'."""
 
     @pytest.fixture(autouse=True)
     def scope(self, mmpretrain):

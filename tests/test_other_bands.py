@@ -1,4 +1,4 @@
-"""Models of other than three bands train and predict, from rasters to scores."""
+"""Models for other numbers of bands than three train and predict, from rasters to scores."""
 
 import json
 from pathlib import Path
@@ -32,19 +32,19 @@ def last_score(folder: Path) -> float:
     return json.loads(max(folder.glob("*/2*.json")).read_text())["mIoU"]
 
 
-def test_the_demo_of_four_bands_trains_and_is_tested_in_views(rasters, tmp_path):
+def test_the_demo_of_four_bands_trains_and_is_tested_with_several_views(rasters, tmp_path):
     options = cfg_options(FOUR.stem, rasters, 2)
     run = run_tool("train", FOUR, "--work-dir", tmp_path / "w", *options, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     checkpoint = tmp_path / "w" / "iter_2.pth"
     state = torch.load(checkpoint, weights_only=False)["state_dict"]
     assert state["backbone.patch_embed.proj.0.0.weight"].shape == (16, 4, 3, 3)
-    for flags in ([], ["--tta"], ["--show-dir", tmp_path / "pictures"]):
+    for flags in ([], ["--tta"], ["--show-dir", tmp_path / "shown"]):
         folder = tmp_path / f"test{len(flags)}"
         run = run_tool("test", FOUR, checkpoint, "--work-dir", folder, *flags, *options, cwd=tmp_path)
         assert run.returncode == 0, run.stderr[-2000:]
         assert 0 <= last_score(folder) <= 100
-    assert len(list((tmp_path / "pictures").rglob("*.png"))) == 2
+    assert len(list((tmp_path / "shown").rglob("*.png"))) == 2
 
 
 def trained_for_a_step(cfg: Config, batch: dict) -> nn.Module:
@@ -55,12 +55,12 @@ def trained_for_a_step(cfg: Config, batch: dict) -> nn.Module:
     losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
     assert losses["loss"].isfinite()
     changed = model.backbone.state_dict()["patch_embed.proj.0.0.weight"] != before
-    assert changed.flatten(2).any(2).all(0).all(), "a band has no part in the step"
+    assert changed.flatten(2).any(2).all(0).all(), "a band did not change the stem"
     return model.eval()
 
 
 def normalised(bands: int) -> list[torch.Tensor]:
-    """Two images (bands, 160, 160) as the pipeline's step hands them on."""
+    """Two images (bands, 160, 160), normalised by the pipeline."""
     step = TRANSFORMS.build(dict(type="Normalize", mean=[100.0] * bands, std=[50.0] * bands, to_rgb=False))
     raw = np.random.default_rng(0).integers(0, 255, (2, 160, 160, bands)).astype(np.float32)
     images = [step(dict(img=image.copy()))["img"].reshape(160, 160, bands) for image in raw]
@@ -90,7 +90,7 @@ def labels() -> list:
 
 
 @pytest.mark.parametrize("bands", [4, 6])
-def test_a_detector_takes_bands_that_its_pipeline_normalised(bands):
+def test_a_detector_trains_on_bands_that_its_pipeline_normalised(bands):
     from mmdet.testing import demo_mm_inputs
 
     cfg = Config.fromfile(DETECTOR)

@@ -1,4 +1,4 @@
-"""What `pip install` and a source distribution bring along: all that is needed and nothing else."""
+"""Wheel and source distribution: complete, with the requirements of every import, and usable after installation."""
 
 import ast
 import os
@@ -19,17 +19,17 @@ from xcit_mm import __version__
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
 FILES += ("model-index.yml", "pyproject.toml", "setup.py")
-JUNK = (
+# Files of a developer's checkout that must not be packed.
+UNTRACKED = (
     "data/coco/image.jpg",
     "shared/notes.md",
     "work_dirs/demo/iter_300.pth",
     "tools/__pycache__/infer.cpython-311.pyc",
     "build/lib/xcit_mm/removed.py",
 )
-# What pip runs, in its own words, without its start: each kind into a folder of its name.
+# The calls of pip, without its start. Each kind is built into a folder of its name.
 BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
-# What each part of the package may ask for beyond `pip install xcit_mm`: an extra of setup.py. The libraries come
-# from OpenMMLab or are its OneDL forks.
+# Extras of setup.py that a subpackage may import. The libraries are OpenMMLab's or their OneDL forks.
 STACKS = ("mm", "onedl")
 EXTRAS = dict(
     ops=STACKS,
@@ -58,31 +58,35 @@ print(xcit_mm.__file__, cfg.filename, sep="\\n")
 """
 
 
-def python(*args: object, cwd: Path, **env: str) -> str:
-    command = [sys.executable, *map(str, args)]
-    run = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=300)
+def python(*args: object, cwd: Path, executable: object = sys.executable, **env: str) -> str:
+    """Run Python in a folder and return its output."""
+    command = [str(executable), *map(str, args)]
+    run = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout
 
 
 def files(root: Path, *folders: str) -> set[str]:
-    """Files of a checkout's folders, less what Python leaves there."""
-    found = {path for folder in folders for path in (root / folder).rglob("*") if path.is_file()}
+    """Return the relative paths of the files in folders of a checkout, without byte code."""
+    found = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in found if path.suffix != ".pyc"}
+
+
+def modules(root: Path) -> set[str]:
+    return {path for path in files(root, "xcit_mm") if path.endswith(".py")}
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the sources, with what work leaves in it."""
+    """A copy of the sources with untracked files, in which all distributions are built."""
     root = tmp_path_factory.mktemp("checkout")
     for name in (*FOLDERS, "xcit_mm"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", ".mim"))
     for name in FILES:
         shutil.copy(ROOT / name, root)
-    for name in JUNK:
+    for name in UNTRACKED:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("junk")
-    # An editable install, but for its last step, which would change this environment; then all that is released.
+        (root / name).touch()
     python("-c", BUILD.format(("editable", "sdist", "wheel")), cwd=root)
     return root
 
@@ -97,28 +101,42 @@ def wheel(checkout) -> Path:
     return next((checkout / "wheel").glob("*.whl"))
 
 
-def test_sdist_holds_the_sources(checkout, sdist):
+@pytest.fixture(scope="module")
+def metadata(wheel) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+
+
+def test_the_sdist_contains_all_sources(checkout, sdist):
     with tarfile.open(sdist) as archive:
         found = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    made = {"PKG-INFO", "setup.cfg"}
-    found = {name for name in found if not name.startswith("xcit_mm.egg-info/")}
-    modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
-    assert found - made == files(checkout, *FOLDERS) | set(FILES) | modules
+    found = {name for name in found if not name.startswith("xcit_mm.egg-info/")} - {"PKG-INFO", "setup.cfg"}
+    assert found == files(checkout, *FOLDERS) | set(FILES) | modules(checkout)
 
 
-def test_wheel_holds_the_package_its_configs_and_tools(checkout, wheel):
+def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, metadata):
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-        metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
-    modules = {path for path in files(checkout, "xcit_mm") if path.endswith(".py")}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
-    assert found == modules | {f"xcit_mm/.mim/{name}" for name in shipped}
-    for line in ("License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm", "Provides-Extra: dev"):
-        assert line in metadata.splitlines()
+    assert found == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
+    lines = metadata.splitlines()
+    assert {"License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm"} <= set(lines)
+
+
+def test_a_wheel_from_the_sdist_has_the_same_files(tmp_path, sdist, wheel):
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    python("-c", BUILD.format(("wheel",)), cwd=root)
+    contents = []
+    for path in (wheel, next((root / "wheel").glob("*.whl"))):
+        with zipfile.ZipFile(path) as archive:
+            contents.append({(f.filename, f.CRC) for f in archive.infolist() if ".dist-info/" not in f.filename})
+    assert contents[0] == contents[1]
 
 
 def imported(source: str) -> set[str]:
-    """Top-level names of all that a module imports, wherever in it, but for its own package and Python's."""
+    """Return the top-level names of all imports of a module, without the standard library and xcit_mm."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -128,10 +146,8 @@ def imported(source: str) -> set[str]:
     return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"xcit_mm"}
 
 
-def required(wheel: Path) -> dict[str, set[str]]:
-    """Names of the distributions that a wheel asks for: "" for all users, and by extra."""
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+def requirements(metadata: str) -> dict[str, set[str]]:
+    """Return the names of the required distributions by extra; "" for the requirements without an extra."""
     found: dict[str, set[str]] = {}
     for line in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE):
         extra = re.search(r"extra == [\"'](\w+)[\"']", line)
@@ -139,29 +155,43 @@ def required(wheel: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_what_is_imported_is_asked_for(wheel):
-    asked, installed = required(wheel), packages_distributions()
-    assert "mmengine" in asked["mm"] and "onedl-mmengine" in asked["onedl"]
+def test_every_import_is_a_requirement(wheel, metadata):
+    required, installed = requirements(metadata), packages_distributions()
+    assert "mmengine" in required["mm"] and "onedl-mmengine" in required["onedl"]
     with zipfile.ZipFile(wheel) as archive:
         sources = {Path(name): archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
     scripts = {path.stem for path in sources if "tools" in path.parts}
-    parts = set()
+    subpackages = set()
     for path, source in sources.items():
         if "configs" in path.parts:
             continue
-        part = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
-        parts.add(part)
-        # mmengine comes with either stack, which to choose is left to the user.
-        asked_for = (asked[extra] for extra in EXTRAS.get(part, ()))
-        allowed = {"mmengine", "onedl-mmengine"}.union(asked[""], *asked_for)
+        subpackage = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
+        subpackages.add(subpackage)
+        # Users choose the stack, and mmengine with it.
+        extras = (required[extra] for extra in EXTRAS.get(subpackage, ()))
+        allowed = {"mmengine", "onedl-mmengine"}.union(required[""], *extras)
         for module in imported(source) - scripts:
             names = {name.lower() for name in installed.get(module, [module])}
-            assert names & allowed, f"{path} imports {module}, which {part} does not ask for"
-    assert set(EXTRAS) <= parts
+            assert names & allowed, f"{path} imports {module}, which is not a requirement of {subpackage}"
+    assert set(EXTRAS) <= subpackages
+
+
+def test_an_installed_wheel_registers_the_backbone_and_finds_its_configs(tmp_path, wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    package = tmp_path / "site" / "xcit_mm"
+    module, config = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)).splitlines()
+    assert Path(module).parent == package
+    assert package / ".mim" / "configs" in Path(config).parents
+
+
+def test_an_editable_install_finds_the_configs_of_the_checkout(checkout):
+    for name in ("configs", "tools", "model-index.yml"):
+        assert (checkout / "xcit_mm" / ".mim" / name).samefile(checkout / name)
 
 
 ALONE = "import xcit_mm, torch; xcit_mm.XCiT('n12').eval()(torch.zeros(1, 3, 64, 64))"
-# RPN needs NMS, the heads need RoIAlign.
+# Needs non-maximum suppression and RoIAlign.
 DETECTOR = """
 from importlib.resources import files
 import numpy, xcit_mm, mmdet, mmseg.models
@@ -177,68 +207,23 @@ DetInferencer(cfg, None, device="cpu", show_progress=False)(numpy.zeros((99, 99,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra, code", [("", ALONE), ("[mm]", DETECTOR), ("[onedl]", DETECTOR)])
-def test_installed_from_nothing_it_runs(tmp_path, wheel, extra, code):
-    """In an environment that holds what the wheel asks for and nothing else, where nothing can be compiled."""
-    python("-m", "venv", "fresh", cwd=tmp_path)
-    own = tmp_path / "fresh" / "bin" / "python"
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CC": "no", "CXX": "no"}
-    asked_for = [f"{wheel}{extra}"] if extra else [wheel, "mmengine"]
-    for command in (
-        [
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "-q",
-            "-c",
-            ROOT / "requirements/torch.txt",
-            *asked_for,
-        ],
-        ["-W", "ignore", "-c", code],
-    ):
-        run = subprocess.run([own, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)
-        assert run.returncode == 0, run.stderr[-2000:]
+def test_it_runs_in_a_new_environment_without_a_compiler(tmp_path, wheel, monkeypatch, extra, code):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    python("-m", "venv", "new", cwd=tmp_path)
+    executable = tmp_path / "new" / "bin" / "python"
+    wanted = [f"{wheel}{extra}"] if extra else [wheel, "mmengine"]
+    options = ("--disable-pip-version-check", "install", "-q", "-c", ROOT / "requirements/torch.txt")
+    python("-m", "pip", *options, *wanted, cwd=tmp_path, executable=executable, CC="no", CXX="no")
+    python("-W", "ignore", "-c", code, cwd=tmp_path, executable=executable)
 
 
-def test_paths_that_contributing_names_are_there():
-    named = set(
-        re.findall(
-            r"`((?:xcit_mm|tests|tools|configs|requirements|\.ci)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text()
-        )
-    )
+def test_paths_in_contributing_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:xcit_mm|tests|tools|configs|requirements|docs|\.ci)/[\w./-]*)`", text))
     assert len(named) > 10
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-def test_citation_and_changelog_are_of_this_version():
+def test_citation_and_changelog_have_this_version():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_wheel_from_the_sdist_is_the_same(tmp_path, sdist, wheel):
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (root,) = tmp_path.iterdir()
-    python("-c", BUILD.format(("wheel",)), cwd=root)
-    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(next((root / "wheel").glob("*.whl"))) as rebuilt:
-        assert {(f.filename, f.CRC) for f in ours.infolist() if "dist-info" not in f.filename} == {
-            (f.filename, f.CRC) for f in rebuilt.infolist() if "dist-info" not in f.filename
-        }
-
-
-def test_installed_wheel_registers_and_finds_its_configs(tmp_path, wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    package = tmp_path / "site" / "xcit_mm"
-    module, config = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)).splitlines()
-    assert Path(module).parent == package
-    assert package / ".mim" / "configs" in Path(config).parents
-
-
-def test_editable_install_finds_the_configs_of_the_checkout(tmp_path, checkout):
-    mim = checkout / "xcit_mm" / ".mim"
-    for name in ("configs", "tools", "model-index.yml"):
-        assert (mim / name).samefile(checkout / name)
-    module, config = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(checkout)).splitlines()
-    assert Path(module).parent == checkout / "xcit_mm"
-    assert mim / "configs" in Path(config).parents

@@ -1,4 +1,4 @@
-"""The demo recipes on real photos, trained to their scores: 7 and 12 minutes on 2 cores."""
+"""The demo recipes reach their scores on real photos, in 7 and 12 minutes on 2 cores."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,12 @@ DATA = SHARED / "data"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the photos are not beside this clone"),
+    pytest.mark.skipif(not DATA.is_dir(), reason="the photos of the demo configs are missing"),
 ]
 
 
 def train(tool, tmp_path: Path, config: str) -> dict[str, float]:
-    """Last validation scores of a demo config, trained in full."""
+    """Train a demo config in full and return its last validation scores."""
     (tmp_path / "data").symlink_to(DATA)
     run = tool("train", ROOT / "configs" / "demo" / f"{config}.py", "--work-dir", tmp_path / "work", timeout=3600)
     assert run.returncode == 0, run.stderr[-2000:]
@@ -23,11 +23,11 @@ def train(tool, tmp_path: Path, config: str) -> dict[str, float]:
     return json.loads(log.read_text().splitlines()[-1])
 
 
-def test_semantic_fpn_on_camvid(tool, tmp_path):
+def test_semantic_fpn_reaches_its_score_on_camvid(tool, tmp_path):
     assert train(tool, tmp_path, "fpn_xcit-n12-p16_camvid")["mIoU"] >= 34
 
 
-def test_mask_rcnn_on_nuts(tool, tmp_path):
+def test_mask_rcnn_reaches_its_score_on_nuts(tool, tmp_path):
     scores = train(tool, tmp_path, "mask-rcnn_xcit-n12-p16_nuts")
     assert scores["coco/segm_mAP"] >= 0.45
     assert scores["coco/segm_mAP_50"] >= 0.80

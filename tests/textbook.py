@@ -1,13 +1,13 @@
-"""Parts of the network as the papers write them, to compare with: keys and values of all tokens, codes of all cells."""
+"""Layers as the papers write them, to compare with: keys and values of all tokens, codes of all cells."""
 
 import torch
 from torch import Tensor
 
-from xcit_mm.models import attention, layers
+from xcit_mm.models import class_attention, layers
 
 
-class ClassAttention(attention.ClassAttention):
-    """As CaiT writes it, with queries, keys and values of all tokens."""
+class ClassAttention(class_attention.ClassAttention):
+    """Class attention of CaiT, with queries, keys and values of all tokens."""
 
     def attention(self, x: Tensor) -> Tensor:
         q, k, _ = self._heads(x)
@@ -28,7 +28,7 @@ class ClassAttention(attention.ClassAttention):
 
 
 class PositionalEncoding(layers.PositionalEncoding):
-    """With the codes of y and x side by side in every cell, which a 1x1 convolution projects."""
+    """Positional encoding by a 1x1 convolution of the codes of y and x in every cell."""
 
     def forward(self, height: int, width: int) -> Tensor:
         weight = self.token_projection.weight

@@ -1,4 +1,4 @@
-"""Recipes made small: the config of a leaf with a narrow trunk, few proposals and images of about 100 pixels."""
+"""Leaf configs with a narrow trunk, few proposals and images of about 100 pixels."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from configs import read_config_file
 WIDTH = 32
 TRUNK = dict(
     arch=dict(embed_dim=WIDTH, depth=6, num_heads=4, eta=1.0),
-    drop_path_rate=0.0,  # or by chance a branch learns nothing
+    drop_path_rate=0.0,  # otherwise a branch may get no gradient
 )
 SIZES = ("scale", "scales", "crop_size", "size")  # pixels
 
@@ -25,11 +25,11 @@ def read(leaf: Path) -> Config:
 def divided(size: object, by: int) -> object:
     if isinstance(size, int):
         return max(1, size // by)
-    return type(size)(divided(one, by) for one in size)
+    return type(size)(divided(side, by) for side in size)
 
 
 def shrink(node: object, by: int) -> None:
-    """Divide the sizes of images in a config, in place."""
+    """Divide the image sizes in a config, in place."""
     if isinstance(node, dict):
         node.update({key: divided(value, by) for key, value in node.items() if key in SIZES})
         node = list(node.values())
@@ -38,7 +38,7 @@ def shrink(node: object, by: int) -> None:
 
 
 def tiny(leaf: Path, shapes: Path) -> Config:
-    """A config with a small trunk, few proposals and images of about 100 pixels, those of the shapes data set."""
+    """Return a leaf config with a small trunk, few proposals and the shapes data set at about 100 pixels."""
     cfg = read(leaf)
     cfg.model.backbone.update(TRUNK, init_cfg=None)
     for part in ("neck",) if cfg.model.get("neck") else ("decode_head", "panoptic_head"):
@@ -51,9 +51,9 @@ def tiny(leaf: Path, shapes: Path) -> Config:
         stages = cfg.model.train_cfg.rcnn
         for stage in stages if isinstance(stages, list) else [stages]:
             stage.sampler.num = 16
-    answers = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
-    if "nms" in answers:
-        answers.update(score_thr=0.0, max_per_img=5)  # untrained, it is sure of nothing
+    test_cfg = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
+    if "nms" in test_cfg:
+        test_cfg.update(score_thr=0.0, max_per_img=5)  # an untrained model has low scores
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     by = 8 if cfg.default_scope == "mmdet" else 4
     shrink(cfg.model.data_preprocessor, by)

@@ -1,4 +1,4 @@
-"""How a command ends when the reader of its output has gone. Imports nothing of the package: the doctor checks that."""
+"""End a command whose output is no longer read. The doctor uses it where the package cannot be imported."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
-    """End quietly when the reader of the output has gone, as in `| head -1`."""
+    """End without an error when the reader of the output has closed it, as `| head -1` does."""
     try:
         yield
-        sys.stdout.flush()  # within the block, or the interpreter would raise at its end
+        sys.stdout.flush()  # here, because the interpreter would raise at its end
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush of the interpreter at its end
         sys.exit(128 + signal.SIGPIPE)

@@ -4,11 +4,11 @@ python tools/complexity.py [ARCH ...] [--size 224]
 
 GFLOPs are 10^9 multiply-adds of one image, counted by mmengine: products, convolutions and norms. The columns:
 
-    published      in the paper, one decimal, at 224x224; likewise the parameters in brackets
-    authors' order what the authors' code computes: XCA as written in the paper, queries, keys and values of
-                   all tokens in class attention, a positional encoding projected for every cell
-    plain          this code with attn_form='plain'
-    auto           this code as it runs by default on a CPU or in float32
+    published      in the paper, one decimal, at 224x224; the published parameters are in brackets
+    authors' order the authors' code: XCA as written in the paper, queries, keys and values of all tokens in class
+                   attention, a positional encoding projected for every cell
+    plain          this code with attn_implementation='plain'
+    auto           this code by default on a CPU or in float32
 """
 
 import argparse
@@ -20,7 +20,7 @@ from mmengine.analysis.jit_handles import bmm_flop_jit
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.archs import ARCHS, PATCH_SIZES
-from xcit_mm.models.attention import ClassAttention
+from xcit_mm.models.class_attention import ClassAttention
 
 MILLIONS = dict(n12=3, t12=7, t24=12, s12=26, s24=48, m24=84, l24=189)  # parameters. Source: paper, Table 1.
 PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Tables 1 and D.1.
@@ -34,16 +34,16 @@ PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Tables 1 and D.
 )
 
 
-def build(arch: str, patch_size: int, form: str) -> XCiTClassifier:
-    """A classifier in eval mode, with whatever is in memory as its weights: no product depends on them."""
+def build(arch: str, patch_size: int, implementation: str) -> XCiTClassifier:
+    """Build a classifier in eval mode with uninitialised weights, on which no count depends."""
     with torch.device("meta"):
-        model = XCiTClassifier(arch, patch_size, attn_form=form)
+        model = XCiTClassifier(arch, patch_size, attn_implementation=implementation)
     return model.to_empty(device="cpu").eval()
 
 
 @torch.no_grad()
 def count(model: XCiTClassifier, size: int) -> tuple[float, list[str]]:
-    """Multiply-adds of an image of size x size in 10^9, and the operators that are not counted."""
+    """Return the multiply-adds of an image of size x size in 10^9, and the operators that are not counted."""
     analyzer = FlopAnalyzer(model, (torch.zeros(1, 3, size, size),))
     analyzer.set_op_handle("aten::baddbmm", lambda inputs, outputs: bmm_flop_jit(inputs[1:3], outputs))
     analyzer.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
@@ -51,29 +51,29 @@ def count(model: XCiTClassifier, size: int) -> tuple[float, list[str]]:
 
 
 def authors_surplus(model: XCiTClassifier, size: int) -> float:
-    """What the authors' code computes and the 'plain' form does not, in 10^9."""
+    """Return the multiply-adds that the authors' code has in addition to 'plain', in 10^9."""
     dim, heads, side = model.arch.embed_dim, model.arch.num_heads, -(-size // model.patch_size)
     tokens = side**2
     blocks = sum(isinstance(module, ClassAttention) for module in model.modules())
-    # q, k and v of all tokens, q^T k and A v; here what only the CLS token asks for, by head.
+    # q, k and v of all tokens, q^T k and A v; in this code the query of the CLS token alone, by head.
     attention = 3 * (tokens + 1) * dim**2 + 2 * (tokens + 1) * dim
     folded = 3 * dim**2 + 2 * (tokens + 1) * dim * heads
     features = model.pos_embeder.token_projection.in_channels
-    position = features * dim * (tokens - side)  # here the two coordinates apart
+    position = features * dim * (tokens - side)  # in this code, each coordinate separately
     return (blocks * (attention - folded) + position) / 1e9
 
 
 def table(archs: list[str], size: int) -> str:
-    """The table in markdown, and a line that names what is not counted."""
+    """Return the table in Markdown, and a line that names the operators that are not counted."""
     lines = ["| XCiT | parameters, M | GFLOPs published | authors' order | plain | auto |", "|---|---|---|---|---|---|"]
     uncounted = set()
     for arch in archs:
         for index, patch_size in enumerate(PATCH_SIZES):
             found = {}
-            for form in ("plain", "auto"):
-                model = build(arch, patch_size, form)
-                found[form], others = count(model, size)
-                uncounted.update(others)
+            for implementation in ("plain", "auto"):
+                model = build(arch, patch_size, implementation)
+                found[implementation], operators = count(model, size)
+                uncounted.update(operators)
             millions = sum(p.numel() for p in model.parameters()) / 1e6
             published = f"{PUBLISHED[arch][index]:.1f}" if size == 224 else ""
             order = found["plain"] + authors_surplus(model, size)

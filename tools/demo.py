@@ -1,8 +1,8 @@
-"""Train, evaluate and picture XCiT on a small made data set, in mmseg and in mmdet: about 11 minutes on 2 cores.
+"""Train and evaluate XCiT on a small synthetic data set, in mmseg and in mmdet, and draw the results.
 
     make demo
 
-Everything but the data set and the pictures is done by tools/train.py and tools/test.py on configs/demo.
+Runs tools/train.py and tools/test.py with configs/demo, in about 11 minutes on 2 cores.
 """
 
 import json
@@ -25,7 +25,7 @@ from xcit_mm.utils.configs import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "work_dirs" / "demo"
-# Task: config, and the scores to report by the name that the library gives them.
+# Task: config, and the library's names of the scores to report.
 TASKS = {
     "Semantic FPN": ("fpn_xcit-n12-p16_shapes", ("mIoU", "aAcc")),
     "Mask R-CNN": (
@@ -36,7 +36,7 @@ TASKS = {
 
 
 def tool(name: str, *args: object) -> None:
-    """Run tools/NAME.py, its output shown as it comes."""
+    """Run tools/NAME.py; its output is shown."""
     subprocess.run([sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)], cwd=ROOT, check=True)
 
 
@@ -45,7 +45,7 @@ def newest(folder: Path, pattern: str) -> Path:
 
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
-    """Write the weights a training run would start from."""
+    """Write the initial weights of a training run."""
     cfg = read_config(str(config), [])
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
@@ -56,31 +56,31 @@ def save_untrained(config: Path, checkpoint: Path) -> None:
 
 
 def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> dict[str, float]:
-    """Scores of a checkpoint on the held-out images."""
+    """Return the scores of a checkpoint on the held-out images."""
     tool("test", config, checkpoint, "--work-dir", folder, *flags)
     return json.loads(newest(folder, "*/2*.json").read_text())
 
 
 def run_task(config_name: str) -> tuple[dict[str, float], dict[str, float], list[tuple[int, float]]]:
-    """Scores before and after training, and the loss by iteration."""
+    """Return the scores before and after training, and the loss by iteration."""
     config, folder = ROOT / "configs" / "demo" / f"{config_name}.py", OUT / config_name
     save_untrained(config, folder / "untrained.pth")
     before = evaluate(config, folder / "untrained.pth", folder / "untrained")
     tool("train", config, "--work-dir", folder)
     checkpoint = Path((folder / "last_checkpoint").read_text())
     every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
-    after = evaluate(config, checkpoint, folder / "test", "--show-dir", folder / "pictures", *every_image)
+    after = evaluate(config, checkpoint, folder / "test", "--show-dir", folder / "visualizations", *every_image)
     lines = [json.loads(line) for line in newest(folder, "2*/vis_data/scalars.json").read_text().splitlines()]
     return before, after, [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
 def draw_predictions(path: Path, count: int = 3) -> None:
-    """Ground truth (left) beside prediction (right) of a few held-out images, a row a task."""
+    """Draw ground truth (left) beside prediction (right) of `count` held-out images, one row per task."""
     figure, axes = plt.subplots(len(TASKS), count, figsize=(5 * count, 2.8 * len(TASKS)), layout="constrained")
     for row, (task, (config_name, _)) in zip(axes, TASKS.items(), strict=True):
         for number, axis in enumerate(row):
-            picture = newest(OUT / config_name / "pictures", f"**/*{number:05}.jpg*")
-            axis.imshow(plt.imread(picture))
+            image = newest(OUT / config_name / "visualizations", f"**/*{number:05}.jpg*")
+            axis.imshow(plt.imread(image))
             axis.set_title(f"{task}: ground truth | prediction", fontsize=9)
             axis.axis("off")
     figure.savefig(path, dpi=100)
@@ -110,11 +110,11 @@ def run() -> None:
     draw_predictions(OUT / "predictions.png")
     draw_losses(OUT / "losses.png", losses)
     print("", *table, sep="\n")
-    print(f"\nPictures: {OUT / 'predictions.png'} and losses.png beside it ({(time.time() - start) / 60:.1f} minutes)")
+    print(f"\n{OUT / 'predictions.png'} and losses.png are written, after {(time.time() - start) / 60:.1f} minutes")
 
 
 def main() -> int:
-    return cli_main(run, "start again to go on", OSError, ValueError)
+    return cli_main(run, "run the same command to start again", OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python tools/doctor.py
 
-With a config it also checks a training run before it costs anything: data, model, weights, batch size. A note stops no
-run. docs/doctor.md explains the code of each note and failure. WORLD_SIZE gives the number of processes.
+With a config it also checks a training run before it starts: data, model, weights, batch size. Only a failure stops a
+run. docs/doctor.md explains the codes of notes and failures. WORLD_SIZE gives the number of processes.
 
     python tools/doctor.py CONFIG [--cfg-options KEY=VALUE ...]
     WORLD_SIZE=8 python tools/doctor.py CONFIG
@@ -23,47 +23,48 @@ from broken_pipe import ignore_broken_pipe
 
 
 def stack() -> list[str]:
-    """Names of the installed distributions of OpenMMLab or of its OneDL forks, which are imported by the same names."""
+    """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same import names."""
     found = packages_distributions()
     return sorted({name for module in ("mmengine", "mmcv", "mmdet", "mmseg") for name in found.get(module, [])})
 
 
 def forks(distributions: list[str]) -> list[str]:
-    """Names of the forks among distributions."""
+    """Return the forks among distributions."""
     return [name for name in distributions if name.startswith("onedl-")]
 
 
 MAKE = "make STACK=onedl" if forks(stack()) else "make"
 REINSTALL = f"{MAKE} clean && {MAKE} setup"
 ONE_MMCV = "pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv (docs/install.md)"
-OPENCV = "apt-get install libgl1 libglib2.0-0, or what they are called on your system"
+OPENCV = "apt-get install libgl1 libglib2.0-0, or the packages of your system with these libraries"
 
 
 class Note(Exception):
-    """A finding that stops no run."""
+    """A finding that does not stop a run."""
 
 
-def version(package: str, least: str = "0", without: str = "") -> Callable[[], str]:
-    """A check that a package is new enough and imports; mmdet and mmseg do so only beside an mmcv that suits them.
+def version(package: str, minimum: str = "0", missing: str = "") -> Callable[[], str]:
+    """Return a check that a package can be imported and is new enough. mmdet and mmseg also check the version of mmcv.
 
-    With `without` the package may be missing, and `without` says what the user cannot do then.
+    Args:
+        missing: What the user cannot do without the package. If it is given, a missing package is a note.
     """
 
     def check() -> str:
-        if without and importlib.util.find_spec(package) is None:
-            raise Note(f"{package} is not installed: {without}")
+        if missing and importlib.util.find_spec(package) is None:
+            raise Note(f"{package} is not installed: {missing}")
         found = importlib.import_module(package).__version__
         from mmengine.utils import digit_version
 
-        if digit_version(found)[:3] < digit_version(least)[:3]:  # 2.1.0a0, as of NVIDIA's containers, counts as 2.1.0
-            raise ImportError(f"{package} {found} is installed, and xcit_mm needs >= {least}")
+        if digit_version(found)[:3] < digit_version(minimum)[:3]:  # 2.1.0a0 of NVIDIA's containers counts as 2.1.0
+            raise ImportError(f"{package} {found} is installed, and xcit_mm needs >= {minimum}")
         return f"{package} {found}"
 
     return check
 
 
 def one_stack() -> str:
-    """Check that all libraries are OpenMMLab's, or all are the OneDL forks."""
+    """Check that the libraries are all of OpenMMLab, or all of the OneDL forks."""
     found = stack()
     onedl = forks(found)
     classic = [name for name in found if name not in onedl]
@@ -82,10 +83,10 @@ def opencv() -> str:
 
 
 def mmcv_ops() -> str:
-    """Check that mmcv's operators run, compiled or as xcit_mm.ops has them."""
+    """Check that mmcv's operators run, compiled or in the implementation of xcit_mm.ops."""
     import torch
 
-    from xcit_mm.ops import fast_on_gpu, is_compiled
+    from xcit_mm.ops import has_gpu_kernels, is_compiled
 
     compiled = is_compiled()
     from mmcv.ops import nms
@@ -94,7 +95,7 @@ def mmcv_ops() -> str:
     kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5)[1].tolist()
     if kept != [0, 2]:
         raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
-    if torch.cuda.is_available() and not compiled and not fast_on_gpu():
+    if torch.cuda.is_available() and not compiled and not has_gpu_kernels():
         raise Note("detectors are slow on a GPU without torchvision: install torchvision for this torch")
     return f"mmcv.ops {'compiled' if compiled else 'of xcit_mm'}"
 
@@ -112,7 +113,7 @@ def registered() -> str:
 
 
 def gpu() -> str:
-    """Say on what training runs."""
+    """Report the GPUs, or that training runs on the CPU."""
     import torch
 
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -120,7 +121,7 @@ def gpu() -> str:
 
 
 def disk() -> str:
-    """Check that there is room for checkpoints."""
+    """Check the disk space for checkpoints."""
     free = shutil.disk_usage(".").free / 1e9
     if free < 1:
         raise OSError(f"{free:.1f} GB free in this folder, to which training writes work_dirs")
@@ -134,8 +135,8 @@ CHECKS = (
     ("D104", opencv, OPENCV),
     ("D105", version("mmcv"), REINSTALL),
     ("D106", mmcv_ops, ONE_MMCV),
-    ("D107", version("mmdet", "3.3", without="no detection"), REINSTALL),
-    ("D108", version("mmseg", "1.2", without="no segmentation"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
+    ("D107", version("mmdet", "3.3", missing="no detection"), REINSTALL),
+    ("D108", version("mmseg", "1.2", missing="no segmentation"), f"{REINSTALL} (mmseg also needs ftfy and regex)"),
     ("D109", registered, "pip install -e ."),
     ("D110", gpu, REINSTALL),
     ("D111", disk, "free disk space, or train with --work-dir on another disk"),
@@ -143,19 +144,19 @@ CHECKS = (
 
 
 def reason(error: Exception) -> str:
-    """An exception in one line; that of the package needs the package."""
+    """Return an exception as one line. The function of the package can only be imported with the package."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def findings(config: str | None) -> Iterator[str]:
-    """Lines about the installation, then lines about a config."""
+    """Yield lines about the installation, then lines about the config."""
     fixes: dict[str, str] = {}
     for code, check, fix in CHECKS:
         try:
             yield f"{'ok':<11}{check()}"
         except Note as found:
             yield f"note {code}  {found}"
-        except Exception as error:  # this tool reports every failure to import
+        except Exception as error:  # the doctor reports every failure
             text = reason(error)
             yield f"FAIL {code}  {text} -- fix: {fixes.setdefault(text, fix)}"  # the same error has the same fix
     if config:
@@ -172,10 +173,10 @@ def main() -> int:
     parser.add_argument("config", nargs="?", help="config of a training run to check")
     parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py")
     args = parser.parse_args()
-    warnings.simplefilter("ignore")  # what matters is printed
+    warnings.simplefilter("ignore")  # the findings include what matters
     lines = sys.stdout
     failures = 0
-    # A library that prints as it is imported does so beside the lines.
+    # The output of libraries while they are imported must not mix with the findings.
     with ignore_broken_pipe(), contextlib.redirect_stdout(sys.stderr):
         for line in findings(args.config):
             print(line, file=lines, flush=True)

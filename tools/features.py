@@ -17,8 +17,8 @@ from pathlib import Path
 
 from xcit_mm.batch.features import DESCRIPTORS, extract_features, load_classifier, read_descriptors
 from xcit_mm.batch.neighbours import contact_sheet, evaluate_knn
-from xcit_mm.prediction.visualization import check_figure, save_figure
 from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.figures import check_figure, save_figure
 
 
 def parse_args() -> argparse.Namespace:

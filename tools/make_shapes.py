@@ -1,19 +1,18 @@
-"""Write a small data set of overlapping shapes, with COCO instances and ADE-style segmentation maps of the same images.
+"""Write a small synthetic data set of overlapping shapes, with COCO instances and ADE-style segmentation maps.
 
     python tools/make_shapes.py data/shapes
     python tools/make_shapes.py data/shapes-4band --rasters
 
 The same arguments give the same files. Layout, for each of `training` and `validation`:
 
-    images/SPLIT/00000.jpg                 RGB photos of textured shapes on textured ground
-    annotations/SPLIT/00000.png            segmentation maps: 0 unlabelled (none here), 1 background, 2 circle, ...
+    images/SPLIT/00000.jpg                 RGB images of textured shapes on textured ground
+    annotations/SPLIT/00000.png            segmentation maps: 0 unlabelled (unused), 1 background, 2 circle, ...
     annotations/instances_SPLIT.json       COCO instances with polygons; categories 1 circle, 2 square, ...
-    rasters/SPLIT/00000.tif                with --rasters: the same scenes as GeoTIFFs of 16 bits, bands red, green,
+    rasters/SPLIT/00000.tif                with --rasters: the same images as GeoTIFFs of 16 bits, bands red, green,
                                            blue and near infrared; needs rasterio
 """
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -23,15 +22,21 @@ import cv2
 import numpy as np
 from mmengine.utils import track_iter_progress
 
+from xcit_mm.geo.gdal import open_raster, require_rasterio
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
-HUES = (0, 45, 90, 135)  # of 180, as OpenCV counts; a shape's own hue lies within 20 of its class's
-INFRARED = (0.9, 0.3, 0.7, 0.5)  # brightness there; a shape's own lies within 0.1 of its class's, the ground's anywhere
+HUES = (0, 45, 90, 135)  # per class, of OpenCV's 180; the hue of a shape differs by up to 20
+INFRARED = (
+    0.9,
+    0.3,
+    0.7,
+    0.5,
+)  # brightness per class; that of a shape differs by up to 0.1, that of the ground is free
 
 
 def texture(rng: np.random.Generator, size: int, hue: float, saturation: float) -> np.ndarray:
-    """Coloured texture of two scales and of stripes, (size, size, 3) uint8, BGR."""
+    """Draw a colored texture of two scales and stripes, (size, size, 3), BGR, uint8."""
     coarse = cv2.resize(rng.random((6, 6), np.float32), (size, size), interpolation=cv2.INTER_CUBIC)
     fine = cv2.resize(rng.random((size // 4, size // 4), np.float32), (size, size))
     angle, period = rng.uniform(0, np.pi), rng.uniform(6, 24)
@@ -45,18 +50,18 @@ def texture(rng: np.random.Generator, size: int, hue: float, saturation: float) 
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
 
 
-def outline(rng: np.random.Generator, kind: int, size: int) -> np.ndarray:
-    """Corners of a shape of random size, place and rotation, (K, 2) int32 pixels."""
+def draw_outline(rng: np.random.Generator, label: int, size: int) -> np.ndarray:
+    """Draw the corners of a shape of random size, place and rotation, (K, 2), int32, in pixels."""
     radius = size * rng.uniform(0.09, 0.24)
     centre = rng.uniform(0.6 * radius, size - 0.6 * radius, 2)
-    corners, inner = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))[kind]
+    corners, inner = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))[label]
     angles = rng.uniform(0, 2 * np.pi) + np.arange(corners) * 2 * np.pi / corners
     radii = np.where(np.arange(corners) % 2, inner, 1.0) * radius
     return np.round(centre + radii[:, None] * np.stack((np.cos(angles), np.sin(angles)), 1)).astype(np.int32)
 
 
 def visible_polygon(mask: np.ndarray, min_area: int) -> list[float] | None:
-    """Polygon of a mask in one piece without holes, x and y in turn, or None if it is not one or too small."""
+    """Return the polygon (x, y, x, y, ...) of a mask, or None if the mask is too small, in parts or has holes."""
     contours, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     if len(contours) != 1 or len(contours[0]) < 3 or mask.sum() < min_area:
         return None
@@ -64,57 +69,56 @@ def visible_polygon(mask: np.ndarray, min_area: int) -> list[float] | None:
 
 
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """One image (size, size, 3), its map of instances (0 is the ground), and the class of each instance."""
+    """Draw an image (size, size, 3), BGR, its map of instances, with 0 for the ground, and each instance's label."""
     image = texture(rng, size, rng.uniform(0, 180), rng.uniform(20, 70))
-    instances, kinds = np.zeros((size, size), np.uint8), []
+    instances, labels = np.zeros((size, size), np.uint8), []
     for _ in range(rng.integers(3, 8)):
-        kind = int(rng.integers(len(CLASSES)))
-        mask = cv2.fillPoly(np.zeros((size, size), np.uint8), [outline(rng, kind, size)], 1).astype(bool)
-        drawn = np.where(mask, len(kinds) + 1, instances)
-        # A shape may hide part of others, but must leave each of them in one piece and half visible.
+        label = int(rng.integers(len(CLASSES)))
+        mask = cv2.fillPoly(np.zeros((size, size), np.uint8), [draw_outline(rng, label, size)], 1).astype(bool)
+        drawn = np.where(mask, len(labels) + 1, instances)
+        # A shape may hide parts of other shapes, but each must stay in one piece and half visible.
         if any(
             visible_polygon(drawn == number, int(0.5 * (instances == number).sum())) is None
-            for number in range(1, len(kinds) + 1)
+            for number in range(1, len(labels) + 1)
         ):
             continue
-        hue = HUES[kind] + rng.uniform(-20, 20)
+        hue = HUES[label] + rng.uniform(-20, 20)
         image[mask] = texture(rng, size, hue, rng.uniform(150, 230))[mask]
         instances = drawn.astype(np.uint8)
-        kinds.append(kind)
-    return cv2.GaussianBlur(image, (3, 3), 0), instances, kinds
+        labels.append(label)
+    return cv2.GaussianBlur(image, (3, 3), 0), instances, labels
 
 
-def infrared(rng: np.random.Generator, instances: np.ndarray, kinds: list[int]) -> np.ndarray:
-    """The near infrared of a scene, (size, size) uint16: textured, as bright as the class of each shape has it."""
+def draw_infrared(rng: np.random.Generator, instances: np.ndarray, labels: list[int]) -> np.ndarray:
+    """Draw the near infrared band of an image, (size, size), uint16, in which classes differ in brightness."""
     size = len(instances)
-    brightness = [rng.uniform(0.2, 1.0)] + [INFRARED[kind] + rng.uniform(-0.1, 0.1) for kind in kinds]
-    # Without saturation, a texture is the same in blue, green and red.
+    brightness = [rng.uniform(0.2, 1.0)] + [INFRARED[label] + rng.uniform(-0.1, 0.1) for label in labels]
+    # Without saturation, blue, green and red are equal.
     layers = np.stack([level * texture(rng, size, 0, 0)[..., 0].astype(np.float32) for level in brightness])
     drawn = np.take_along_axis(layers, instances[None].astype(np.int64), axis=0)[0]
     return np.round(257 * np.clip(cv2.GaussianBlur(drawn, (3, 3), 0), 0, 255)).astype(np.uint16)
 
 
 def write_image(path: Path, image: np.ndarray) -> None:
-    """Write an image in the format that its name tells. `cv2.imwrite` does not raise where a disk is full."""
+    """Write an image in the format of its suffix. `cv2.imwrite` does not raise on a full disk."""
     path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
 
 
 def write_raster(path: Path, bands: np.ndarray, number: int) -> None:
-    """Write bands (4, size, size) as a GeoTIFF of pixels of one metre, the scenes side by side from west to east."""
-    import rasterio
+    """Write bands (4, size, size) as a GeoTIFF with pixels of one metre; images lie side by side from west to east."""
     from rasterio.transform import from_origin
 
     count, height, width = bands.shape
     size = dict(count=count, height=height, width=width, dtype=bands.dtype)
-    # With its first three bands called colours, viewers show them; the fourth is no opacity.
+    # Viewers show bands that are named red, green and blue. The fourth band is not an alpha channel.
     kind = dict(driver="GTiff", photometric="RGB", alpha="NO", compress="LZW")
     place = dict(crs="EPSG:32632", transform=from_origin(500000 + number * width, 5300000, 1, 1))
-    with rasterio.open(path, "w", **kind, **size, **place) as file:
+    with open_raster(path, "w", **kind, **size, **place) as file:
         file.write(bands)
 
 
 def write_split(root: Path, split: str, count: int, size: int, seed: int, rasters: bool) -> None:
-    """Write the images, segmentation maps and COCO json of one split, and on request the rasters."""
+    """Write the images, segmentation maps and COCO json of a split, and optionally the rasters."""
     images, maps, tiffs = root / "images" / split, root / "annotations" / split, root / "rasters" / split
     for folder in [images, maps] + [tiffs] * rasters:
         folder.mkdir(parents=True)
@@ -122,24 +126,24 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
         images=[], annotations=[], categories=[dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
     )
     for number in track_iter_progress(range(count)):
-        scene = (seed, split == "validation", number)
-        image, instances, kinds = draw_image(np.random.default_rng(scene), size)
+        image_seed = (seed, split == "validation", number)
+        image, instances, labels = draw_image(np.random.default_rng(image_seed), size)
         write_image(images / f"{number:05}.jpg", image)
         if rasters:
-            # Numbers of its own, lest the images change.
-            fourth = infrared(np.random.default_rng((*scene, 1)), instances, kinds)
+            # A separate generator, so that the images do not depend on --rasters.
+            fourth = draw_infrared(np.random.default_rng((*image_seed, 1)), instances, labels)
             bands = [257 * image[..., channel].astype(np.uint16) for channel in (2, 1, 0)]
             write_raster(tiffs / f"{number:05}.tif", np.stack([*bands, fourth]), number)
-        write_image(maps / f"{number:05}.png", np.array([1] + [kind + 2 for kind in kinds], np.uint8)[instances])
+        write_image(maps / f"{number:05}.png", np.array([1] + [label + 2 for label in labels], np.uint8)[instances])
         coco["images"].append(dict(id=number, file_name=f"{number:05}.jpg", height=size, width=size))
-        for instance, kind in enumerate(kinds, start=1):
+        for instance, label in enumerate(labels, start=1):
             mask = instances == instance
             x, y, width, height = cv2.boundingRect(mask.astype(np.uint8))
             coco["annotations"].append(
                 dict(
                     id=len(coco["annotations"]) + 1,
                     image_id=number,
-                    category_id=kind + 1,
+                    category_id=label + 1,
                     segmentation=[visible_polygon(mask, 1)],
                     bbox=[x, y, width, height],
                     area=int(mask.sum()),
@@ -149,22 +153,27 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
     (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco))
 
 
+def check_seed(seed: int) -> None:
+    """Raise ValueError if the seed is negative."""
+    if seed < 0:
+        raise ValueError(f"--seed {seed}: must be 0 or more")
+
+
 def write_dataset(
     root: Path, train: int = 240, val: int = 40, size: int = 160, seed: int = 0, rasters: bool = False
 ) -> None:
-    """Write both splits to `root`, which appears only when complete.
+    """Write both splits to `root`, which appears when complete.
 
     Raises:
         FileExistsError: If `root` exists.
-        ModuleNotFoundError: If there shall be rasters, and rasterio is not installed.
+        ModuleNotFoundError: If `rasters` is set and rasterio is not installed.
         ValueError: If the seed is negative, or images are too small for shapes.
     """
-    if seed < 0:
-        raise ValueError(f"--seed {seed}: must be 0 or more")
+    check_seed(seed)
     if size < 16:
         raise ValueError(f"--size {size}: must be 16 or more")
-    if rasters and importlib.util.find_spec("rasterio") is None:
-        raise ModuleNotFoundError("--rasters needs rasterio: pip install xcit_mm[raster]")
+    if rasters:
+        require_rasterio("--rasters")
     if root.exists():
         raise FileExistsError(f"{root} exists: remove it or choose another folder")
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +190,7 @@ def main() -> int:
     parser.add_argument("--train", type=int, default=240, help="training images (default: %(default)s)")
     parser.add_argument("--val", type=int, default=40, help="validation images (default: %(default)s)")
     parser.add_argument("--size", type=int, default=160, help="side of an image in pixels (default: %(default)s)")
-    parser.add_argument("--rasters", action="store_true", help="write 16-bit TIFFs of four bands as well")
+    parser.add_argument("--rasters", action="store_true", help="also write 16-bit TIFFs of four bands")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
     return cli_main(

@@ -1,4 +1,4 @@
-"""Test a config with the library it belongs to; takes every flag of that library's tools/test.py.
+"""Test with the library that a config belongs to, with all flags of its tools/test.py.
 
 python tools/test.py CONFIG CHECKPOINT [FLAG ...]
 """
@@ -8,4 +8,4 @@ import sys
 from xcit_mm.checks.launch import run_tool
 
 if __name__ == "__main__":
-    run_tool("test", sys.argv[1:])
+    sys.exit(run_tool("test", sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Train a config with the library it belongs to; takes every flag of that library's tools/train.py.
+"""Train with the library that a config belongs to, with all flags of its tools/train.py.
 
 python tools/train.py CONFIG [FLAG ...]
 """
@@ -8,4 +8,4 @@ import sys
 from xcit_mm.checks.launch import run_tool
 
 if __name__ == "__main__":
-    run_tool("train", sys.argv[1:])
+    sys.exit(run_tool("train", sys.argv[1:]))

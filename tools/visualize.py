@@ -1,18 +1,17 @@
-"""One picture of what an XCiT makes of an image (paper, Figures 4 and D.2).
+"""Draw an XCiT's activations for an image in one figure (paper, Figures 4 and D.2).
 
-    python tools/visualize.py IMAGE CONFIG CHECKPOINT --out PICTURE
-    python tools/visualize.py IMAGE WEIGHTS --out PICTURE
+    python tools/visualize.py IMAGE CONFIG CHECKPOINT --out FIGURE
+    python tools/visualize.py IMAGE WEIGHTS --out FIGURE
 
-The first looks into the backbone of a detector or segmentor, which sees the image as the config's test pipeline
-prepares it. The second takes weights of a backbone in any layout (a path, a URL or xcit://NAME), which
-tell the architecture, and the image in its own size.
+The first form shows the backbone of a detector or segmentor, with the image preprocessed by the config's test pipeline.
+The second form takes weights of a backbone in any layout (a path, a URL or xcit://NAME) and the image in its own size.
 
-The picture holds the image and, of some blocks, the principal components of the map after it, the magnitudes of
-queries and keys, and the cross-covariance matrix of each head. Weights with class attention, of ImageNet or DINO,
-add the attention of CLS to the patches. Rings at the border are the model's, whose convolutions pad with zeros.
+The figure shows the image and, for some blocks, the principal components of the features after the block, the
+magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class attention (ImageNet,
+DINO) add the attention of CLS to the patches. The model causes rings at the border: its convolutions pad with zeros.
 
-Where the config loads rasters (LoadRasterFromFile), IMAGE is one, and shown by its first three bands that the model
-takes, or the first, each stretched from its 2nd to its 98th percentile.
+If the config loads rasters (LoadRasterFromFile), IMAGE is a raster. The figure shows its first three bands, or the
+first, each stretched from its 2nd to its 98th percentile.
 """
 
 import argparse
@@ -28,22 +27,24 @@ from torch import Tensor
 from xcit_mm.archs import MEAN, STD
 from xcit_mm.batch.reading import read_first_frame
 from xcit_mm.checks.preflight import check_device
-from xcit_mm.geo.scaling import estimated_bounds, to_bytes
+from xcit_mm.geo.scaling import estimate_bounds, to_bytes
 from xcit_mm.models.build import model_from_weights
+from xcit_mm.prediction.activations import Activations, capture_activations
+from xcit_mm.prediction.figures import draw_activations
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.visualization import Activations, capture_activations, check_figure, draw, save_figure
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.configs import SUFFIXES, normalisation, raster_step, read_config, takes_rgb
+from xcit_mm.utils.figures import check_figure, save_figure
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", type=Path)
     parser.add_argument("model", help="a config, or weights of a backbone")
-    parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
-    parser.add_argument("--out", type=Path, required=True, help="file of the picture, .png, .jpg, .jpeg, .pdf or .svg")
+    parser.add_argument("checkpoint", nargs="?", help="checkpoint of the config's model: a path, a URL or xcit://NAME")
+    parser.add_argument("--out", type=Path, required=True, help="figure to write, .png, .jpg, .jpeg, .pdf or .svg")
     parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that feed the pyramid)")
-    parser.add_argument("--device", help="default: a GPU if there is one")
+    parser.add_argument("--device", help="default: a GPU if available")
     return parser.parse_args()
 
 
@@ -58,34 +59,35 @@ def visualize(args: argparse.Namespace) -> None:
     check_device(args.device)
     if args.model.endswith(SUFFIXES) != (args.checkpoint is not None):
         raise ValueError("give a config and its checkpoint, or weights alone")
-    found, picture = (of_model if args.checkpoint else of_weights)(args)
-    save_figure(draw(found, picture), args.out)
-    print(f"blocks {', '.join(map(str, found.blocks))} of {args.model}: {args.out}")
+    activations, image = (capture_from_config if args.checkpoint else capture_from_weights)(args)
+    save_figure(draw_activations(activations, image), args.out)
+    print(f"blocks {', '.join(map(str, activations.blocks))} of {args.model}: {args.out}")
 
 
-def of_model(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+def capture_from_config(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+    """Return the activations of a config's backbone, and the image (3, h, w) to show, from 0 to 1."""
     load = raster_step(read_config(args.model, []))
     pixels = TRANSFORMS.build(load)(dict(img_path=str(args.image)))["img"] if load else read_first_frame(args.image)
-    predict = Predictor(args.model, args.checkpoint, args.device)
-    model = predict.inferencer.model
-    found = capture_activations(model.backbone, lambda: predict(pixels), args.blocks or model.backbone.out_indices)
+    predictor = Predictor(args.model, args.checkpoint, args.device)
+    backbone = predictor.model.backbone
+    captured = capture_activations(backbone, lambda: predictor(pixels), args.blocks or backbone.out_indices)
     if load:
-        return found, stretched(found.image.cpu().numpy())
-    cfg = predict.inferencer.cfg
-    mean, std = normalisation(cfg)
-    mean, std = (found.image.new_tensor(values).view(-1, 1, 1) for values in (mean or [0.0], std or [1.0]))
-    picture = ((found.image * std + mean) / 255).clip(0, 1)
-    return found, picture if takes_rgb(cfg) else picture.flip(0)
+        return captured, stretch(captured.image.cpu().numpy())
+    mean, std = normalisation(predictor.cfg)
+    mean, std = (captured.image.new_tensor(values).view(-1, 1, 1) for values in (mean or [0.0], std or [1.0]))
+    image = ((captured.image * std + mean) / 255).clip(0, 1)
+    return captured, image if takes_rgb(predictor.cfg) else image.flip(0)
 
 
-def stretched(bands: np.ndarray) -> Tensor:
-    """Bands (n, h, w) of any range as a picture (3, h, w) from 0 to 1."""
+def stretch(bands: np.ndarray) -> Tensor:
+    """Return bands (n, h, w) of any range as an image (3, h, w) from 0 to 1."""
     shown = bands[:3] if len(bands) >= 3 else bands[:1]
     valid = np.isfinite(shown)
-    return torch.from_numpy(to_bytes(shown, valid, estimated_bounds([(shown, valid)])) / 255).expand(3, -1, -1)
+    return torch.from_numpy(to_bytes(shown, valid, estimate_bounds([(shown, valid)])) / 255).expand(3, -1, -1)
 
 
-def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+def capture_from_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
+    """Return the activations of a backbone of weights alone, and the image (3, H, W), from 0 to 1."""
     pixels = read_first_frame(args.image)
     backbone = model_from_weights(args.model, args.device)
     if backbone.in_channels != 3:
@@ -93,10 +95,10 @@ def of_weights(args: argparse.Namespace) -> tuple[Activations, Tensor]:
             f"{args.model} is for images of {backbone.in_channels} bands: give a config and its checkpoint"
         )
     rgb = torch.from_numpy(pixels[..., ::-1].copy()).permute(2, 0, 1)
-    prepare = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
-    image = prepare(dict(inputs=[rgb]))["inputs"]
+    preprocess = ImgDataPreprocessor(MEAN, STD).to(next(backbone.parameters()).device)
+    image = preprocess(dict(inputs=[rgb]))["inputs"]
     taps = backbone.out_indices
-    if len(taps) == 1:  # a classifier's, of any depth: shown where a detector would tap it
+    if len(taps) == 1:  # a classifier of any depth, shown at the blocks that a detector would tap
         taps = sorted({max(len(backbone.blocks) * twelfths // 12, 1) - 1 for twelfths in (4, 6, 8, 12)})
     return capture_activations(backbone, lambda: backbone(image), args.blocks or taps), rgb / 255
 

@@ -1,9 +1,9 @@
-"""Look into, convert, list and download XCiT weights.
+"""Inspect, convert, list and download XCiT weights.
 
     python tools/weights.py inspect FILE
     python tools/weights.py convert FILE OUT --to official|timm|mmpretrain|safetensors
     python tools/weights.py list
-    python tools/weights.py fetch NAME
+    python tools/weights.py download NAME
 
 FILE is a path, a URL or xcit://NAME.
 """
@@ -18,33 +18,30 @@ from broken_pipe import ignore_broken_pipe
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
-from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, export, recognise, unknown_keys
-from xcit_mm.weights.published import PUBLISHED, fetch, local_path
+from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
+from xcit_mm.weights.pickle_globals import Namespace
+from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
 from xcit_mm.weights.reader import load_checkpoint
-from xcit_mm.weights.safe_pickle import Namespace
 
 
 def read(args: argparse.Namespace) -> Weights:
-    return recognise(load_checkpoint(args.file), args.ema)
+    return parse_checkpoint(load_checkpoint(args.file), args.ema)
 
 
 def inspect(args: argparse.Namespace) -> None:
     weights = read(args)
     tensors = {**weights.trunk, **weights.heads}
-    dtypes = sorted(
-        {str(value.dtype).removeprefix("torch.") for value in tensors.values() if value.is_floating_point()}
-    )
+    dtypes = {str(value.dtype).removeprefix("torch.") for value in tensors.values() if value.is_floating_point()}
     learned = sum(v.numel() for k, v in tensors.items() if not k.endswith(("running_mean", "running_var", "_tracked")))
     print(f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else ""))
     print(f"task        {weights.task}")
     print(f"arch/patch  {describe(weights.trunk)}")
     print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
-    print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(dtypes)}")
+    print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}")
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
     print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")
     for key, value in weights.metadata.items():
-        value = vars(value) if isinstance(value, Namespace) else value
-        text = " ".join(str(value).split())
+        text = " ".join(str(vars(value) if isinstance(value, Namespace) else value).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
 
 
@@ -53,61 +50,60 @@ def convert(args: argparse.Namespace) -> None:
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it or choose another name")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent}: make it first")
+        raise FileNotFoundError(f"no folder {out.parent}: create it first")
     weights = read(args)
     if args.backbone:
         weights.heads.clear()
-    layout = "official" if args.to == "safetensors" else args.to
-    content = export(weights, layout)
-    with atomic_path(out) as partial:
+    content = to_layout(weights, "official" if args.to == "safetensors" else args.to)
+    with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
             from safetensors import SafetensorError
             from safetensors.torch import save_file
 
             flat = content.get("state_dict") or content.get("model") or content
             try:
-                save_file({key: value.contiguous() for key, value in flat.items()}, partial)
+                save_file({key: value.contiguous() for key, value in flat.items()}, unfinished)
             except SafetensorError as error:
                 raise OSError(f"{out} cannot be written: {error}") from error
         else:
-            torch.save(content, partial)
+            torch.save(content, unfinished)
     print(f"{out} ({args.to} layout)")
 
 
 def list_names(args: argparse.Namespace) -> None:
     for name, url in PUBLISHED.items():
-        print(f"xcit://{name:42} {'here    ' if local_path(name).exists() else 'not here'}  {url}")
+        print(f"xcit://{name:42} {'downloaded' if local_path(name).exists() else '-':10}  {url}")
 
 
-def fetch_name(args: argparse.Namespace) -> None:
-    print(fetch(args.name))
+def download(args: argparse.Namespace) -> None:
+    print(ensure_downloaded(args.name))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     files = argparse.ArgumentParser(add_help=False)
-    files.add_argument("file", help="a path, a URL or xcit://NAME")
+    files.add_argument("file", help="path, URL or xcit://NAME")
     files.add_argument("--ema", action="store_true", help="take model_ema or state_dict_ema of a training file")
-    command = commands.add_parser("inspect", parents=[files], help="say what a file holds")
+    command = commands.add_parser("inspect", parents=[files], help="print layout, architecture and metadata of a file")
     command.set_defaults(run=inspect)
     command = commands.add_parser("convert", parents=[files], help="write a trunk in another layout")
-    command.add_argument("out", help="file to write; .safetensors is written in that format")
+    command.add_argument("out", help="file to write; the suffix .safetensors selects that format")
     command.add_argument("--to", choices=[*LAYOUTS, "safetensors"], required=True)
-    command.add_argument("--backbone", action="store_true", help="leave the heads of a detector or segmentor out")
+    command.add_argument("--backbone", action="store_true", help="leave out the heads of a detector or segmentor")
     command.set_defaults(run=convert)
     command = commands.add_parser("list", help="print the published names")
     command.set_defaults(run=list_names)
-    command = commands.add_parser("fetch", help="download a published file")
+    command = commands.add_parser("download", help="download a published file")
     command.add_argument("name")
-    command.set_defaults(run=fetch_name)
+    command.set_defaults(run=download)
     args = parser.parse_args()
 
     def work() -> None:
         with ignore_broken_pipe():
             args.run(args)
 
-    # torch.save's own, on a full disk, is a RuntimeError
+    # torch.save raises a RuntimeError on a full disk
     return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError)
 
 

@@ -3,18 +3,18 @@
 from typing import Any
 
 try:
-    from mmengine.config import Config
+    from mmengine.config.utils import MODULE2PACKAGE
 except ModuleNotFoundError as error:  # no requirement of the package, which would put one stack over the other
     if error.name != "mmengine":
         raise
     raise ModuleNotFoundError("xcit_mm needs mmengine: pip install mmengine, or onedl-mmengine of the forks") from None
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 
 from . import ops
 from .geo.loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
+from .utils.compat import keep_scope_of_bases
 from .version import __version__
 from .weights import StrictLoadHook
 
@@ -36,20 +36,7 @@ ops.install()
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
 # The distribution's name is mmsegmentation in one stack and onedl-mmsegmentation in the other; the module's is one.
 MODULE2PACKAGE["mmseg"] = "mmseg"
-_find_base = Config._get_cfg_path
-
-
-def _find_base_of_library(cfg_path: str, filename: str) -> tuple[str, str | None]:
-    """Where a `_base_` is, and the library whose classes it names.
-
-    mmengine takes the package of `_base_ = 'xcit_mm::CONFIG'` for that library. Ours has no classes of this kind: its
-    configs, like those based on their files, belong to their `default_scope`.
-    """
-    path, scope = _find_base(cfg_path, filename)
-    return path, None if scope == "xcit_mm" else scope
-
-
-Config._get_cfg_path = staticmethod(_find_base_of_library)
+keep_scope_of_bases()
 
 
 @MODELS.register_module(name="MaskTTAModel")

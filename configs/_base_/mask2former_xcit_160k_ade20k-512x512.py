@@ -3,14 +3,14 @@
 _base_ = "mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py"
 custom_imports = dict(imports=["xcit_mm", "mmdet.models"], allow_failed_imports=False)
 custom_hooks = [
-    dict(type="StrictLoadHook"),  # weights load whole or not at all
-    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+    dict(type="StrictLoadHook"),  # raises if a weight of the file or the model has no match
+    dict(type="NonFiniteHook"),  # stops at the first NaN and names its module
 ]
 
 model = dict(backbone=dict(_delete_=True, type="XCiT"))
 
-# The longest key within a name counts: the backbone's own would otherwise decay its norms.
+# mmengine applies the longest key within a name. Without these keys "backbone" would decay the backbone's norms.
 backbone_norms = {f"backbone.blocks.{block}.norm": dict(lr_mult=0.1, decay_mult=0.0) for block in range(24)}
-pyramid = {"backbone.fpn": dict(lr_mult=1.0)}  # not in the weights of ImageNet
+pyramid = {"backbone.fpn": dict(lr_mult=1.0)}  # missing from the weights of ImageNet
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys={**backbone_norms, **pyramid}))
 default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

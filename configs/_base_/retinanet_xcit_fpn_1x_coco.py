@@ -1,5 +1,5 @@
 # RetinaNet + FPN on COCO: 8 GPUs x 2 images, 12 epochs.
-# Source: mmdet's RetinaNet with PVTv2, but that norms are not decayed, as in all XCiT recipes.
+# Source: mmdet's RetinaNet with PVTv2, but without weight decay of norms, as in all XCiT recipes.
 _base_ = [
     "mmdet::_base_/models/retinanet_r50_fpn.py",
     "mmdet::_base_/datasets/coco_detection.py",
@@ -9,13 +9,13 @@ _base_ = [
 ]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
-    dict(type="StrictLoadHook"),  # weights load whole or not at all
-    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+    dict(type="StrictLoadHook"),  # raises if a weight of the file or the model has no match
+    dict(type="NonFiniteHook"),  # stops at the first NaN and names its module
 ]
 
 model = dict(
     backbone=dict(_delete_=True, type="XCiT", strides=(8, 16, 32)),
-    neck=dict(start_level=0),  # the backbone leaves out stride 4, which RetinaNet has no use for
+    neck=dict(start_level=0),  # the backbone omits stride 4, which RetinaNet does not use
 )
 
 optim_wrapper = dict(

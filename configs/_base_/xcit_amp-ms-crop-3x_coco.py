@@ -1,4 +1,4 @@
-# What detectors with masks share on COCO: 8 GPUs x 2 images, 36 epochs, mixed precision.
+# Common part of the recipes for detectors with masks on COCO: 8 GPUs x 2 images, 36 epochs, mixed precision.
 # Source: paper, section 4.2, and its published weights.
 _base_ = [
     "mmdet::_base_/datasets/coco_instance.py",
@@ -7,8 +7,8 @@ _base_ = [
 ]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
-    dict(type="StrictLoadHook"),  # weights load whole or not at all
-    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+    dict(type="StrictLoadHook"),  # raises if a weight of the file or the model has no match
+    dict(type="NonFiniteHook"),  # stops at the first NaN and names its module
 ]
 
 # DETR's augmentation: resize, or resize, crop and resize again.
@@ -53,7 +53,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)}),
 )
 
-# mmengine reaches the full rate one iteration before `end`: 501 makes the warm-up the published 500.
+# mmengine reaches the full rate one iteration before `end`, hence 501 for the published 500.
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.001, by_epoch=False, begin=0, end=501),
     dict(type="MultiStepLR", by_epoch=True, begin=0, end=36, milestones=[27, 33], gamma=0.1),

@@ -1,14 +1,14 @@
 # Semantic FPN + XCiT-N12/16 from scratch on CamVid's 11 classes, in 300 iterations of 8 crops: minutes on a laptop.
-# To copy for segmentation maps of your own: it stands alone, in any folder.
-# The frames: python tools/get_data.py camvid
+# To train on your own segmentation maps, copy this file to any folder.
+# Data: python tools/get_data.py camvid
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
-    dict(type="StrictLoadHook"),  # weights load whole or not at all
-    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+    dict(type="StrictLoadHook"),  # raises if a weight of the file or the model has no match
+    dict(type="NonFiniteHook"),  # stops at the first NaN and names its module
 ]
 
-# For segmentation maps of your own, these eight.
+# Set these eight for your own segmentation maps.
 data_root = "data/camvid"
 training = dict(data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"))
 held_out = dict(data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"))
@@ -41,7 +41,7 @@ metainfo = dict(
         [0, 128, 192],
     ],
 )
-void = 11  # the label of pixels that are not to be learnt
+void = 11  # the label of unlabelled pixels; 255 if every pixel has a class
 crop_size = (256, 256)
 max_iters = 300
 
@@ -89,7 +89,7 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-# Trained at one scale, it scores less with others: the views are the image and its mirror image.
+# Trained at one scale, the model scores lower at other scales. The views are the image and its mirror image.
 tta_model = dict(type="SegTTAModel")
 tta_pipeline = [
     dict(type="LoadImageFromFile"),

@@ -1,18 +1,18 @@
-# On rasters of four bands, red, green, blue and near infrared: tools/make_shapes.py data/shapes-4band --rasters
+# Rasters of four bands, red, green, blue and near infrared. Data: tools/make_shapes.py data/shapes-4band --rasters
 _base_ = "./fpn_xcit-n12-p16_shapes.py"
 
 data_root = "data/shapes-4band"
-# Data preprocessors know the means of one or three channels, so the pipelines normalise. By this name too, or test-time
-# augmentation takes the one of mmseg's base config.
+# mmseg's data preprocessor supports one or three channels, so the pipelines normalise. Test-time augmentation reads
+# this top-level variable.
 data_preprocessor = dict(mean=None, std=None, bgr_to_rgb=False)
 model = dict(data_preprocessor=data_preprocessor, backbone=dict(in_channels=4))
 
 load = dict(type="LoadRasterFromFile")
 normalize = dict(
     type="Normalize",
-    mean=[28732.0, 28004.9, 27878.9, 20594.4],  # of the training images, band by band
+    mean=[28732.0, 28004.9, 27878.9, 20594.4],  # of the training images
     std=[10123.7, 10422.7, 10531.1, 9505.4],
-    to_rgb=False,  # the bands come in the order of the file
+    to_rgb=False,  # bands are in the order of the file
 )
 train_pipeline = [
     load,

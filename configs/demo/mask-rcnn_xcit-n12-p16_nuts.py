@@ -1,19 +1,19 @@
 # Mask R-CNN + XCiT-N12/16 from scratch on photos of dates, figs and hazelnuts, in 300 iterations with few proposals:
-# minutes on a laptop. To copy for instances of your own: it stands alone, in any folder.
-# The photos: python tools/get_data.py nuts
+# minutes on a laptop. To train on your own instances, copy this file to any folder.
+# Data: python tools/get_data.py nuts
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
-    dict(type="StrictLoadHook"),  # weights load whole or not at all
-    dict(type="NonFiniteHook"),  # the first NaN stops training and is named
+    dict(type="StrictLoadHook"),  # raises if a weight of the file or the model has no match
+    dict(type="NonFiniteHook"),  # stops at the first NaN and names its module
 ]
 
-# For photos of your own, these seven.
+# Set these seven for your own photos.
 data_root = "data/nuts"
 training = dict(ann_file="annotations/instances_train2017.json", data_prefix=dict(img="train2017/"))
 held_out = dict(ann_file="annotations/instances_val2017.json", data_prefix=dict(img="val2017/"))
 metainfo = dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)])
-train_scales = [(384, 288), (448, 336)]  # width and height, or height and width: whichever fits
+train_scales = [(384, 288), (448, 336)]  # longer and shorter side, in pixels
 test_scale = (448, 336)
 max_iters = 300
 

@@ -1,4 +1,4 @@
-# Images of several sizes in a batch, none of which feels the padding that the others bring.
+# Batches with images of several sizes, whose features are independent of the padding.
 _base_ = "./mask-rcnn_xcit-n12-p16_shapes.py"
 model = dict(backbone=dict(ignore_padding=True))
 train_pipeline = [

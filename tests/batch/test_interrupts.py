@@ -114,7 +114,7 @@ def test_knn(images, weights, call, tmp_path, interrupt_at):
 def test_visualize(images, weights, call, tmp_path, interrupt_at):
     out = tmp_path / "view.png"
     out.write_text("an earlier figure")
-    interrupt_at(importlib.import_module("visualize"), "draw", 1)
+    interrupt_at(importlib.import_module("visualize"), "draw_activations", 1)
     code, _, errors = call("visualize", images / "0.png", weights, "--out", out)
     assert code == 130 and errors.endswith(f"interrupted: {out} is not written\n")
     assert out.read_text() == "an earlier figure"

@@ -234,15 +234,15 @@ class TestVisualizations:
         assert corner[..., 0].std() > 20 and np.abs(corner[..., 0].astype(int) - corner[..., 2]).max() > 50  # coloured
 
     def test_the_first_three_bands_are_red_green_and_blue(self):
-        from visualize import stretched
+        from visualize import stretch
 
         ramp = np.linspace(-9, 60000, 101)[None]
         bands = np.stack([ramp, 0 * ramp, ramp[:, ::-1], ramp])
-        picture = stretched(bands).numpy()
+        picture = stretch(bands).numpy()
         assert picture.shape == (3, 1, 101)
         assert picture[0, 0, [0, 2, 98, 100]].tolist() == [0, 0, 1, 1] and not picture[1].any()
         assert np.allclose(picture[2], picture[0, :, ::-1], atol=1 / 255)
-        assert np.array_equal(stretched(bands[2:]), [picture[2]] * 3)
+        assert np.array_equal(stretch(bands[2:]), [picture[2]] * 3)
 
     @pytest.mark.parametrize("kind", ["backbone", "classifier"])
     def test_weights_for_other_bands_reject_images(self, kind, data, refusal, tmp_path):

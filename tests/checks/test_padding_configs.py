@@ -21,8 +21,8 @@ def test_shipped_normalisation_is_fine(path):
     "path, options, reason",
     [
         (DETECTOR, {"mean": [0, 0, 0]}, r"mean=\[0, 0, 0\]: pixels of that value become zero"),
-        (SEGMENTOR, {"mean": [128.0, 127, 1]}, "give a mean that is no whole number"),
-        (SEGMENTOR, {"mean": None}, "give a mean that is no whole number"),
+        (SEGMENTOR, {"mean": [128.0, 127, 1]}, "give a mean that is not a whole number"),
+        (SEGMENTOR, {"mean": None}, "give a mean that is not a whole number"),
         (DETECTOR, {"pad_value": 114}, "pad_value=114 in the data_preprocessor: must be 0"),
         (SEGMENTOR, {"pad_val": 1}, "pad_val=1 in the data_preprocessor: must be 0"),
         (

@@ -9,8 +9,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, Registry, init_default_scope
 
 from xcit_mm import XCiT
-from xcit_mm.checks.doctor import _check_imports
-from xcit_mm.checks.preflight import check_backbone, check_precision
+from xcit_mm.checks.config import check_imports
+from xcit_mm.checks.findings import raise_first
+from xcit_mm.checks.machine import check_precision
+from xcit_mm.checks.preflight import check_backbone
 from xcit_mm.checks.start import check_test
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
@@ -34,7 +36,7 @@ def another_library() -> Iterator[str]:
 def test_the_backbone_of_another_library_is_left_alone(default_scope, name, another_library):
     cfg = Config(dict(default_scope=default_scope, model=dict(backbone=dict(type=name, embed_dims=192))))
     check_backbone(cfg)
-    assert list(_check_imports(cfg)) == []
+    assert check_imports(cfg) == []
 
 
 @pytest.mark.parametrize("kind", ["XCiT", "mmengine.XCiT", XCiT])
@@ -74,8 +76,8 @@ def test_the_ignored_label_of_scores_is_known_by_any_name():
 
 
 def test_mixed_precision_is_known_by_any_name(monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.preflight.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
     cfg = Config.fromfile(SHAPES)
     cfg.optim_wrapper.type = "mmengine.AmpOptimWrapper"
     with pytest.raises(ValueError, match="the config trains in mixed precision"):
-        check_precision(cfg)
+        raise_first(check_precision(cfg))

@@ -88,14 +88,14 @@ def test_average_of_bins_is_adaptive_pooling(output_size, height, width):
 
 @pytest.mark.parametrize("given, used", [("auto", "covariance"), ("plain", "plain"), ("gram", "gram")])
 def test_what_is_traced_is_a_copy_in_one_form_with_folded_batch_norm(given, used):
-    model = fill(XCiT(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), out_indices=(0,), attn_form=given))
+    model = fill(XCiT(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), out_indices=(0,), attn_implementation=given))
     x = torch.randn(1, 3, 75, 101)
     with torch.no_grad():
         before = model(x)[0]
         ready = exportable(model)
         torch.testing.assert_close(ready(x)[0], before, rtol=1e-4, atol=1e-4)
         assert torch.equal(model(x)[0], before)
-    assert (model.blocks[0].attn.form, ready.blocks[0].attn.form) == (given, used)
+    assert (model.blocks[0].attn.implementation, ready.blocks[0].attn.implementation) == (given, used)
     norms = [name for name, m in ready.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     assert norms == ["blocks.0.local_mp.bn"]
 

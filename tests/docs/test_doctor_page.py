@@ -1,4 +1,4 @@
-"""docs/doctor.yml explains every code of the doctor's findings, and docs/doctor.md shows it."""
+"""docs/doctor.yml explains every code of the doctor, and docs/doctor.md shows the explanations."""
 
 import re
 
@@ -17,7 +17,7 @@ def test_every_code_is_explained_once_and_used():
     assert set(codes) == set(re.findall(r"\bD\d{3}\b", SOURCE))
 
 
-def test_levels_are_those_of_the_calls():
+def test_explained_levels_are_those_in_the_code():
     used: dict[str, set[str]] = {}
     for level, code in re.findall(r'\b(fail|note)\(\s*"(D\d{3})"', SOURCE):
         used.setdefault(code, set()).add(level.replace("fail", "FAIL"))
@@ -28,5 +28,5 @@ def test_levels_are_those_of_the_calls():
     }
 
 
-def test_the_page_shows_the_table():
+def test_the_page_shows_the_explanations():
     assert doctor_page.page() == doctor_page.PAGE.read_text()

@@ -1,4 +1,4 @@
-"""What the pages tell to type can be typed: options, make targets and paths exist."""
+"""Options, make targets and paths in the commands of the pages exist."""
 
 import argparse
 import importlib
@@ -21,19 +21,18 @@ TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULT
 
 
 class Parsed(Exception):
-    """A command line was taken whole."""
+    """A command line was parsed completely."""
 
 
 def tool_lines() -> list[tuple[str, str]]:
-    """Names of scripts and their arguments, whatever starts the script."""
-    # The line ends where the shell would cut it.
+    """Return the names of the scripts in the commands and their arguments, up to a pipe or separator of the shell."""
     pattern = re.compile(r"(?:python|torchrun)\s(?:[^|;&>]*?\s)?(?:(?:tools/(\w+)|(?:\S*/)?(run))\.py)([^|;&>]*)")
     return [(m[1] or m[2], m[3]) for line in TYPED if (m := pattern.search(line))]
 
 
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
-    """Lets a tool read a command line, and ends it there; raises SystemExit if that is refused."""
+    """Parses the arguments of a tool without running it; raises SystemExit if an argument is unknown."""
     original, depth = argparse.ArgumentParser.parse_known_args, 0
 
     def parse_known_args(self, *args, **kwargs):
@@ -43,7 +42,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
             namespace, unknown = original(self, *args, **kwargs)
         finally:
             depth -= 1
-        if depth == 0:  # else it is a subcommand's parser
+        if depth == 0:  # not the parser of a subcommand
             if unknown:
                 self.error(f"unrecognized arguments: {' '.join(unknown)}")
             raise Parsed
@@ -64,17 +63,17 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in tool_lines()}))
-def test_the_commands_of_a_tool_have_options_that_it_takes(name, parse, capsys):
+def test_the_pages_use_options_that_a_tool_has(name, parse, capsys):
     for tool, arguments in tool_lines():
         if tool == name:
             try:
                 with pytest.raises(Parsed):
-                    parse(name, [one for one in shlex.split(arguments) if one != "..."])
+                    parse(name, [argument for argument in shlex.split(arguments) if argument != "..."])
             except SystemExit:
                 pytest.fail(f"{name}.py{arguments}: {capsys.readouterr().err.splitlines()[-1]}")
 
 
-def test_an_option_that_is_not_there_is_found(parse):
+def test_an_unknown_option_is_found(parse):
     for name, arguments in (
         ("infer", "a b c --out d --overlapp 3"),
         ("train", "CONFIG --resumed"),
@@ -90,17 +89,17 @@ def test_make_targets_and_paths_that_a_page_names_exist(page: Path):
     typed = [line for language, code in blocks(page) if language == "bash" for line in commands(code)]
     code = [*re.findall(r"`(make[^`]*)`", text), *typed]
     targets = {word for line in code if line.startswith("make ") for word in line.split()[1:] if "=" not in word}
-    assert {one for one in targets if one.islower()} <= TARGETS
+    assert {target for target in targets if target.islower()} <= TARGETS
     named = {path.rstrip(".") for path in re.findall(r"(?<![\w/.-])(?:configs|tools)/[\w./*-]+", text)}
     assert [path for path in sorted(named) if not list(ROOT.glob(path))] == []
 
 
-# Made for the site alone: a table of contents, docstrings, another file's text.
+# Pages with directives of the site: a table of contents, docstrings, the text of another file.
 SITE_ONLY = {"docs/index.md", "docs/changelog.md", "docs/contributing.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_that_the_readme_leads_to_is_markdown_that_github_shows(page: Path):
+def test_a_page_is_markdown_that_github_displays(page: Path):
     name = page.relative_to(ROOT).as_posix()
     if name in SITE_ONLY or name.startswith("docs/api/"):
         return

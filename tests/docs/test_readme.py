@@ -1,4 +1,4 @@
-"""What the README and the pages say of the repository is there, wherever they are read."""
+"""Links of the README and the pages lead somewhere, on GitHub, on PyPI and in the site."""
 
 import re
 import runpy
@@ -12,13 +12,10 @@ from paths import ROOT
 
 README = ROOT / "README.md"
 REPOSITORY = "https://example.org/someone/xcit_mm"
-# Parts of docs/benchmark.md, whose links are relative to that page.
-PARTS = ROOT / "docs" / "benchmark"
-LINKING = [page for page in PAGES if page.parent != PARTS]
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that GitHub and the site give to the headings of a page."""
+    """Return the anchors that GitHub and the site generate for the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
@@ -29,26 +26,26 @@ def relative_links(page: Path) -> list[str]:
 
 @pytest.fixture
 def package(monkeypatch) -> dict:
-    """The names in setup.py, and as `metadata` what it gives to setuptools."""
+    """The names in setup.py, and as `metadata` the arguments of setuptools.setup."""
     metadata: dict = {}
     monkeypatch.setattr(setuptools, "setup", metadata.update)
     return {**runpy.run_path(str(ROOT / "setup.py")), "metadata": metadata}
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_relative_links_of_a_page_lead_to_what_is_there(page):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_of_a_page_are_not_broken(page):
     for link in relative_links(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        assert target.exists(), f"{page.name} leads to {path}"
+        assert target.exists(), f"{page.name} links to {path}"
         if anchor:
-            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} leads to {link}"
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} links to {link}"
 
 
 def test_the_readme_on_pypi_links_to_the_repository(package):
     links = relative_links(README)
     assert len(links) > 30
-    text = package["portable"](README.read_text(encoding="utf-8"), REPOSITORY)
+    text = package["with_absolute_links"](README.read_text(encoding="utf-8"), REPOSITORY)
     found = re.findall(rf"\]\({REPOSITORY}/(blob|raw)/main/([^)]+)\)", text)
     assert [path for _, path in found] == links
     assert {path for kind, path in found if kind == "raw"} == {"docs/hero.jpg", "docs/speed.png"}
@@ -56,7 +53,7 @@ def test_the_readme_on_pypi_links_to_the_repository(package):
 
 
 def test_without_a_repository_nothing_links_to_one(package):
-    text = package["portable"](README.read_text(encoding="utf-8"), "")
+    text = package["with_absolute_links"](README.read_text(encoding="utf-8"), "")
     assert re.findall(r"\]\((?!https://)", text) == []
     assert "(https://arxiv.org/abs/2106.09681)" in text and "Apache 2.0" in text
     assert set(package["project_urls"]("")) == {"Paper"}
@@ -65,5 +62,7 @@ def test_without_a_repository_nothing_links_to_one(package):
 def test_metadata_and_citation_name_one_repository(package):
     repository, metadata = package["REPOSITORY"], package["metadata"]
     assert (metadata["url"] or "") == repository
-    assert metadata["long_description"] == package["portable"](README.read_text(encoding="utf-8"), repository)
+    assert metadata["long_description"] == package["with_absolute_links"](
+        README.read_text(encoding="utf-8"), repository
+    )
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text()).get("repository-code", "") == repository

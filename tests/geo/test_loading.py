@@ -61,13 +61,13 @@ def test_it_opens_the_libraries_pipelines(pack, to_float32, tmp_path):
 
 @pytest.mark.parametrize("bands", [(), (0, 1), (1.5,), "123", 3, True, np.array([1, 2])])
 def test_bands_that_are_no_numbers_of_bands_are_named(bands):
-    with pytest.raises(ValueError, match=r"^bands=.*: give a list of numbers of bands, counted from 1"):
+    with pytest.raises(ValueError, match=r"^bands=.*: give a list of band numbers, counted from 1"):
         TRANSFORMS.build(dict(type="LoadRasterFromFile", bands=bands))
 
 
 def test_what_the_file_does_not_have_is_named(tmp_path):
     load = TRANSFORMS.build(dict(type="LoadRasterFromFile", bands=(1, 6)))
-    with pytest.raises(ValueError, match=r"a.tif has 5 bands, band 6 is asked for: correct bands"):
+    with pytest.raises(ValueError, match=r"a.tif has 5 bands, not a band 6: correct bands"):
         load(write(tmp_path / "a.tif", levels(5)))
     with pytest.raises(rasterio.errors.RasterioIOError, match=r"none.tif"):
         load(dict(img_path=str(tmp_path / "none.tif")))

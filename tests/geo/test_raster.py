@@ -160,7 +160,7 @@ class TestScale:
     @pytest.mark.parametrize("scale", [(5, 5), (9, 1), (1,), [(0, 1)] * 2, (0, float("nan")), "abc", (0, 1e999)])
     def test_what_is_no_scale(self, scale, tmp_path):
         path = save(tmp_path / "a.tif", NOISE[:3].astype(np.uint16))
-        with pytest.raises(ValueError, match=r"--bounds .*(give one pair, LOW HIGH|lower value has to stand first)"):
+        with pytest.raises(ValueError, match=r"--bounds .*(give one pair, LOW HIGH|lower value must come first)"):
             Raster(path, scale=scale)
 
     def test_percentiles_are_of_valid_pixels_band_by_band(self, tmp_path):
@@ -200,7 +200,7 @@ class TestProcesses:
         bounds = Raster(scene).bounds
         np.testing.assert_allclose(bounds, [(632, 5866)], rtol=0.03)  # of the triangles s^2 / 4 at the corners
         assert Raster(scene).bounds == bounds
-        monkeypatch.setattr(Raster, "_samples", None)
+        monkeypatch.setattr(Raster, "_iter_samples", None)
         given = Raster(scene, scale=json.loads(json.dumps(bounds)))
         assert given.bounds == bounds
 
@@ -349,7 +349,7 @@ class TestFiles:
         save(path, values, tiled=True, compress="deflate", predictor=2)
         with Raster(path) as raster:
             np.testing.assert_allclose(raster.bounds, [(60, 2940)], atol=40)
-            read_of = sum(one.size for one, _ in raster._samples())
+            read_of = sum(one.size for one, _ in raster._iter_samples())
             assert read_of < 5e6
 
     def test_place(self, tmp_path):
@@ -414,8 +414,8 @@ class TestFiles:
             "from pathlib import Path\n"
             "from xcit_mm.geo import gdal\n"
             "from xcit_mm.geo import Raster\n"
-            "assert gdal._CACHE <= 2**28\n"
-            "gdal._CACHE = 2**24\n"
+            "assert gdal.CACHE_SIZE <= 2**28\n"
+            "gdal.CACHE_SIZE = 2**24\n"
             "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) / 1024\n"
             "raster = Raster(sys.argv[1])\n"
             "raster.read(slice(0, 256), slice(0, 8192))\n"

@@ -1,4 +1,4 @@
-"""Models from weights or from a config: what the file or the config says is checked first, and neither is changed."""
+"""Models from weights or from a config: the file or the config is checked first and not changed."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -21,7 +21,7 @@ class TestModelFromWeights:
     @pytest.mark.parametrize(
         "tensors, message",
         [
-            # Built first, the first two would take a model of 3001 blocks, and one of 200 GB.
+            # Without a check first, the first two files would build a model of 3001 blocks, and a model of 200 GB.
             ({"blocks.3000.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.attn\.qkv\.weight"),
             (
                 {"blocks.0.norm1.weight": torch.ones(2**16)},
@@ -38,7 +38,7 @@ class TestModelFromWeights:
             ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, r"of \(16, 3, 1, 64\), not \(16, any, 64, 64\)"),
         ],
     )
-    def test_what_a_file_claims_is_not_built_before_it_is_checked(self, tensors, message, tmp_path, monkeypatch):
+    def test_a_file_is_checked_before_a_model_is_built(self, tensors, message, tmp_path, monkeypatch):
         state: dict[str, Tensor] = XCiTClassifier(MINI, num_classes=3, norm_cfg=dict(type="BN")).state_dict()
         state |= tensors
         torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth")
@@ -50,7 +50,7 @@ class TestModelFromWeights:
 
 
 def small() -> Config:
-    """The demo's segmentor, small and without a GPU's norm; its weights would start from a file."""
+    """The demo's segmentor, small and with BatchNorm, with an `init_cfg` from a file."""
     cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
     cfg.model.backbone.update(arch=MINI, norm_cfg=dict(type="BN"), init_cfg=dict(type="Pretrained", checkpoint="a.pth"))
     cfg.model.neck.update(in_channels=[16] * 4, out_channels=16)
@@ -59,14 +59,14 @@ def small() -> Config:
 
 
 def beside() -> Config:
-    """The same, its data preprocessor beside the model, where mmengine's Runner looks too."""
+    """The same, with the data preprocessor beside the model, where mmengine's Runner finds it too."""
     cfg = small()
     cfg.data_preprocessor = cfg.model.pop("data_preprocessor")
     return cfg
 
 
 def save(cfg: Config, folder: Path) -> str:
-    """A checkpoint of what mmengine's Runner builds of a config."""
+    """Save a checkpoint of the model that mmengine's Runner builds from a config."""
     name = f"{folder.name}-{len(list(folder.iterdir()))}"
     runner = Runner(
         deepcopy(cfg.model),
@@ -81,13 +81,13 @@ def save(cfg: Config, folder: Path) -> str:
 
 
 class TestModelFromConfig:
-    def test_images_are_prepared_as_in_training_wherever_the_config_says_how(self, tmp_path):
+    def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, tmp_path):
         checkpoint = save(beside(), tmp_path)
         expected, found = (model_from_config(cfg, checkpoint).data_preprocessor for cfg in (small(), beside()))
         assert type(found) is type(expected)
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
-        prepared, wanted = (one(dict(inputs=[image]))["inputs"] for one in (found, expected))
-        assert torch.equal(prepared, wanted) and wanted.mean().abs() < 2
+        preprocessed, wanted = (step(dict(inputs=[image]))["inputs"] for step in (found, expected))
+        assert torch.equal(preprocessed, wanted) and wanted.mean().abs() < 2
 
     def test_the_model_s_own_preprocessor_wins(self, tmp_path):
         cfg = small()
@@ -96,8 +96,8 @@ class TestModelFromConfig:
         assert found.flatten().tolist() == pytest.approx(cfg.model.data_preprocessor.mean)
 
     @pytest.mark.parametrize("build", [model_from_config, backbone_from_config])
-    def test_the_config_stays_as_it_is(self, build: Callable[..., nn.Module], tmp_path):
-        """Who trains from it afterwards starts from its init_cfg."""
+    def test_the_config_is_not_changed(self, build: Callable[..., nn.Module], tmp_path):
+        """A training from the config afterwards starts from its init_cfg."""
         cfg, checkpoint = beside(), save(beside(), tmp_path)
         before = deepcopy(cfg.to_dict())
         build(cfg, checkpoint)
@@ -107,7 +107,7 @@ class TestModelFromConfig:
         assert cfg.to_dict() == before
 
     @pytest.mark.parametrize("build", [model_from_config, backbone_from_config])
-    def test_configs_that_lack_a_part_are_told_what(self, build: Callable[..., nn.Module]):
+    def test_the_missing_part_of_a_config_is_named(self, build: Callable[..., nn.Module]):
         cfg = small()
         cfg.pop("default_scope")
         cfg.model.pop("_scope_", None)
@@ -117,7 +117,7 @@ class TestModelFromConfig:
         with pytest.raises(ValueError, match=r"^the config has no model: give the config of a whole run$"):
             build(Config(dict(default_scope="mmseg")), "any.pth")
 
-    def test_a_model_without_a_backbone_has_none_to_take(self, tmp_path):
+    def test_a_model_without_a_backbone_is_rejected(self, tmp_path):
         cfg = Config(dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor")))
         with pytest.raises(ValueError, match=r"^the config's model, mmengine\.BaseDataPreprocessor, has no backbone"):
             backbone_from_config(cfg, "any.pth")

@@ -1,4 +1,4 @@
-"""Inference in chunks gives what the whole map gives, and only where it does."""
+"""Inference in chunks has the result of the whole map, and happens only where this holds."""
 
 import copy
 from collections import defaultdict
@@ -18,7 +18,7 @@ BN = dict(type="BN")
 
 @pytest.fixture
 def pieces(monkeypatch) -> dict[str, set[int]]:
-    """Into how many pieces each kind of module cut its maps."""
+    """The numbers of pieces into which each class of module cut its maps."""
     found = defaultdict(set)
 
     def spy(module: nn.Module, function, x: Tensor, **kwargs) -> Tensor:
@@ -33,7 +33,7 @@ def pieces(monkeypatch) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("shape", [(1, 5000, 8), (2, 40, 60, 8)])
-def test_pieces_are_the_whole(shape):
+def test_pieces_join_to_the_whole(shape):
     layer = nn.Linear(8, 8).eval()
     x = torch.randn(shape)
     lengths = []
@@ -44,9 +44,9 @@ def test_pieces_are_the_whole(shape):
     assert sum(lengths) == shape[1]
 
 
-# Wide maps are cut at 16 rows, which is 8 times what the border takes.
+# Wide maps are cut at 16 rows, 8 times the rows of the halo.
 @pytest.mark.parametrize("height, width, count", [(100, 70, 7), (17, 2000, 2), (200, 9, 4)])
-def test_local_patch_interaction_sees_over_the_borders(height, width, count, pieces):
+def test_local_patch_interaction_sees_across_chunks(height, width, count, pieces):
     layer = layers.LPI(32, BN).eval()
     nn.init.normal_(layer.bn.running_mean)
     x = torch.randn(2, height * width, 32)
@@ -58,7 +58,7 @@ def test_local_patch_interaction_sees_over_the_borders(height, width, count, pie
 
 class TestGolden:
     @pytest.mark.parametrize("patch_size, cut", [(16, {"Upsample2x"}), (8, {"LPI", "Block", "Upsample2x"})])
-    def test_chunks_of_the_usual_size_give_the_authors_pyramid(self, patch_size, cut, pieces):
+    def test_default_chunks_give_the_authors_pyramid(self, patch_size, cut, pieces):
         model = fill(XCiT(PICO, patch_size))
         with torch.inference_mode():
             maps = model(image(224, 160, batch=2).float())
@@ -77,18 +77,17 @@ class TestGolden:
         assert deviation(maps, GOLDEN / f"pyramid_n12_p{patch_size}.npz", f"{height}x{width}") < 1e-4
 
 
-def without_and_with_gradients(model: nn.Module, size: tuple[int, int] = (320, 480)) -> None:
-    """A pass of both kinds, from the same state of the random generator, gives the same maps and the same buffers."""
+def check_without_and_with_gradients(model: nn.Module, size: tuple[int, int] = (320, 480)) -> None:
+    """Check that a pass with and without gradients gives the same maps and buffers from the same random state."""
     models = [model, copy.deepcopy(model)]
     outputs = []
-    for one, grad in zip(models, (False, True), strict=True):
+    for network, grad in zip(models, (False, True), strict=True):
         torch.manual_seed(1)
         with torch.set_grad_enabled(grad):
-            outputs.append(one(image(*size, batch=2).float()))
+            outputs.append(network(image(*size, batch=2).float()))
     for a, b in zip(*outputs, strict=True):
         torch.testing.assert_close(a, b.detach())
-    for (name, a), b in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
-        torch.testing.assert_close(a, b, msg=name)
+    torch.testing.assert_close(dict(models[0].named_buffers()), dict(models[1].named_buffers()))
 
 
 def build(**kwargs) -> XCiT:
@@ -96,32 +95,32 @@ def build(**kwargs) -> XCiT:
     return XCiT(TINY, 8, out_indices=(0, 1), **{"norm_cfg": BN, **kwargs})
 
 
-class TestStatisticsAndRandomNumbersAreOfTheWholeMap:
+class TestStatisticsAndRandomNumbersCoverTheWholeMap:
     """Training mode without gradients: `update_bn`, PreciseBN, Monte Carlo dropout."""
 
     @pytest.mark.parametrize(
         "kwargs", [{}, dict(norm_eval=True), dict(drop_rate=0.2), dict(drop_path_rate=0.5), dict(attn_drop_rate=0.2)]
     )
     def test_training(self, kwargs, pieces):
-        without_and_with_gradients(build(**kwargs).train())
+        check_without_and_with_gradients(build(**kwargs).train())
         assert pieces == {"LPI": {1}, "Block": {1}, "Upsample2x": {1}}
 
     def test_frozen_stages_of_a_model_in_training(self, pieces):
-        without_and_with_gradients(build(frozen_stages=1).train())
-        # The frozen block is cut without gradients; the other is not.
+        check_without_and_with_gradients(build(frozen_stages=1).train())
+        # The frozen block is cut without gradients, the trained block is not.
         assert {name: len(counts) for name, counts in pieces.items()} == {"LPI": 2, "Block": 2, "Upsample2x": 1}
 
     @pytest.mark.parametrize("part", ["Dropout", "DropPath", "BatchNorm2d"])
-    def test_parts_in_training_of_a_model_in_evaluation(self, part):
+    def test_submodules_in_training_of_a_model_in_evaluation(self, part):
         model = build(drop_rate=0.2, drop_path_rate=0.5).eval()
         for module in model.modules():
             if type(module).__name__ == part:
                 module.train()
-        without_and_with_gradients(model)
+        check_without_and_with_gradients(model)
 
     @pytest.mark.parametrize("norm_cfg", [dict(BN, track_running_stats=False), dict(type="GN", num_groups=4)])
     def test_norms_without_running_statistics(self, norm_cfg, pieces):
-        without_and_with_gradients(build(norm_cfg=norm_cfg).eval())
+        check_without_and_with_gradients(build(norm_cfg=norm_cfg).eval())
         assert pieces["LPI"] == {1}
 
 
@@ -133,7 +132,7 @@ def test_an_empty_batch(grad):
         assert XCiTClassifier(TINY, num_classes=5).eval()(empty).shape == (0, 5)
 
 
-def test_hooks_see_whole_maps_that_stay_as_they_are(pieces):
+def test_hooks_see_whole_maps_that_keep_their_values(pieces):
     model = fill(XCiT(TINY, patch_size=8, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN)).eval()
     parts = {name: part for name, part in model.named_modules() if name.startswith("blocks.") and "." in name[7:]}
     x = torch.randn(1, 3, 400, 400)
@@ -155,8 +154,6 @@ def test_hooks_see_whole_maps_that_stay_as_they_are(pieces):
         unhooked = model(x)
     assert len(expected) > 20 and expected.keys() == found.keys()
     for name, maps in expected.items():
-        for one, other in zip(maps, found[name], strict=True):
-            torch.testing.assert_close(other, one.detach(), msg=name)
-    for one, other in zip(unhooked, found[""], strict=True):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(found[name], [m.detach() for m in maps], msg=name)
+    torch.testing.assert_close(list(unhooked), found[""])
     assert pieces["Block"] == {1, 3}  # without hooks in pieces

@@ -1,4 +1,4 @@
-"""`UnpaddedRPNHead` proposes for an image of a padded batch what it proposes for the image alone."""
+"""`UnpaddedRPNHead` has the same proposals for an image in a padded batch and alone."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from configs import read_config_file
 
-SIZES = ((96, 130), (61, 75), (128, 33))  # most are no multiples of a stride
+SIZES = ((96, 130), (61, 75), (128, 33))  # most sides are not multiples of a stride
 STRIDES = (4, 8, 16, 32, 64)
 DETECTOR = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes-ignore-padding.py"
 
 
 def build(kind: str, part: str | None = None) -> nn.Module:
-    """The detector of the demo with this RPN head, or one part of it, with weights of its own."""
+    """The detector of the demo with an RPN head of this kind, or a part of the detector."""
     cfg = read_config_file(DETECTOR)
     cfg.model.rpn_head.type = kind
     cfg.model.train_cfg.rpn_proposal.update(nms_pre=40, max_per_img=30)
@@ -33,26 +33,26 @@ def cells(size: tuple[int, int], stride: int) -> tuple[int, ...]:
 
 
 def head_outputs() -> tuple[list[Tensor], list[Tensor]]:
-    """Scores and boxes of a batch; its padding looks most like objects."""
+    """Scores and boxes of a batch, with the highest scores in the padding."""
     generator = torch.Generator().manual_seed(1)
     shapes = [(len(SIZES), *cells((128, 160), stride)) for stride in STRIDES]
     scores, boxes = ([torch.randn(b, c, h, w, generator=generator) for b, h, w in shapes] for c in (3, 12))
     for level, stride in zip(scores, STRIDES, strict=True):
-        for one, size in zip(level, SIZES, strict=True):
+        for score, size in zip(level, SIZES, strict=True):
             height, width = cells(size, stride)
-            one[:, height:] += 9
-            one[:, :, width:] += 9
+            score[:, height:] += 9
+            score[:, :, width:] += 9
     return scores, boxes
 
 
 def alone(outputs: tuple[list[Tensor], ...], number: int) -> list[list[Tensor]]:
-    """What the head gives one image, without padding."""
+    """Outputs of the head for one image, without padding."""
     sizes = [cells(SIZES[number], stride) for stride in STRIDES]
     return [[m[number : number + 1, :, :h, :w] for m, (h, w) in zip(maps, sizes, strict=True)] for maps in outputs]
 
 
 @pytest.mark.parametrize("kind, same", [("UnpaddedRPNHead", True), ("RPNHead", False)])
-def test_an_image_gets_the_proposals_it_gets_alone(kind, same):
+def test_proposals_of_an_image_are_those_alone(kind, same):
     head, plain = build(kind, "rpn_head"), build("RPNHead", "rpn_head")
     metas = [dict(img_shape=size) for size in SIZES]
     outputs = head_outputs()
@@ -65,8 +65,7 @@ def test_an_image_gets_the_proposals_it_gets_alone(kind, same):
             assert torch.equal(found.scores, expected.scores)
 
 
-def test_a_detector_trains_and_predicts():
-    """With the weights and RPN losses of the detector that it replaces."""
+def test_a_detector_trains_with_the_losses_of_rpn_head_and_predicts():
     plain, model = build("RPNHead"), build("UnpaddedRPNHead")
     assert isinstance(model.rpn_head, RPNHead)
     model.load_state_dict(plain.state_dict())

@@ -1,4 +1,4 @@
-"""A compiled mmcv gives what the operators in torch give: on random input, and in whole detectors.
+"""The operators in torch have the results of a compiled mmcv, on random input and in detectors.
 
 `make test-slow` runs these in an environment with a compiled mmcv.
 """
@@ -27,13 +27,13 @@ DETECTORS = (
 @pytest.fixture(autouse=True)
 def compiled(pytestconfig: pytest.Config) -> Iterator[None]:
     if not is_compiled():
-        asked_for = pytestconfig.option.markexpr == "compiled"
-        (pytest.fail if asked_for else pytest.skip)("mmcv is not compiled; make test-slow runs these where it is")
+        required = pytestconfig.option.markexpr == "compiled"
+        (pytest.fail if required else pytest.skip)("mmcv is not compiled; make test-slow runs these where it is")
     yield
     use("compiled")
 
 
-def test_golden_values_are_of_this_mmcv():
+def test_golden_values_are_those_of_this_mmcv():
     with np.load(FILE) as golden:
         found = golden_values()
         assert set(golden) == set(found)

@@ -1,4 +1,4 @@
-"""The operators that stand in for mmcv's compiled operators give their results."""
+"""The operators in torch have the results of mmcv's compiled operators."""
 
 import importlib
 import resource
@@ -21,7 +21,7 @@ DEFORMABLE = multi_scale_deform_attn
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """mmcv.ops calls the stand-in, also where mmcv is compiled."""
+    """Let mmcv.ops call the stand-in, also where mmcv is compiled."""
     for module in (*FUNCTIONS, DEFORMABLE):
         monkeypatch.setattr(module, "ext_module", mmcv_ext)
     return mmcv_ext
@@ -42,13 +42,13 @@ def assert_close(found: torch.Tensor, expected: np.ndarray, tolerance: float) ->
 class TestRoIAlign:
     @pytest.mark.parametrize("name, options", roi_align_cases())
     @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-6), (torch.float64, 1e-14)])
-    def test_pools_and_differentiates_as_compiled_mmcv(self, golden, name, options, dtype, tolerance):
+    def test_pooled_values_and_gradients_are_those_of_compiled_mmcv(self, golden, name, options, dtype, tolerance):
         pooled, grad = pool(rois(dtype), dtype, **options)
         assert_close(pooled, golden[f"{name} {dtype}"], tolerance)
         assert_close(grad, golden[f"{name} {dtype} grad"], tolerance)
 
     @pytest.mark.parametrize("aligned", [True, False])
-    def test_bfloat16_is_the_rounded_result_of_float32(self, golden, aligned):
+    def test_bfloat16_has_the_rounded_result_of_float32(self, golden, aligned):
         pooled, grad = pool(rois(torch.bfloat16), torch.bfloat16, sampling_ratio=0, pool_mode="avg", aligned=aligned)
         assert pooled.dtype == grad.dtype == torch.bfloat16
         name = f"avg ratio=0 aligned={aligned} torch.float32"
@@ -63,13 +63,13 @@ class TestRoIAlign:
 
     @pytest.mark.parametrize("mode", ["avg", "max"])
     @pytest.mark.parametrize("kind", BOXES)
-    def test_a_roi_does_not_depend_on_the_others(self, golden, mode, kind):
+    def test_a_roi_does_not_depend_on_other_rois(self, golden, mode, kind):
         options = dict(sampling_ratio=0, pool_mode=mode, aligned=True)
         everything, _ = pool(rois(torch.float64), torch.float64, **options)
         alone = rois(torch.float64, kind)
-        here = [n for n, roi in enumerate(rois(torch.float64)[:, 1:].tolist()) if roi in alone[:, 1:].tolist()]
-        alone[:, 0] = rois(torch.float64)[here, 0]
-        torch.testing.assert_close(pool(alone, torch.float64, **options)[0], everything[here], rtol=0, atol=1e-15)
+        chosen = [n for n, roi in enumerate(rois(torch.float64)[:, 1:].tolist()) if roi in alone[:, 1:].tolist()]
+        alone[:, 0] = rois(torch.float64)[chosen, 0]
+        torch.testing.assert_close(pool(alone, torch.float64, **options)[0], everything[chosen], rtol=0, atol=1e-15)
 
     def test_more_rois_than_a_chunk(self):
         few = rois(torch.float64)
@@ -102,17 +102,17 @@ class TestRoIAlign:
             ([0, 0, 0, 1e30, 3], "cells long: clip boxes to the image"),
         ],
     )
-    def test_a_roi_that_cannot_be_pooled_is_named(self, mode, roi, message):
+    def test_an_invalid_roi_is_named(self, mode, roi, message):
         given = torch.cat([rois(torch.float32, "common"), torch.tensor([roi]).float()])
         with pytest.raises(ValueError, match=message):
             roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), 0.25, 0, mode, True)
 
-    def test_maxima_in_bfloat16_are_refused(self):
+    def test_maxima_in_bfloat16_are_rejected(self):
         with pytest.raises(NotImplementedError, match="bfloat16"):
             pool(rois(torch.bfloat16), torch.bfloat16, sampling_ratio=0, pool_mode="max", aligned=True)
 
-    @pytest.mark.parametrize("number", [1, 40])  # a map is copied whole for many RoIs
-    def test_few_rois_cost_their_own_cells(self, number):
+    @pytest.mark.parametrize("number", [1, 40])  # many RoIs copy the whole map
+    def test_results_are_the_same_with_a_copy_of_the_map(self, number):
         maps = torch.randn(1, 2, 64, 64, dtype=torch.float64, requires_grad=True)
         given = torch.tensor([[0.0, 3, 4, 60, 33]], dtype=torch.float64).repeat(number, 1)
         found = roi_align(maps, given, (3, 3), 1.0, 0, "avg", True)
@@ -121,7 +121,7 @@ class TestRoIAlign:
         (grad,) = torch.autograd.grad(found.sum() / number, maps)
         assert grad.sum().item() == pytest.approx(2 * 9)
 
-    def test_one_long_roi_takes_no_room_for_the_others(self):
+    def test_a_long_roi_takes_little_memory(self):
         given = torch.tensor([[0.0, 1, 1, 15, 15]]).repeat(256, 1)
         given[7, 3] = 300_000
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -144,7 +144,7 @@ class TestNMS:
         corners, scores = boxes(**given)
         assert nms(corners.to(dtype), scores.to(dtype), **options)[1].tolist() == golden["ties and duplicates"].tolist()
 
-    def test_a_row_of_boxes_that_each_overlap_the_next(self):
+    def test_every_second_box_of_an_overlapping_row_is_kept(self):
         x = torch.arange(600.0) * 4
         row = torch.stack([x, torch.zeros_like(x), x + 8, torch.full_like(x, 8)], dim=1)
         scores = torch.linspace(1, 0, 600)
@@ -161,11 +161,11 @@ class TestNMS:
         assert_close(dets, golden[name], 1e-6)
 
     def test_soft_nms_without_boxes(self):
-        assert [len(part) for part in soft_nms(torch.zeros(0, 4), torch.zeros(0))] == [0, 0]
+        assert [len(tensor) for tensor in soft_nms(torch.zeros(0, 4), torch.zeros(0))] == [0, 0]
 
 
-class TestOfAGPU:
-    """On a CPU, mmdet and mmcv do not call these operators, but code in torch: with which they agree."""
+class TestGPUOperators:
+    """mmdet and mmcv call these operators on a GPU, and code in torch on a CPU, with the same results."""
 
     @pytest.mark.parametrize("gamma, alpha", [(2.0, 0.25), (0.5, 0.9)])
     def test_sigmoid_focal_loss(self, gamma, alpha):
@@ -196,11 +196,11 @@ class TestOfAGPU:
         torch.testing.assert_close(*grads)
 
 
-def test_another_operator_is_named_when_it_is_called(stand_in):
+def test_a_missing_operator_is_named_when_called(stand_in):
     with pytest.raises(NotImplementedError, match=r"^deform_conv_forward is an operator of a compiled mmcv, .*install"):
         stand_in.deform_conv_forward(1)
 
 
-def test_class_weights_of_the_focal_loss_are_refused():
+def test_class_weights_of_the_focal_loss_are_rejected():
     with pytest.raises(NotImplementedError, match="class weights"):
         mmcv.ops.sigmoid_focal_loss(torch.zeros(2, 2), torch.zeros(2).long(), 2.0, 0.25, torch.ones(2), "sum")

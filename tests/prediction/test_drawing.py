@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import ImageDraw
 
-from xcit_mm.prediction.drawing import Style, colours, draw_instances, draw_segmentation_map
+from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map, make_palette
 from xcit_mm.prediction.results import Instances
-from xcit_mm.prediction.tiling import encode_mask
+from xcit_mm.utils.run_lengths import encode_mask
 
 CLASSES = ("red", "green", "blue")
 PALETTE = [(200, 0, 0), (0, 200, 0), (0, 0, 200)]
@@ -132,7 +132,7 @@ def test_the_legend_has_the_classes_of_the_map_largest_first():
     labels = np.full((200, 300), 4, np.uint8)
     labels[:50], labels[:10] = 1, 7
     shown = legend(labels, 9)
-    rows = [np.flatnonzero((shown == colour).all(axis=2).any(axis=1)) for colour in colours(9)]
+    rows = [np.flatnonzero((shown == colour).all(axis=2).any(axis=1)) for colour in make_palette(9)]
     assert [len(row) > 5 for row in rows] == [number in (1, 4, 7) for number in range(9)]
     assert rows[4][0] < rows[1][0] < rows[7][0]
     assert (shown[:, -2:] == 255).all()  # names end before the picture does
@@ -156,11 +156,11 @@ def test_the_legend_is_as_wide_for_every_map_and_says_what_it_lacks(monkeypatch)
 
 @pytest.mark.parametrize("palette", [None, "random", [(1, 2, 3)]])
 def test_without_a_palette_colours_differ(palette):
-    table = colours(20, palette)
+    table = make_palette(20, palette)
     assert table.shape == (20, 3) and table.dtype == np.uint8
     distance = np.abs(table[:, None].astype(int) - table).sum(axis=2) + 1000 * np.eye(20)
     assert distance.min() > 20
-    assert len(colours(0)) == 0
+    assert len(make_palette(0)) == 0
 
 
 def test_a_picture_of_few_pixels():

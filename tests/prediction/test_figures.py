@@ -15,7 +15,7 @@ from paths import ROOT
 from torch import nn
 
 from xcit_mm.archs import PATCH_SIZES
-from xcit_mm.models.attention import XCA, choose_form
+from xcit_mm.models.attention import XCA, choose_implementation
 from xcit_mm.models.pyramid import STRIDES, pyramid_levels
 from xcit_mm.prediction.predictor import Prediction, Predictor
 from xcit_mm.prediction.results import Instances
@@ -31,35 +31,35 @@ def figures() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("form", ["plain", "gram", "covariance"])
-def test_the_forms_multiply_as_often_as_the_page_says(form, figures):
+@pytest.mark.parametrize("implementation", ["plain", "gram", "covariance"])
+def test_the_implementations_multiply_as_often_as_the_page_says(implementation, figures):
     tokens, dim, heads = 300, 96, 4
-    analyzer = FlopAnalyzer(XCA(dim, heads, form=form).eval(), (torch.rand(1, tokens, dim),))
+    analyzer = FlopAnalyzer(XCA(dim, heads, implementation=implementation).eval(), (torch.rand(1, tokens, dim),))
     analyzer.set_op_handle("aten::baddbmm", lambda inputs, outputs: bmm_flop_jit(inputs[1:3], outputs))
     analyzer.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     with torch.no_grad():
         found = analyzer.total()
-    assert found == pytest.approx(figures.multiplications(form, tokens, dim, heads), rel=0.02)
+    assert found == pytest.approx(figures.multiplications(implementation, tokens, dim, heads), rel=0.02)
 
 
 def test_the_pages_table(figures):
     assert figures.table() in PAGE
 
 
-def test_where_the_forms_cross(figures):
+def test_where_the_implementations_cross(figures):
     assert figures.crossing("plain", "gram", 8) == pytest.approx(1) and "from $N = C$ on" in PAGE
     for pair in (("plain", "covariance"), ("gram", "covariance")):
         assert f"from $N = {figures.crossing(*pair, 8):.2f}\\,C$" in PAGE
     assert "below $N = 1.5\\,C$" in PAGE and "above $2.5\\,C$" in PAGE
-    forms = [choose_form(torch.empty(1, tokens, 100)) for tokens in (149, 150, 249, 250)]
-    assert forms == ["plain", "gram", "gram", "covariance"]
+    chosen = [choose_implementation(torch.empty(1, tokens, 100)) for tokens in (149, 150, 249, 250)]
+    assert chosen == ["plain", "gram", "gram", "covariance"]
 
 
 @pytest.mark.parametrize(
     "size", [224, pytest.param(448, marks=pytest.mark.slow), pytest.param(896, marks=pytest.mark.slow)]
 )
 def test_multiplications_of_the_whole_model(size):
-    plain, auto = (complexity.count(complexity.build("s12", 16, form), size)[0] for form in ("plain", "auto"))
+    plain, auto = (complexity.count(complexity.build("s12", 16, name), size)[0] for name in ("plain", "auto"))
     assert f"| {size}x{size} | {(size // 16) ** 2} | {plain:.2f} | {auto:.2f} |" in PAGE
 
 

@@ -16,7 +16,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.prediction.results import instances_of
+from xcit_mm.prediction.results import to_instances
 
 MEASURES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
 
@@ -86,7 +86,7 @@ def test_masks_without_boxes_have_boxes():
     masks = torch.zeros(1, 40, 60, dtype=torch.bool)
     masks[0, 10:20, 5:35] = True
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks)
-    (result,) = results_of(instances_of(DetDataSample(pred_instances=found)), 1, [1])
+    (result,) = results_of(to_instances(DetDataSample(pred_instances=found)), 1, [1])
     assert result["bbox"] == [5, 10, 30, 10]
     with pytest.raises(ValueError, match="the model predicts no instances"):
-        instances_of(DetDataSample())
+        to_instances(DetDataSample())

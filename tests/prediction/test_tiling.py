@@ -11,15 +11,10 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from pycocotools.mask import decode, encode
 
-from xcit_mm.geo.polygons import boxed_mask, run_lengths
-from xcit_mm.prediction.tiling import (
-    detect_in_tiles,
-    encode_mask,
-    run_length_text,
-    segment_in_tiles,
-    segmented_strips,
-    windows,
-)
+from xcit_mm.prediction.tiled_detection import detect_in_tiles
+from xcit_mm.prediction.tiled_segmentation import iter_segmented, segment_in_tiles
+from xcit_mm.prediction.tiles import TiledImage, windows
+from xcit_mm.utils.run_lengths import compress_counts, decode_crop, encode_mask, parse_counts
 
 
 def each(predict: Callable) -> Callable:
@@ -40,7 +35,7 @@ def test_windows_cover_the_axis(length, tile, overlap):
     assert torch.allclose(weights, torch.ones(length), atol=1e-6)
     for left, right in pairwise(tiles):
         assert left.stop - right.start >= overlap
-        assert left.own[1] == right.own[0]
+        assert left.interior[1] == right.interior[0]
         # No step at the seam: the next tile begins with nothing, the last one ends with nothing.
         assert right.weight[0] <= 1 / (overlap + 1) + 1e-6
         assert left.weight[-1] <= 1 / (overlap + 1) + 1e-6
@@ -97,11 +92,10 @@ def test_strips_are_what_they_are_among_all(shape, tile, overlap):
         def read(rows: slice, columns: slice) -> np.ndarray:
             return image[rows, columns]
 
-        predict = each(lambda crop: SegDataSample(seg_logits=PixelData(data=blurred(crop))))
-        return list(segmented_strips(predict, read, shape, tile, overlap, first=first))
+        return list(iter_segmented(each(blurred), TiledImage(read, shape, tile, overlap), first=first))
 
     whole = strips(0)
-    assert sum(len(labels) for _, labels in whole) == 200
+    assert sum(len(labels) for _, labels in whole) == shape[0]
     for first in range(1, len(whole)):
         for (start, labels), (expected_start, expected) in zip(strips(first), whole[first:], strict=True):
             assert start == expected_start and torch.equal(labels, expected)
@@ -121,7 +115,8 @@ def test_tiles_with_nothing_in_them_are_not_predicted():
         seen.append(crop)
         return SegDataSample(seg_logits=PixelData(data=blurred(crop)))
 
-    skipped = torch.cat([labels for _, labels in segmented_strips(each(predict), read, (200, 160), 64, 16)])
+    strips = iter_segmented(each(lambda crop: predict(crop).seg_logits.data), TiledImage(read, (200, 160), 64, 16))
+    skipped = torch.cat([labels for _, labels in strips])
     count = len(seen)
     whole = segment_in_tiles(each(predict), np.nan_to_num(image), 64, 16).pred_sem_seg.data[0]
     assert len(seen) - count > count
@@ -313,12 +308,12 @@ def test_run_lengths_are_written_as_by_pycocotools():
     for _ in range(50):
         mask = np.asfortranarray(rng.random((37, 90)) < rng.uniform(0, 1), np.uint8)
         code = encode(mask)["counts"]
-        assert run_length_text(run_lengths(code)) == code
+        assert compress_counts(parse_counts(code)) == code
 
 
 def test_a_mask_in_an_image_of_more_pixels_than_32_bits_count():
     mask = np.random.default_rng(0).random((20, 30)) < 0.5
     mask[[0, -1], :] = mask[:, [0, -1]] = True
     code = encode_mask(mask, (70_000, 99_000), (100_000, 100_000))
-    found = boxed_mask(run_lengths(code["counts"]), 100_000, 100_000)
+    found = decode_crop(code["counts"], 100_000, 100_000)
     assert (found.top, found.left) == (70_000, 99_000) and np.array_equal(found.mask, mask)

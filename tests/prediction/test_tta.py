@@ -241,7 +241,7 @@ def test_errors_say_what_to_do(detector, image):
 
     other = build_tiny()
     other.roi_head.__class__ = PointHead
-    with pytest.raises(ValueError, match=r"MaskRCNN draws its masks by PointHead: .* test without it"):
+    with pytest.raises(ValueError, match=r"MaskRCNN predicts masks by PointHead: .* test without it"):
         MaskTTAModel(other)
 
 

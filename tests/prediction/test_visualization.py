@@ -13,14 +13,15 @@ from xcit_mm import XCiT
 from xcit_mm.models.backbone import Trunk
 from xcit_mm.models.build import model_from_weights
 from xcit_mm.models.classifier import XCiTClassifier
-from xcit_mm.prediction.visualization import capture_activations, draw, principal_components
+from xcit_mm.prediction.activations import capture_activations, principal_components
+from xcit_mm.prediction.figures import draw_activations
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 
 
 @pytest.fixture
 def backbone() -> XCiT:
-    return fill(XCiT(ARCH, norm_cfg=dict(type="BN"), attn_form="plain"))
+    return fill(XCiT(ARCH, norm_cfg=dict(type="BN"), attn_implementation="plain"))
 
 
 def test_covariance_and_temperature_give_the_attention(backbone):
@@ -184,7 +185,7 @@ def test_nothing_lies_over_anything_else(heads, sides):
     arch = dict(embed_dim=16 * heads, depth=6, num_heads=heads, eta=1.0)
     model = fill(XCiTClassifier(arch, 8, num_classes=0, norm_cfg=dict(type="BN")))
     image = torch.rand(1, 3, *sides)
-    figure = draw(capture_activations(model, lambda: model(image), [1, 5]), image[0])
+    figure = draw_activations(capture_activations(model, lambda: model(image), [1, 5]), image[0])
     boxes = [axes.get_position().extents for axes in figure.axes]
     assert len([axes for axes in figure.axes if axes.images]) == 1 + 4 * 2 + 2 * heads
     for number, (left, bottom, right, top) in enumerate(boxes):
@@ -198,7 +199,7 @@ def test_nothing_lies_over_anything_else(heads, sides):
 @pytest.mark.parametrize("blocks", [[1], [1, 3], [0, 1, 2, 3, 5]])
 def test_the_heading_is_whole(blocks, backbone):
     image = torch.rand(1, 3, 64, 64)
-    figure = draw(capture_activations(backbone, lambda: backbone(image), blocks), image[0])
+    figure = draw_activations(capture_activations(backbone, lambda: backbone(image), blocks), image[0])
     figure.draw_without_rendering()
     heading, first = figure.texts[0].get_window_extent(), figure.axes[1].get_tightbbox()
     assert heading.x1 <= figure.bbox.x1 and heading.y1 <= figure.bbox.y1 and heading.y0 > first.y1
@@ -217,7 +218,7 @@ def test_weights_see_the_image_normalised_as_in_training(dino, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3)).astype(np.uint8)
     cv2.imwrite(str(tmp_path / "noise.png"), pixels)
     args = SimpleNamespace(image=tmp_path / "noise.png", model=str(dino), device="cpu", blocks=[0])
-    found, picture = visualize.of_weights(args)
+    found, picture = visualize.capture_from_weights(args)
     rgb = pixels[..., ::-1].astype(float)
     expected = (rgb - [123.675, 116.28, 103.53]) / [58.395, 57.12, 57.375]
     assert np.allclose(found.image.permute(1, 2, 0), expected, atol=1e-5)

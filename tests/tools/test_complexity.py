@@ -1,4 +1,4 @@
-"""The multiplications are the published ones."""
+"""The multiplications equal the published numbers."""
 
 import complexity
 import pytest
@@ -14,7 +14,7 @@ def test_in_the_authors_order_they_are_the_published(arch, patch_size):
     model = complexity.build(arch, patch_size, "plain")
     found, uncounted = complexity.count(model, 224)
     published = complexity.PUBLISHED[arch][patch_size == 8]
-    # Published with one decimal, cut off.
+    # The published numbers have one decimal, cut off.
     assert published - 0.05 < found + complexity.authors_surplus(model, 224) < published + 0.1
     for module in list(model.modules()):
         written_out = getattr(textbook, type(module).__name__, None)
@@ -24,16 +24,16 @@ def test_in_the_authors_order_they_are_the_published(arch, patch_size):
     assert not {"matmul", "bmm", "baddbmm", "linear", "addmm", "einsum", "_convolution"} & set(uncounted)
 
 
-# Multiplications for every token, in units of C^2, as `XCA` says; n12 has 4 heads.
-@pytest.mark.parametrize("form, expected", [("gram", 3 + 1 / 4), ("covariance", 2)])
-def test_forms_take_what_they_say(form, expected):
+# Multiplications for every token, in units of C^2; see `XCA`. n12 has 4 heads.
+@pytest.mark.parametrize("implementation, expected", [("gram", 3 + 1 / 4), ("covariance", 2)])
+def test_implementations_multiply_as_documented(implementation, expected):
     dim, depth = ARCHS["n12"][:2]
 
-    def per_token(form: str) -> float:
-        small, large = (complexity.count(complexity.build("n12", 16, form), size)[0] for size in (224, 448))
+    def per_token(name: str) -> float:
+        small, large = (complexity.count(complexity.build("n12", 16, name), size)[0] for size in (224, 448))
         return (large - small) * 1e9 / (784 - 196) / depth / dim**2
 
-    assert per_token("plain") - per_token(form) == pytest.approx(4 + 2 / 4 - expected, rel=0.01)
+    assert per_token("plain") - per_token(implementation) == pytest.approx(4 + 2 / 4 - expected, rel=0.01)
 
 
 @pytest.mark.parametrize("archs", [["n12"], pytest.param(list(ARCHS), marks=pytest.mark.slow)], ids=["n12", "all"])
@@ -43,18 +43,14 @@ def test_the_table_of_the_documentation(archs):
         assert row in page
 
 
-def test_table(tool):
-    run = tool("complexity", "n12", "--size", "96")
-    assert run.returncode == 0, run.stderr
-    header, _, p16, p8, _, uncounted = run.stdout.splitlines()
+def test_table(call):
+    _, printed, _ = call("complexity", "n12", "--size", "96")
+    header, _, p16, p8, _, uncounted = printed.splitlines()
     assert header == "| XCiT | parameters, M | GFLOPs published | authors' order | plain | auto |"
-    assert p16.startswith("| N12/16 | 3.053 (3) |  | 0.1")  # nothing is published at this size
+    assert p16.startswith("| N12/16 | 3.053 (3) |  | 0.1")  # not published at this size
     assert p8.startswith("| N12/8 | 3.049 (3) |")
     assert uncounted.startswith("Not counted: add,")
 
 
-def test_errors_are_one_line(tool):
-    run = tool("complexity", "x12")
-    assert run.returncode == 1
-    assert "unknown arch 'x12'" in run.stderr
-    assert len(run.stderr.strip().splitlines()) == 1
+def test_errors_are_one_line(refusal):
+    assert "unknown arch 'x12'" in refusal("complexity", "x12")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from weight_files import KEYS, official
 
-from xcit_mm.weights.layouts import recognise
+from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.reader import load_from_file
 
 
@@ -46,7 +46,7 @@ def test_inspect_and_convert(weights, refusal, tmp_path):
         assert weights("convert", "file.pth", out, "--to", layout) == f"{out} ({layout} layout)\n"
     assert load_file(tmp_path / "t.safetensors").keys() == KEYS["timm_p16"].keys()
     assert load_file(tmp_path / "s.safetensors").keys() == KEYS["official_p16"].keys()
-    back = recognise(load_from_file(str(tmp_path / "m.pth"))).trunk
+    back = parse_checkpoint(load_from_file(str(tmp_path / "m.pth"))).trunk
     assert all(torch.equal(back[key], value) for key, value in official(16).items())
     assert "m.pth exists" in refusal("weights", "convert", "file.pth", "m.pth", "--to", "timm")
 
@@ -59,7 +59,7 @@ def test_inspect_shows_metadata_of_any_kind(weights, tmp_path):
     assert "2.11.0" in text
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["fetch", "xcit_huge"]])
+@pytest.mark.parametrize("arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["download", "xcit_huge"]])
 def test_errors_are_one_line(arguments, refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.pth").write_text("<html>")

@@ -1,4 +1,4 @@
-"""Rates of every parameter, at every iteration, under layer-wise decay."""
+"""Learning rates of all parameters with layer-wise decay."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def expected_scale(name: str) -> float:
 
 
 @pytest.mark.parametrize("task", CONFIG)
-def test_every_rate_through_the_schedule(task):
+def test_every_parameter_has_its_rate_throughout_the_schedule(task):
     model, cfg, wrapper = build(task, frozen_stages=2)
     groups = wrapper.optimizer.param_groups
     place = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
@@ -55,32 +55,32 @@ def test_every_rate_through_the_schedule(task):
         index = place[id(parameter)]
         assert groups[index]["weight_decay"] == decay, name
         assert scales.setdefault(index, expected_scale(name)) == expected_scale(name), name
-    assert len(groups) == len(scales) <= 22  # two of each of ten blocks and of the rest
+    assert len(groups) == len(scales) <= 22  # two for each of ten blocks and two for the other parameters
     assert scales[0] == 1.0  # the rate that the log shows is the base rate
 
-    # All of detection; of segmentation, of which tests/test_configs.py follows the whole, past the warm-up.
+    # The whole schedule of detection, and that of segmentation past the warm-up: tests/test_configs.py covers the rest.
     published = published_rates(task)[:5000]
     expected = published[:, None] * [scales[index] for index in range(len(groups))]
     np.testing.assert_allclose(stepped_rates(cfg, wrapper, len(published)), expected, rtol=1e-9)
 
 
-def test_rate_1_is_no_decay():
+def test_decay_rate_1_keeps_the_full_rate_everywhere():
     model, _, wrapper = build("semantic_fpn", rate=1.0)
     assert {group["lr"] for group in wrapper.optimizer.param_groups} == {6e-5}
     assert sum(len(group["params"]) for group in wrapper.optimizer.param_groups) == len(list(model.parameters()))
 
 
-def test_misuse_is_named():
-    with pytest.raises(ValueError, match=r"layer_decay_rate=1.5: give a number above 0, up to 1"):
+def test_invalid_options_raise():
+    with pytest.raises(ValueError, match=r"layer_decay_rate=1.5: must be a number above 0"):
         build("semantic_fpn", rate=1.5)
-    with pytest.raises(ValueError, match=r"layer_decay_rate='0\.5': give a number"):
+    with pytest.raises(ValueError, match=r"layer_decay_rate='0\.5': must be a number"):
         build("semantic_fpn", rate="0.5")
     cfg = dict(
         constructor="LayerDecayOptimWrapperConstructor",
         optimizer=dict(type="SGD", lr=1.0),
         paramwise_cfg=dict(layer_decay_rate=0.5),
     )
-    with pytest.raises(ValueError, match=r"the optimizer Adam has no lr, which layer decay scales: give optimizer\.lr"):
+    with pytest.raises(ValueError, match="the optimizer Adam has no lr"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), dict(cfg, optimizer=dict(type="Adam")))
     with pytest.raises(ValueError, match="Conv2d has 0 XCiT backbones"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), cfg)

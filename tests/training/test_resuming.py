@@ -104,7 +104,7 @@ def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tmp_path)
     message = run.stderr.strip()
     assert len(message.splitlines()) == 1
     assert f"cannot resume from {last}" in message
-    assert f"go on from {work / 'iter_2.pth'}: --resume {work / 'iter_2.pth'}" in message
+    assert f"resume from {work / 'iter_2.pth'}: --resume {work / 'iter_2.pth'}" in message
 
 
 def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tmp_path):
@@ -115,7 +115,7 @@ def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, t
     run = run_tool(*train, "--resume", *cfg_options(SEG, shapes, 4), cwd=tmp_path, file_size=size // 2)
     assert run.returncode == 1
     assert f"{work / 'iter_4.pth'}" in run.stderr.splitlines()[-1]
-    assert "could not be written: File too large; earlier checkpoints are whole: make room" in run.stderr
+    assert "could not be written: File too large; earlier checkpoints are complete" in run.stderr
     assert (work / "last_checkpoint").read_text() == str(work / "iter_2.pth")
     load_from_file(str(work / "iter_2.pth"))
     assert not list(work.glob("*iter_4*")) + list(work.glob(".*iter_4*"))

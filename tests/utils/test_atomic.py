@@ -80,8 +80,8 @@ class TestConvertedWeights:
         assert self.is_as_before()
 
     def test_ctrl_c_during_a_download_is_one_line(self, call, monkeypatch):
-        monkeypatch.setattr(importlib.import_module("weights"), "fetch", interrupt)
-        assert call("weights", "fetch", "xcit_nano_12_p16_224")[::2] == (130, "\ninterrupted: nothing is written\n")
+        monkeypatch.setattr(importlib.import_module("weights"), "ensure_downloaded", interrupt)
+        assert call("weights", "download", "xcit_nano_12_p16_224")[::2] == (130, "\ninterrupted: nothing is written\n")
 
 
 class TestFeatures:
@@ -111,7 +111,7 @@ class TestFeatures:
 
         features, visualize = importlib.import_module("features"), importlib.import_module("visualize")
         monkeypatch.setattr(features, "extract", fail)
-        monkeypatch.setattr(visualize, "of_weights", fail)
+        monkeypatch.setattr(visualize, "capture_from_weights", fail)
         line = "RuntimeError: DataLoader worker is killed"
         assert refusal("features", "extract", tmp_path / "images", classifier, "--out", tmp_path / "f.npz") == line
         assert refusal("visualize", tmp_path / "0.png", classifier, "--out", tmp_path / "f.png") == line

@@ -16,7 +16,7 @@ from torch import nn
 from weight_files import DENSE_KEYS, KEYS, MINI, official, path_of, sources
 
 from xcit_mm import StrictLoadHook, XCiT
-from xcit_mm.weights.layouts import export, recognise
+from xcit_mm.weights.layouts import parse_checkpoint, to_layout
 from xcit_mm.weights.matching import load_pretrained, match_model
 from xcit_mm.weights.reader import load_from_file
 
@@ -50,7 +50,7 @@ class TestLayouts:
     @pytest.mark.parametrize("patch_size", [16, 8])
     @pytest.mark.parametrize("layout", ["timm", "mmpretrain"])
     def test_converted_names_and_shapes_are_the_project_s_own(self, layout, patch_size):
-        content = export(recognise(dict(model=official(patch_size))), layout)
+        content = to_layout(parse_checkpoint(dict(model=official(patch_size))), layout)
         state = content.get("state_dict", content)
         assert {key: list(value.shape) for key, value in state.items()} == KEYS[f"{layout}_p{patch_size}"]
 
@@ -58,7 +58,7 @@ class TestLayouts:
     @pytest.mark.parametrize("layout", ["official", "timm", "mmpretrain"])
     def test_there_and_back_is_bit_equal(self, layout, patch_size):
         state = official(patch_size)
-        found = recognise(export(recognise(dict(model=state)), layout))
+        found = parse_checkpoint(to_layout(parse_checkpoint(dict(model=state)), layout))
         assert (found.layout, found.task) == (layout, "classifier")
         assert found.trunk.keys() == state.keys()
         assert all(torch.equal(found.trunk[key], value) for key, value in state.items())
@@ -66,18 +66,20 @@ class TestLayouts:
     def test_dino_gives_the_teacher(self):
         teacher = {f"module.backbone.{key}": value for key, value in official(16).items()}
         student = {key: torch.zeros_like(value) for key, value in teacher.items()}
-        found = recognise(dict(student=student, teacher=teacher, epoch=3, optimizer={}))
+        found = parse_checkpoint(dict(student=student, teacher=teacher, epoch=3, optimizer={}))
         assert found.source == "teacher"
         assert torch.equal(found.trunk["norm.weight"], teacher["module.backbone.norm.weight"])
 
     def test_training_file_gives_model_or_ema_on_request(self):
         content = dict(model=official(16), model_ema={key: 2 * value for key, value in official(16).items()})
-        assert torch.equal(recognise(content).trunk["norm.bias"], content["model"]["norm.bias"])
-        assert torch.equal(recognise(content, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"])
+        assert torch.equal(parse_checkpoint(content).trunk["norm.bias"], content["model"]["norm.bias"])
+        assert torch.equal(
+            parse_checkpoint(content, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"]
+        )
         timm = dict(state_dict=content["model"], state_dict_ema=content["model_ema"])
-        assert torch.equal(recognise(timm, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"])
+        assert torch.equal(parse_checkpoint(timm, use_ema=True).trunk["norm.bias"], content["model_ema"]["norm.bias"])
         with pytest.raises(ValueError, match="no model_ema or state_dict_ema: load it without use_ema"):
-            recognise(dict(model=official(16)), use_ema=True)
+            parse_checkpoint(dict(model=official(16)), use_ema=True)
 
 
 def test_init_cfg_takes_no_prefix():
@@ -166,7 +168,7 @@ class TestWhatUsersDo:
         state = XCiT(MINI).state_dict()
         state |= {f"backbone.{key}": value for key, value in state.items()}
         with pytest.raises(ValueError, match="twice"):
-            recognise(state)
+            parse_checkpoint(state)
 
     def test_a_failed_load_can_be_tried_again(self, tmp_path):
         model = XCiT(MINI, init_cfg=dict(type="Pretrained", checkpoint=str(tmp_path / "late.pth")))
@@ -179,7 +181,7 @@ class TestWhatUsersDo:
 
     def test_heads_of_any_name_make_a_whole_model(self):
         state = {f"backbone.{key}": value for key, value in XCiT(MINI).state_dict().items()}
-        found = recognise(dict(state_dict={**state, "panoptic_head.weight": torch.ones(1)}))
+        found = parse_checkpoint(dict(state_dict={**state, "panoptic_head.weight": torch.ones(1)}))
         assert (found.task, list(found.heads)) == ("detector", ["panoptic_head.weight"])
 
 

@@ -12,7 +12,7 @@ import torch
 from processes import in_two_processes
 from weight_files import official
 
-from xcit_mm.weights.published import PUBLISHED, download, fetch
+from xcit_mm.weights.published import PUBLISHED, download, ensure_downloaded
 from xcit_mm.weights.reader import load_from_url, load_from_xcit
 
 NAME = "xcit_nano_12_p16_224"
@@ -35,11 +35,11 @@ def test_kept_file_is_used(tmp_path, monkeypatch):
 def test_unknown_name_and_no_network(tmp_path, monkeypatch):
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
     with pytest.raises(ValueError, match=r"'xcit_huge' is not a published name"):
-        fetch("xcit_huge")
+        ensure_downloaded("xcit_huge")
     url = (tmp_path / "none.pth").as_uri()
     monkeypatch.setitem(PUBLISHED, NAME, url)
     with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {tmp_path}"):
-        fetch(NAME)
+        ensure_downloaded(NAME)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -47,7 +47,7 @@ def test_download_is_kept_under_its_name(tmp_path, monkeypatch):
     (tmp_path / "source.pth").write_bytes(b"weights")
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
     monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
-    assert fetch(NAME).read_bytes() == b"weights"
+    assert ensure_downloaded(NAME).read_bytes() == b"weights"
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["xcit_nano_12_p16_224.pth"]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..prediction.predictor import Prediction, Predictor, Preparation
+from ..prediction.predictor import Prediction, Predictor, Preprocessing
 from .inputs import Input
 from .queues import THREADS, OrderedWriter, ThreadQueue
 from .rasters import RasterPredictor
@@ -55,7 +55,7 @@ class _LoadedImage(NamedTuple):
 class _ImageDataset(Dataset):
     """Reads and preprocesses the images of the tasks from a sampler."""
 
-    def __init__(self, preprocess: Preparation | None, keep_image: bool) -> None:
+    def __init__(self, preprocess: Preprocessing | None, keep_image: bool) -> None:
         self._preprocess, self._keep_image = preprocess, keep_image
 
     def __getitem__(self, task: _Task) -> _LoadedImage:
@@ -100,7 +100,7 @@ class Engine:
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         _raise_file_limit()
         loader: Iterable[_LoadedImage] = DataLoader(
-            _ImageDataset(None if in_tiles else self.predictor.prepare, self.run.options.visualize or in_tiles),
+            _ImageDataset(None if in_tiles else self.predictor.preprocess, self.run.options.visualize or in_tiles),
             batch_size=None,
             sampler=self._tasks(shards),
             num_workers=self.workers,
@@ -178,10 +178,10 @@ class Engine:
                 yield from self._predict_batch([image])
 
     def _forward(self, batch: list[_LoadedImage]) -> list[Prediction]:
-        samples = self.predictor.predict_prepared([image.data for image in batch if image.data])
+        samples = self.predictor.predict_preprocessed([image.data for image in batch if image.data])
         not_kept = np.empty((0, 0, 3), np.uint8)
         images = [not_kept if image.image is None else image.image.numpy() for image in batch]
-        return list(map(self.predictor.plain, images, samples))
+        return list(map(self.predictor.to_prediction, images, samples))
 
 
 def _ignore_interrupts(worker: int) -> None:

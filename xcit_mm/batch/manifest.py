@@ -16,7 +16,7 @@ from mmengine.config import Config
 
 from ..utils.configs import image_side, raster_bands, raster_step, tested_metainfo
 from ..version import __version__
-from ..weights.published import REMOTE, fetch
+from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from .inputs import Input
 from .options import RunOptions
 
@@ -84,7 +84,7 @@ def create_manifest(
     modules = dict(torch=torch, numpy=np, mmengine=mmengine, mmcv=mmcv)
     if library in ("mmdet", "mmseg"):
         modules[library] = __import__(library)
-    with open(fetch(checkpoint) if checkpoint.startswith(REMOTE) else checkpoint, "rb") as file:
+    with open(ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint, "rb") as file:
         checkpoint_hash = _sha256(iter(lambda: file.read(2**20), b""))
     manifest = dict(
         config=dict(path=os.path.abspath(cfg.filename), text=cfg.pretty_text),

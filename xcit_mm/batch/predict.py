@@ -8,7 +8,7 @@ from pathlib import Path
 from ..checks.preflight import check_checkpoint, check_device
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
-from ..weights.published import REMOTE
+from ..weights.published import REMOTE_PREFIXES
 from .inputs import find_inputs, read_category_ids
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
@@ -64,7 +64,9 @@ def predict_many(
     options, execution = options or RunOptions(), execution or Execution()
     check_device(execution.device)
     check_checkpoint(checkpoint)
-    config, checkpoint = (path if path.startswith(REMOTE) else os.path.abspath(path) for path in (config, checkpoint))
+    config, checkpoint = (
+        path if path.startswith(REMOTE_PREFIXES) else os.path.abspath(path) for path in (config, checkpoint)
+    )
     job = Job(os.path.abspath(out), config, checkpoint, execution)
     ranks = Ranks() if execution.launcher == "pytorch" else None
     if ranks is not None and ranks.rank > 0:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,12 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from ..geo import Raster, is_raster
-from ..geo.geojson import Found, write_instances
-from ..geo.georeferencing import Scene, assemble_maps, map_file
+from ..geo.geojson import MapInstance, write_instances
+from ..geo.geotiff import join_maps, open_map
 from ..geo.scaling import PERCENTILES
 from ..prediction.predictor import Predictor
-from ..prediction.tiling import Read, merge_tiles, windows
+from ..prediction.tiled_detection import merge_tiles
+from ..prediction.tiles import ReadTile, TiledImage, windows
 from ..utils.configs import raster_step
 from .inputs import Input
 from .manifest import ModelInfo
@@ -110,9 +111,8 @@ class RasterPredictor:
 
     def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
         shape, tile_rows = (raster.height, raster.width), self._tile_rows(shard)
-        rows, columns = (windows(length, *self.run.tiling(shape)) for length in shape)
-        tiles = list(product(rows[tile_rows.start : tile_rows.stop], columns))
-        for found in self.predictor.detected(tiles, self._reader(raster), shape):
+        tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
+        for found in self.predictor.iter_detected(tiled, tile_rows):
             yield record._replace(
                 boxes=found.bboxes.tolist(),
                 scores=found.scores.tolist(),
@@ -127,11 +127,12 @@ class RasterPredictor:
         tile, overlap = self.run.tiling(shape)
         if self._next != (record.number, tile_rows.start):
             # The reader opens the raster again by itself, and can be used by the next shard.
-            self._strips = self.predictor.segmented(self._reader(raster), shape, tile, overlap, tile_rows.start)
+            tiled = TiledImage(self._reader(raster), shape, tile, overlap)
+            self._strips = self.predictor.iter_segmented(tiled, tile_rows.start)
         starts = [window.start for window in windows(shape[0], tile, overlap)] + [shape[0]]
         rows = starts[tile_rows.start], starts[tile_rows.stop]
         path, palette = _rows_path(self.run, shard), self.predictor.metainfo.get("palette")
-        with map_file(path, Scene.of(raster), self.run.model.classes, palette, rows) as writer:
+        with open_map(path, raster.georeference, self.run.model.classes, palette, rows) as writer:
             for start, labels in islice(self._strips, len(tile_rows)):
                 valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
                 writer.write(labels.numpy(), valid)
@@ -143,7 +144,7 @@ class RasterPredictor:
         assert tile_rows is not None
         return tile_rows
 
-    def _reader(self, raster: Raster) -> Read:
+    def _reader(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress()
             try:
@@ -176,22 +177,24 @@ def merge_raster(run: Run, shards: range) -> Record:
     if failure is not None:
         return failure
     with _open_raster(input_, run.options, run.model) as raster:
-        scene = Scene.of(raster)
+        georeference = raster.georeference
     number = run.shards[shards.start].inputs.start
-    merged = Record(number, input_.path, input_.name, input_.image_id, height=scene.height, width=scene.width)
+    merged = Record(
+        number, input_.path, input_.name, input_.image_id, height=georeference.height, width=georeference.width
+    )
     classes = run.model.classes
     if not run.model.is_detector:
         rows = [_rows_path(run, shard) for shard in shards]
-        assemble_maps(run.out / LABELS / f"{input_.key}.tif", rows, scene, classes, run.model.palette)
+        join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
         return merged
-    found = merge_tiles([_to_instances(record, scene) for record in records if record.boxes])
+    found = merge_tiles([_to_instances(record) for record in records if record.boxes])
     boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
     masks = _mask_codes(found)
     instances = (
-        Found(number, label, score, box, masks[number - 1] if masks else None)
+        MapInstance(number, label, score, box, masks[number - 1] if masks else None)
         for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
     )
-    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", scene, classes, instances)
+    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
     return merged._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
 
 
@@ -199,10 +202,10 @@ def _mask_codes(found: InstanceData) -> list[str] | None:
     return [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
 
 
-def _to_instances(record: Record, scene: Scene) -> InstanceData:
+def _to_instances(record: Record) -> InstanceData:
     """Convert the record of a tile for `merge_tiles`."""
     fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, ends=record.ends)
     found = InstanceData(**{name: torch.tensor(values) for name, values in fields.items()})
     if record.masks is not None:
-        found.masks = [dict(size=[scene.height, scene.width], counts=mask.encode()) for mask in record.masks]
+        found.masks = [dict(size=[record.height, record.width], counts=mask.encode()) for mask in record.masks]
     return found

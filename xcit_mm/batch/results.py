@@ -9,7 +9,7 @@ import numpy as np
 
 from ..prediction.drawing import draw_instances, draw_segmentation_map
 from ..prediction.predictor import Prediction, Predictor
-from ..prediction.results import run_length_codes
+from ..prediction.results import encode_masks
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
@@ -52,7 +52,7 @@ class ResultWriter:
         record = record._replace(height=size[0], width=size[1])
         if prediction.instances is not None:
             boxes, scores, labels, _ = prediction.instances
-            codes = run_length_codes(prediction.instances)
+            codes = encode_masks(prediction.instances)
             return record._replace(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist(), masks=codes)
         assert prediction.labels is not None  # of a segmentor
         png = cv2.imencode(".png", prediction.labels)[1].tobytes()

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ..prediction.tiling import windows
+from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
 from .inputs import Input
 from .manifest import ModelInfo, find_difference, input_lines

@@ -82,8 +82,8 @@ class VideoPredictor:
                 if predictor.tile is not None:
                     yield from map(predictor.predict, batch)
                 else:
-                    samples = predictor.predict_prepared([predictor.prepare(frame) for frame in batch])
-                    yield from map(predictor.plain, batch, samples)
+                    samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
+                    yield from map(predictor.to_prediction, batch, samples)
         except Exception as error:  # decoders, models and pipelines raise many types
             yield error_message(error)
 

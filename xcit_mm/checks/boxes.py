@@ -1,4 +1,4 @@
-"""Checks of the boxes, polygons and areas of a COCO json: what no right one holds."""
+"""Checks of the boxes, polygons and areas of a COCO json."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,8 +10,8 @@ from .findings import Finding, fail, note
 
 __all__ = ["FEW", "check_boxes"]
 
-FEW = 0.05  # share of the annotations that may be wrong in a data set that is otherwise right
-MANY = 20  # boxes that are no chance if they all lie in one corner
+FEW = 0.05  # fraction of wrong annotations in a data set that is otherwise correct
+MANY = 20  # boxes that cannot lie in the same corner by chance
 SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
 
 
@@ -24,7 +24,7 @@ class Boxes(NamedTuple):
         ends: (N, 2), x + width and y + height.
         sizes: (N, 2), width and height of their images.
         areas: (N,).
-        points: Where the polygons begin, x and y; None where there is none.
+        points: First points of the polygons, x and y. None for an annotation without a polygon.
     """
 
     starts: np.ndarray
@@ -36,20 +36,20 @@ class Boxes(NamedTuple):
 
 
 def check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequence[dict]) -> Iterator[Finding]:
-    """Check boxes against their images, polygons and areas; of several failures, which may have one cause, the first.
+    """Check boxes against their images, polygons and areas, up to the first failure, which may cause others.
 
     Args:
-        annotations: At least one, of these images.
+        annotations: At least one annotation. Its image must be in `images`.
     """
     by_id = {image["id"]: (image["width"], image["height"]) for image in images}
-    given = _array((one["bbox"] for one in annotations), 4)
+    given = _array((annotation["bbox"] for annotation in annotations), 4)
     boxes = Boxes(
         starts=given[:, :2],
         extents=given[:, 2:],
         ends=given[:, :2] + given[:, 2:],
-        sizes=_array((by_id[one["image_id"]] for one in annotations), 2),
-        areas=np.array([one["area"] for one in annotations], float),
-        points=[_first_point(one.get("segmentation")) for one in annotations],
+        sizes=_array((by_id[annotation["image_id"]] for annotation in annotations), 2),
+        areas=np.array([annotation["area"] for annotation in annotations], float),
+        points=[_first_point(annotation.get("segmentation")) for annotation in annotations],
     )
     for check in (_beyond_image, _in_a_corner, _polygons, _areas):
         finding = check(boxes)
@@ -60,7 +60,7 @@ def check_boxes(split: str, path: str, annotations: Sequence[dict], images: Sequ
 
 
 def _array(rows: Iterable[Iterable[float]], columns: int) -> np.ndarray:
-    """An array of rows; several times faster than np.array for a million of them."""
+    """Return an array of rows. For a million rows this is several times faster than np.array."""
     return np.fromiter(itertools.chain.from_iterable(rows), float).reshape(-1, columns)
 
 
@@ -82,7 +82,7 @@ def _beyond_image(boxes: Boxes) -> Finding | None:
 
 
 def _in_a_corner(boxes: Boxes) -> Finding | None:
-    """Whether all boxes lie in the upper left, as those of a smaller copy of the images, or in percent, do."""
+    """Report boxes that all lie in the upper left, such as boxes in percent or of smaller copies of the images."""
     reach = (boxes.ends / boxes.sizes).max()
     if len(boxes.ends) < MANY or reach > 0.5:
         return None

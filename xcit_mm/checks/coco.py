@@ -1,6 +1,5 @@
-"""Checks of data sets in COCO's format: what mmdet makes of the json, and what no right json holds."""
+"""Checks of data sets in COCO's format: errors in the json, and annotations that mmdet drops."""
 
-import contextlib
 import gc
 import math
 import os
@@ -18,25 +17,25 @@ from .images import check_images, pipeline_step
 
 __all__ = ["check_coco"]
 
-# Why mmdet drops annotations, without a message. A correct json has neither of the first two.
+# Reasons for which mmdet drops annotations without a message. The first two do not occur in a correct json.
 NO_IMAGE = "with an unknown image_id"
 NO_CATEGORY = "with an unknown category_id"
 THIN = "with boxes less than a pixel wide or high"
 NO_AREA = "without area"
 OUTSIDE = "outside the image"
-ITSELF = "left out by the class of the data set"
-# What the config asks for, or another finding reports.
+BY_CLASS = "left out by the class of the data set"
+# Reasons that the config gives, or that another finding reports.
 NO_CLASS = "of categories outside the classes"
 IGNORED = "marked ignore"
 FILTERED = "in images that filter_cfg leaves out"
 
 FIXES = {
     NO_IMAGE: "correct image_id, or remove these annotations",
-    NO_CATEGORY: "correct category_id: the id of a category, not its place in the list",
+    NO_CATEGORY: "correct category_id: the id of a category, not its position in the list",
     THIN: "bbox=[x, y, width, height] in pixels, not relative to the image",
     NO_AREA: "area=width * height, or the area of the mask, in pixels",
     OUTSIDE: "bbox=[x, y, width, height] in pixels of the image",
-    ITSELF: "read parse_data_info of the class",
+    BY_CLASS: "read parse_data_info of the class",
 }
 EMPTY = "annotate images, or correct ann_file, metainfo.classes and filter_cfg"
 
@@ -45,18 +44,11 @@ def check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coc
     """Check a data set of a split against its json and its images.
 
     Args:
-        read: `read_coco`, which may remember files.
+        read: `read_coco`, or a version with a cache.
     """
-    with _no_garbage():
-        yield from _check_coco(cfg, split, dataset, read)
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Do not look for garbage: among the millions of objects of a json there is none, and the search takes seconds."""
-    gc.disable()
+    gc.disable()  # the millions of objects of a json hold no garbage, and a search for garbage takes seconds
     try:
-        yield
+        yield from _check_coco(cfg, split, dataset, read)
     finally:
         gc.enable()
 
@@ -69,12 +61,13 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     except ValueError as error:
         yield fail("D401", f"{split}: {error}", "export the file again, with one id for each entry")
         return
-    lacking = list(_check_keys(split, path, dataset, coco))
-    yield from lacking
-    if lacking:
+    missing_keys = list(_check_keys(split, path, dataset, coco))
+    yield from missing_keys
+    if missing_keys:
         return
-    if not isinstance(metainfo(dataset)["classes"], str):  # which check_classes reports
-        yield from _check_categories(split, coco, metainfo(dataset)["classes"])
+    classes = metainfo(dataset)["classes"]
+    if not isinstance(classes, str):  # check_classes reports a string
+        yield from _check_categories(split, coco, classes)
         yield from _check_instances(split, path, dataset, coco)
     ids = {image["id"] for image in coco["images"]}
     for evaluator in evaluators(cfg, split):
@@ -101,7 +94,7 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
 
 
 def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Finding]:
-    """Check that everything has what mmdet reads of it."""
+    """Check the keys that mmdet reads, and the types of their values."""
     with_mask = (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask")
     needed = dict(
         categories=["name"],
@@ -112,18 +105,19 @@ def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Fi
     )
     for kind, keys in needed.items():
         for key in keys:
-            values = [one.get(key) for one in coco[kind]]
-            lacking = values.count(None) + values.count([])
-            if lacking:
-                yield fail("D402", f"{split}: {lacking} {kind} of {path} have no {key}", f"add {key}: mmdet reads it")
-    wrong = [one["bbox"] for one in coco["annotations"] if one.get("bbox") and not _is_box(one["bbox"])]
+            values = [entry.get(key) for entry in coco[kind]]
+            missing = values.count(None) + values.count([])
+            if missing:
+                yield fail("D402", f"{split}: {missing} {kind} of {path} have no {key}", f"add {key}: mmdet reads it")
+    boxes = [annotation.get("bbox") for annotation in coco["annotations"]]
+    wrong = [box for box in boxes if box and not _is_box(box)]
     if wrong:
         yield fail(
             "D403",
             f"{split}: {len(wrong)} annotations of {path} have a bbox such as {wrong[0]}",
             "bbox=[x, y, width, height], four numbers",
         )
-    flat = sum(bool(with_mask) and _is_flat(one.get("segmentation")) for one in coco["annotations"])
+    flat = sum(bool(with_mask) and _is_flat(entry.get("segmentation")) for entry in coco["annotations"])
     if flat:
         yield fail(
             "D404",
@@ -144,11 +138,11 @@ def _is_flat(segmentation: object) -> bool:
 
 
 def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
-    """mmdet takes the categories whose names are classes, and numbers them as they come in the json."""
-    by_id = {one["id"]: one["name"] for one in coco["categories"]}
+    """Compare categories with classes. mmdet numbers the categories that are classes in the order of the json."""
+    by_id = {category["id"]: category["name"] for category in coco["categories"]}
     names = list(by_id.values())
-    learnt = [name for name in names if name in classes]
-    counts = Counter(by_id.get(one["category_id"]) for one in coco["annotations"])
+    learned = [name for name in names if name in classes]
+    counts = Counter(by_id.get(annotation["category_id"]) for annotation in coco["annotations"])
     left_out = [f"{name} ({counts[name]} annotations)" for name in names if name not in classes and counts[name]]
     absent = [name for name in classes if name not in names]
     if absent:
@@ -158,13 +152,13 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
             + (f"; the config leaves out its {preview(left_out)}" if left_out else ""),
             f"metainfo=dict(classes={tuple(names)}), the categories in the order of the json, or add the classes to it",
         )
-    elif learnt != list(classes):
-        swapped = [f"{theirs} as {ours}" for theirs, ours in zip(learnt, classes, strict=False) if theirs != ours]
+    elif learned != list(classes):
+        swapped = [f"{theirs} as {ours}" for theirs, ours in zip(learned, classes, strict=False) if theirs != ours]
         yield fail(
             "D406",
             f"{split}: mmdet numbers categories in the order of the json, not of the classes: it would show "
-            + preview(swapped or learnt),
-            f"metainfo=dict(classes={tuple(dict.fromkeys(learnt))}), the order of the json",
+            + preview(swapped or learned),
+            f"metainfo=dict(classes={tuple(dict.fromkeys(learned))}), the order of the json",
         )
     elif left_out:
         yield note(
@@ -173,14 +167,14 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
 
 
 def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Finding]:
-    """Compare what mmdet's data set holds with what is in the json."""
+    """Compare the annotations of mmdet's data set with those of the json."""
     classes = metainfo(dataset)["classes"]
     loaded = load_instances(dataset, coco)
     instances = [instance for image in loaded for instance in image["instances"]]
     reasons = _reasons(coco, classes, {image["img_id"] for image in loaded})
     dropped = Counter(filter(None, reasons))
-    if dropped.total() != len(reasons) - len(instances):  # a class that is derived from mmdet's has rules of its own
-        dropped = Counter({ITSELF: len(reasons) - len(instances)})
+    if dropped.total() != len(reasons) - len(instances):  # a class derived from mmdet's has its own rules
+        dropped = Counter({BY_CLASS: len(reasons) - len(instances)})
     yield from _check_dropped(split, path, dropped, len(reasons))
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
@@ -194,7 +188,7 @@ def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterat
         yield note(
             "D410", f"{split}: {path} has no objects of {preview(missing)}", "annotate objects, or remove the classes"
         )
-    kept = [one for one, why in zip(coco["annotations"], reasons, strict=True) if not why and not one.get("iscrowd")]
+    kept = [a for a, why in zip(coco["annotations"], reasons, strict=True) if not why and not a.get("iscrowd")]
     if kept:
         yield from check_boxes(split, path, kept, coco["images"])
     yield ok(
@@ -204,38 +198,38 @@ def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterat
 
 
 def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
-    """Why mmdet drops each annotation, '' if it does not.
+    """Return the reason for which mmdet drops each annotation, or ''.
 
     Args:
-        used: Ids of the images that are not left out.
+        used: Ids of the images that mmdet uses.
     """
     images = {image["id"]: image for image in coco["images"]}
-    known = {one["id"]: one["name"] in classes for one in coco["categories"]}
+    known = {category["id"]: category["name"] in classes for category in coco["categories"]}
 
-    def reason(one: dict) -> str:
-        image = images.get(one["image_id"])
+    def reason(annotation: dict) -> str:
+        image = images.get(annotation["image_id"])
         if image is None:
             return NO_IMAGE
-        if one["category_id"] not in known:
+        if annotation["category_id"] not in known:
             return NO_CATEGORY
-        if not known[one["category_id"]]:
+        if not known[annotation["category_id"]]:
             return NO_CLASS
-        if one.get("ignore"):
+        if annotation.get("ignore"):
             return IGNORED
-        x, y, width, height = one["bbox"]
+        x, y, width, height = annotation["bbox"]
         if width < 1 or height < 1:
             return THIN
-        if one["area"] <= 0:
+        if annotation["area"] <= 0:
             return NO_AREA
         if not (x < image["width"] and y < image["height"] and x + width > 0 and y + height > 0):
             return OUTSIDE
-        return "" if one["image_id"] in used else FILTERED
+        return "" if annotation["image_id"] in used else FILTERED
 
-    return [reason(one) for one in coco["annotations"]]
+    return [reason(annotation) for annotation in coco["annotations"]]
 
 
 def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) -> Iterator[Finding]:
-    """Say how many annotations of a json mmdet drops, and why."""
+    """Report the annotations of a json that mmdet drops, and the reasons."""
     left = number - dropped.total()
     named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
     if left and not named:

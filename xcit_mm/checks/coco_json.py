@@ -1,4 +1,4 @@
-"""A COCO json, read for what can be wrong with it."""
+"""Read a COCO json to check it."""
 
 import contextlib
 import io
@@ -18,20 +18,20 @@ __all__ = ["Coco", "load_instances", "read_coco"]
 Coco = dict[str, list[dict]]
 _KINDS = ("images", "annotations", "categories")
 
-# Their numbers are nine tenths of a COCO json; the first point of each annotation is all that is looked at.
+# The numbers of polygons are nine tenths of a COCO json. The checks use the first point of each annotation only.
 _POLYGONS = re.compile(rb"\[\[\s*([-+.eE\d]+\s*,\s*[-+.eE\d]+)[-+.,eE\d\s\[\]]*\]\]")
 
 
 def read_coco(path: str) -> Coco:
-    """Read a COCO json: its images, annotations and categories, of most polygons only the first point.
+    """Read images, annotations and categories of a COCO json. Most polygons have only their first point.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not JSON, lacks one of the three or an id, or has an id twice.
+        ValueError: If the file is not JSON, lacks a list or an id, or repeats an id.
     """
     try:
         content = _parsed(Path(path).read_bytes())
-        ids = {kind: Counter(one["id"] for one in content[kind]) for kind in _KINDS}
+        ids = {kind: Counter(entry["id"] for entry in content[kind]) for kind in _KINDS}
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     except (KeyError, TypeError) as error:
@@ -46,16 +46,16 @@ def read_coco(path: str) -> Coco:
 def _parsed(text: bytes) -> Any:
     try:
         return json.loads(_POLYGONS.sub(rb"[[\1]]", text))
-    except ValueError:  # it is no JSON, or holds lists of other depths, of which the substitution takes brackets away
+    except ValueError:  # not JSON, or lists of other depths, whose brackets the substitution breaks
         return json.loads(text)
 
 
 def load_instances(dataset: dict, content: Coco) -> list[dict]:
-    """The images that a data set of mmdet makes of a COCO json, after its filter, each with its `instances`.
+    """Return the images of a data set of mmdet after its filter, each with its `instances`.
 
     Args:
-        dataset: The config of a `CocoDataset`, or of a class that is derived from it.
-        content: Its json, which `read_coco` has read, so that it is not parsed again.
+        dataset: Config of a `CocoDataset`, or of a class derived from it.
+        content: Its json, as `read_coco` returns it, which saves a second parsing.
     """
     kind: Any = dataset_class(dataset)
 

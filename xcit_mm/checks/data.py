@@ -1,32 +1,61 @@
-"""Checks of data sets: whether their files are there, and hold what the config says."""
+"""Checks of data sets: whether their files exist, and hold what the config says."""
 
 import functools
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.utils import is_abs
 from torch import nn
 
 from ..models.backbone import XCiT
-from ..utils.configs import backbone_class, dataset_class, leaf_datasets, metainfo, type_name
+from ..utils.configs import backbone_class, dataset_class, evaluators, leaf_datasets, metainfo, type_name
 from ..utils.errors import preview
 from .coco import check_coco
 from .coco_json import read_coco
-from .findings import Finding, fail, note, ok
-from .preflight import missing_data
+from .findings import Finding, check, fail, note, ok
 from .segmentation_maps import check_segmentation_maps
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "data_sets"]
+__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_paths", "data_sets"]
 
 SPLITS = ("train", "val")
 
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
-    """The data sets of a split, out of their wrappers."""
+    """Yield the data sets of a split, without their wrappers."""
     yield from filter(None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}))
 
 
+def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
+    """Check that the folders and annotation files of the splits exist. Remote storage (s3://...) is not checked."""
+    return [
+        fail(
+            "D311",
+            f"the {split} data are not at {path}",
+            "put or link the data set there, or set "
+            f"{split}_dataloader.dataset.data_root (and {split}_evaluator.ann_file, if it has one)",
+        )
+        for split in splits
+        for path in [
+            *(path for dataset in data_sets(cfg, split) for path in _paths(dataset)),
+            *(evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")),
+        ]
+        if "://" not in path and not Path(path).exists()
+    ]
+
+
+def _paths(dataset: dict) -> Iterator[str]:
+    """Yield the paths of a data set's folders and annotation file, as mmengine joins them."""
+    root = dataset.get("data_root") or ""
+    prefix = dataset.get("data_prefix") or {}
+    parts = [*(prefix.values() if isinstance(prefix, dict) else [prefix]), dataset.get("ann_file")]
+    yield from [root] * bool(root) + [part if is_abs(part) else os.path.join(root, part) for part in parts if part]
+
+
+@check("D390", "correct the data sets in the config")
 def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the classes of all data sets against each other and the heads' `num_classes`."""
+    """Check the classes of all data sets against each other and against `num_classes` of the heads."""
     if cfg.get("default_scope") == "mmpretrain":
         yield note("D301", "mmpretrain takes classes from its data: compare their number with the head's num_classes")
         return
@@ -67,42 +96,32 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
 
 
 def _channels(cfg: Config) -> int | None:
-    """The channels that the model takes; None of a backbone that is not ours."""
+    """Return the input channels of an XCiT, or None for another backbone."""
     return cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
 
 
-def _paths(dataset: dict) -> list[str]:
-    """Where a data set's files are, as the config says it."""
-    prefix = dataset.get("data_prefix") or {}
-    given = (
-        dataset.get("data_root"),
-        dataset.get("ann_file"),
-        *(prefix.values() if isinstance(prefix, dict) else [prefix]),
-    )
-    return [path for path in given if path]
-
-
+@check("D391", "correct the {split} data set")
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the files of a split, 'train' or 'val', and what is in them.
+    """Check the files of a split, 'train' or 'val', and their content.
 
     Args:
-        heads: The heads that know classes, by name.
+        heads: The heads with classes, by name.
     """
-    missing = next(missing_data(cfg, split), None)
+    missing = check_paths(cfg, [split])
     if missing:
-        yield missing
+        yield missing[0]
         return
-    read = functools.cache(read_coco)  # for one split: a json takes a gigabyte once parsed
+    read = functools.cache(read_coco)  # of one split only: a parsed json takes a gigabyte
     for dataset in data_sets(cfg, split):
         kind = dataset_class(dataset)
-        # The class whose method lists the data tells their format.
-        form = kind.load_data_list.__qualname__.partition(".")[0]
+        # The format is that of the class that defines the method.
+        data_format = kind.load_data_list.__qualname__.partition(".")[0]
         remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
             yield note("D312", f"{split}: {remote[0]} is remote storage, which the doctor does not read")
-        elif form == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format
+        elif data_format == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format
             yield from check_coco(cfg, split, dataset, read)
-        elif form == "BaseSegDataset":
+        elif data_format == "BaseSegDataset":
             yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
         else:
             yield note("D313", f"{split}: the doctor cannot check data sets of type {type_name(dataset)}")

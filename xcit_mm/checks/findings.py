@@ -1,15 +1,26 @@
-"""Findings: a line for each, with a code that docs/doctor.yml explains, and the fix."""
+"""Findings, and the checks that return them."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import NamedTuple, ParamSpec
 
 from ..utils.errors import reason
 
-__all__ = ["Finding", "fail", "guard", "note", "ok", "refuse"]
+__all__ = ["Finding", "check", "fail", "note", "ok", "raise_first"]
+
+Arguments = ParamSpec("Arguments")
 
 
 class Finding(NamedTuple):
-    """One line of a diagnosis: `level` is 'ok', 'FAIL' or 'note', which stops no run; 'ok' has neither code nor fix."""
+    """A line of the doctor.
+
+    Attributes:
+        level: 'ok', 'note' or 'FAIL'. Only a failure stops a run.
+        code: Code that docs/doctor.yml explains, such as 'D311'. It is empty if the level is 'ok'.
+        text: What was found.
+        fix: What to do. It may be empty if the level is not 'FAIL'.
+    """
 
     level: str
     code: str
@@ -32,20 +43,38 @@ def fail(code: str, text: str, fix: str) -> Finding:
     return Finding("FAIL", code, text, fix)
 
 
-def guard(check: Iterator[Finding], code: str, fix: str) -> Iterator[Finding]:
-    """Findings of a check, without 'ok' after a failure; an exception of the check is a failure of this code."""
-    failed = False
-    try:
-        for finding in check:
-            failed |= finding.level == "FAIL"
-            if not (failed and finding.level == "ok"):
-                yield finding
-    except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        yield fail(code, reason(error), fix)
+def check(
+    code: str, fix: str
+) -> Callable[[Callable[Arguments, Iterator[Finding]]], Callable[Arguments, list[Finding]]]:
+    """Decorate a generator of findings, so that it returns a list and does not raise.
+
+    An `ok` after a failure is left out. An exception becomes a failure.
+
+    Args:
+        code: Code of that failure.
+        fix: Fix of that failure. '{name}' stands for an argument of the generator.
+    """
+
+    def decorate(generator: Callable[Arguments, Iterator[Finding]]) -> Callable[Arguments, list[Finding]]:
+        @wraps(generator)
+        def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Finding]:
+            findings: list[Finding] = []
+            try:
+                for finding in generator(*args, **kwargs):
+                    if finding.level != "ok" or all(former.level != "FAIL" for former in findings):
+                        findings.append(finding)
+            except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+                arguments = inspect.signature(generator).bind(*args, **kwargs).arguments
+                findings.append(fail(code, reason(error), fix.format(**arguments)))
+            return findings
+
+        return checked
+
+    return decorate
 
 
-def refuse(findings: Iterator[Finding], error: type[Exception] = ValueError) -> None:
-    """Raise the first failure."""
+def raise_first(findings: Iterable[Finding], error: type[Exception] = ValueError) -> None:
+    """Raise an error for the first failure, if there is a failure."""
     for finding in findings:
         if finding.level == "FAIL":
             raise error(f"{finding.code} {finding.text} -- fix: {finding.fix}")

@@ -1,4 +1,4 @@
-"""Checks of image files, and what reads a sample of a data set's."""
+"""Checks of image files, of which a sample is read."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from ..utils.configs import loading_step, normalize_step, type_name
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note
 
-__all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "spread"]
+__all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "sample_evenly"]
 
-SAMPLE = 32  # images, spread over a data set, that are read
+SAMPLE = 32  # images of a data set to read
 
 
 def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
-    """Check that images are there and that the pipeline reads a sample of them, of the `shape` given."""
+    """Check that images exist, and that the pipeline reads a sample of them with their `shape`."""
     missing = missing_paths([image["img_path"] for image in images])
     if missing:
         yield fail(
@@ -28,7 +28,7 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
         )
     step = loading_step(dataset) or dict(type="LoadImageFromFile")
     wrong = []
-    for image, loaded in load_each(step, [one for one in spread(images) if one["img_path"] not in missing]):
+    for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["img_path"] not in missing]):
         if isinstance(loaded, Exception):
             wrong.append(f"{image['img_path']} cannot be read ({reason(loaded)})")
         elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
@@ -38,22 +38,22 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
 
 
 def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
-    """Check that an image comes out of the pipeline with the channels that the model takes.
+    """Check that the pipeline gives an image the number of channels that the model takes.
 
     Args:
-        image: As of the data set's list, of a file that can be read.
+        image: Entry of the data set's list, with a readable file.
         channels: The model's `in_channels`.
     """
     pipeline = list(dataset.get("pipeline", []))
     normalize = normalize_step(pipeline)
-    if normalize:  # it fails at images of other bands than it knows, which is to be said in words
+    if normalize:  # it raises an error without the number of bands
         pipeline.remove(normalize)
     try:
         found = Compose(pipeline)(dict(image, seg_fields=[]))
-    except Exception as error:  # a pipeline may need more than an image, such as others to mix it with
+    except Exception as error:  # a pipeline may need more than an image, such as other images to mix
         yield note("D316", f"{split}: the pipeline cannot process {image['img_path']} alone ({reason(error)})")
         return
-    inputs = (found or {}).get("inputs")  # a step may drop an image; without a packing step there are none
+    inputs = (found or {}).get("inputs")  # a step may drop the image, or no step packs it
     if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
         yield fail(
             "D317",
@@ -63,28 +63,29 @@ def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterat
 
 
 def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict | Exception]]:
-    """Each image with what a pipeline's step makes of it."""
+    """Yield each image and the output of a pipeline step, or its exception."""
     load = TRANSFORMS.build(step)
     for image in images:
         try:
             yield image, load(dict(image, seg_fields=[]))
-        except Exception as error:  # each decoder has its own
+        except Exception as error:  # every decoder has its own exceptions
             yield image, error
 
 
 def pipeline_step(dataset: dict, name: str) -> dict | None:
-    """The first step of this type in a data set's pipeline."""
+    """Return the first step of this type in a data set's pipeline."""
     return next((step for step in dataset.get("pipeline", []) if type_name(step) == name), None)
 
 
 def missing_paths(paths: Sequence[str]) -> dict[str, None]:
-    """The paths where nothing is, in order; to list a folder once is faster than to look at each file."""
-    folders = {os.path.dirname(path) for path in paths}
-    # Of a bare name the folder is "", this one.
-    there = {one: set(os.listdir(one or ".")) if os.path.isdir(one or ".") else set() for one in folders}
-    return dict.fromkeys(path for path in paths if os.path.basename(path) not in there[os.path.dirname(path)])
+    """Return the paths that do not exist, in order. To list a folder once is faster than to test each file."""
+    names: dict[str, set[str]] = {}
+    for folder in {os.path.dirname(path) for path in paths}:
+        here = folder or "."  # the folder of a bare name is ""
+        names[folder] = set(os.listdir(here)) if os.path.isdir(here) else set()
+    return dict.fromkeys(path for path in paths if os.path.basename(path) not in names[os.path.dirname(path)])
 
 
-def spread(items: Sequence) -> list:
-    """At most `SAMPLE` items, evenly from the first to the last."""
+def sample_evenly(items: Sequence) -> list:
+    """Return at most `SAMPLE` items, evenly from the first to the last."""
     return [items[place] for place in np.linspace(0, len(items) - 1, min(SAMPLE, len(items))).astype(int)]

@@ -1,41 +1,55 @@
-"""Checks of the model: channels from the backbone to the heads, weights, BatchNorm."""
+"""Checks of the model: whether it can be built, channels and strides from backbone to heads, BatchNorm."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import HOOKS, MODELS
+from mmengine.registry import MODELS, init_default_scope
 from torch import nn
-from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
+from ..models.backbone import XCiT
 from ..models.build import model_config
-from ..utils.configs import part_class
+from ..utils.compat import BatchNorm
+from ..utils.configs import type_name
 from ..utils.errors import reason
-from ..weights.bands import FILL_HINT
-from ..weights.layouts import recognise
-from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
-from ..weights.published import REMOTE, folder, local_path
-from ..weights.reader import load_from_file
-from ..weights.strict_loading import StrictLoadHook
-from .findings import Finding, fail, note, ok
+from .findings import Finding, check, fail, note, ok
+from .preflight import check_backbone
 
-__all__ = ["build_model", "check_channels", "check_norms", "check_weights", "class_heads", "strict_load_hooks"]
+__all__ = ["build_checked_model", "build_model", "check_channels", "check_norms", "class_heads"]
 
-SIDE = 512  # pixels of the square image whose maps are looked at, a multiple of every stride
+SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
+
+
+def build_checked_model(cfg: Config, tta: bool = False) -> tuple[nn.Module, Finding]:
+    """Build the model of a config, without memory for its tensors where possible.
+
+    Args:
+        tta: Whether the model is tested with test-time augmentation.
+
+    Returns:
+        The model and an `ok`, or an empty module and a failure.
+    """
+    init_default_scope(cfg.default_scope)
+    try:
+        check_backbone(cfg, tta)
+        return build_model(cfg), ok(f"{type_name(cfg.model)} can be built")
+    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+        text = f"the model cannot be built: {reason(error)}"
+        return nn.Module(), fail("D601", text, "correct the model in the config")
 
 
 def build_model(cfg: Config) -> nn.Module:
+    """Build the model of a config, on the meta device where possible."""
     try:
         with torch.device("meta"):
             return MODELS.build(model_config(cfg))
-    except Exception:  # a module that computes with its values as it is built needs real ones
+    except Exception:  # modules that compute with their own values need real tensors
         return MODELS.build(model_config(cfg))
 
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:
-    """The heads whose classes are the data set's, by name."""
+    """Return the heads that predict the classes of the data set, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -45,52 +59,54 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-class Map(NamedTuple):
-    """What is known of a feature map without its values."""
+class FeatureMap(NamedTuple):
+    """Specification of a feature map: channels, and stride in pixels."""
 
-    width: int
+    channels: int
     stride: float
 
 
-def check_channels(cfg: Config, model: nn.Module) -> Iterator[Finding]:
-    """Check number, width and stride of the backbone's maps against the neck, and of the maps that heads get."""
-    source = "the backbone"
-    backbone: Any = model.backbone
-    maps = [Map(backbone.arch.embed_dim, stride) for stride in backbone.strides]
+@check("D690", "correct neck and heads")
+def check_channels(cfg: Config, model: Any) -> Iterator[Finding]:
+    """Check number, channels and strides of the feature maps of a model with an XCiT, for its neck and its heads."""
+    if not isinstance(getattr(model, "backbone", None), XCiT):
+        return
+    source, backbone = "the backbone", model.backbone
+    maps = [FeatureMap(backbone.arch.embed_dim, stride) for stride in backbone.strides]
     if cfg.model.get("neck"):
-        widths = [one.width for one in maps]
+        widths = [feature_map.channels for feature_map in maps]
         first: Any = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
         given = list(first.in_channels) if isinstance(first.get("in_channels"), Sequence) else widths
         if given != widths:
             yield fail("D602", f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
         try:
-            maps = _maps_of(model, [Map(width, one.stride) for width, one in zip(given, maps, strict=True)])
+            maps = _maps_of(model, [FeatureMap(width, m.stride) for width, m in zip(given, maps, strict=True)])
         except Exception as error:  # a neck may be anything
             if given == widths:
                 yield note("D604", f"the neck cannot be tried on small maps ({reason(error)})")
             return
         source = "the neck"
-    yield from _check_widths(model, source, [one.width for one in maps])
-    yield from _check_strides(cfg, model, source, [one.stride for one in maps])
+    yield from _check_widths(model, source, [feature_map.channels for feature_map in maps])
+    yield from _check_strides(cfg, model, source, [feature_map.stride for feature_map in maps])
     yield ok(
-        f"{source} gives {len(maps)} maps of {maps[0].width} channels at strides "
-        f"{_listed(one.stride for one in maps)}, as the heads expect"
+        f"{source} gives {len(maps)} maps of {maps[0].channels} channels at strides "
+        f"{_listed(feature_map.stride for feature_map in maps)}, as the heads expect"
     )
 
 
-def _maps_of(model: Any, maps: Sequence[Map]) -> list[Map]:
-    """What a model's neck makes of the backbone's maps of an image; it costs nothing on the meta device.
+def _maps_of(model: Any, maps: Sequence[FeatureMap]) -> list[FeatureMap]:
+    """Compute the feature maps of a model's neck, at no cost on the meta device.
 
     Raises:
-        ValueError: If it makes no maps of them.
+        ValueError: If the neck does not return feature maps.
     """
     device = next(model.parameters()).device
     with torch.no_grad():
-        given = [torch.zeros((1, one.width, *[int(SIDE // one.stride)] * 2), device=device) for one in maps]
-        shapes = [tuple(one.shape) for one in model.neck.eval()(given)]
+        given = [torch.zeros((1, m.channels, *[int(SIDE // m.stride)] * 2), device=device) for m in maps]
+        shapes = [tuple(output.shape) for output in model.neck.eval()(given)]
     if any(len(shape) != 4 for shape in shapes):
         raise ValueError(f"it gives {shapes}")
-    return [Map(shape[1], SIDE / shape[3]) for shape in shapes]
+    return [FeatureMap(shape[1], SIDE / shape[3]) for shape in shapes]
 
 
 def _listed(numbers: Iterable[float]) -> str:
@@ -116,10 +132,10 @@ def _check_widths(model: nn.Module, source: str, widths: list[int]) -> Iterator[
 
 
 def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
-    """Check that whatever turns places on the maps into pixels does it by their strides."""
+    """Check the strides by which modules convert positions on the feature maps into pixels."""
     for name, module in model.named_modules():
         wanted = _strides_of(name, module)
-        # Some anchors of mmdet's (SSD's) are only about as far from each other as the places on the map.
+        # The distances of some anchors of mmdet (SSD) are only close to the strides.
         if all(0.7 < ours / theirs < 1.4 for ours, theirs in zip(wanted, strides, strict=False)):
             continue
         key = "featmap_strides" if hasattr(module, "featmap_strides") else "strides"
@@ -131,7 +147,7 @@ def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -
 
 
 def _strides_of(name: str, module: Any) -> list[float]:
-    """The strides that a module believes its maps to have, if it is one that needs them."""
+    """Return the strides that a module assumes for its feature maps, or [] if it does not use strides."""
     if hasattr(module, "featmap_strides"):  # RoI extractors
         return list(module.featmap_strides)
     if name.endswith("pixel_decoder"):
@@ -142,82 +158,28 @@ def _strides_of(name: str, module: Any) -> list[float]:
 
 
 def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
-    """The `in_channels` of a head that is given maps of these widths; 0 if it takes a map that there is not."""
+    """Return the `in_channels` of a head for feature maps of these widths, or 0 if its `in_index` is out of range."""
     index = getattr(head, "in_index", 0 if isinstance(head.in_channels, int) else range(len(widths)))
     taken = [widths[i] for i in ([index] if isinstance(index, int) else index) if i < len(widths)]
     as_one = isinstance(index, int) or getattr(head, "input_transform", None) == "resize_concat"
     return sum(taken) if as_one else taken
 
 
-def strict_load_hooks(cfg: Config) -> list[dict]:
-    """The configs of the hooks that load a checkpoint whole or not at all."""
-    hooks = cfg.get("custom_hooks") or []
-    return [hook for hook in hooks if part_class(hook, HOOKS, cfg.get("default_scope")) is StrictLoadHook]
-
-
-def check_weights(cfg: Config, model: nn.Module) -> Iterator[Finding]:
-    """Check that weights are there, or will be fetched, and fit."""
-    init_cfg = cfg.model.backbone.get("init_cfg") or []
-    for one in [init_cfg] if isinstance(init_cfg, dict) else init_cfg:
-        if "checkpoint" in one:
-            use_ema, fill_stem = one.get("use_ema", False), one.get("fill_stem")
-            yield from _check_file("init_cfg", one["checkpoint"], model, False, use_ema, fill_stem)
-    hooks = strict_load_hooks(cfg)
-    if cfg.get("load_from"):
-        strict = any(hook.get("strict_heads", True) for hook in hooks)
-        fill_stem = next((hook["fill_stem"] for hook in hooks if hook.get("fill_stem")), None)
-        yield from _check_file("load_from", cfg.load_from, model, strict, fill_stem=fill_stem)
-    if not hooks:
-        yield note(
-            "D701",
-            "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error",
-            "custom_hooks = [dict(type='StrictLoadHook')]",
-        )
-
-
-def _check_file(
-    option: str, name: str, model: nn.Module, strict: bool, use_ema: bool = False, fill_stem: str | None = None
-) -> Iterator[Finding]:
-    path = local_path(name) if name.startswith(REMOTE) else Path(name).expanduser()
-    if not path.is_file():
-        if "://" in name:
-            yield note("D702", f"{option} {name} is not in {folder()} yet: training downloads it first")
-        else:
-            fix = "check the path, or give a name of tools/weights.py list"
-            yield fail("D703", f"{option}: no checkpoint at {name}", fix)
-        return
-    content = load_from_file(str(path))
-    try:
-        if strict:
-            match_model(model, content, fill_stem=fill_stem)
-        else:
-            match_trunk(model.backbone, recognise(content, use_ema), fill_stem=fill_stem)
-    except ValueError as error:
-        fix = "take weights of this model, or correct the model"
-        if isinstance(error, HeadMismatch):
-            fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
-        if isinstance(error, BandMismatch):
-            fix = (
-                f"{FILL_HINT} in {'init_cfg' if option == 'init_cfg' else 'StrictLoadHook'}, or weights for such images"
-            )
-        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
-    yield ok(f"{option} {name} fits")
-
-
+@check("D691", "correct norm_cfg")
 def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
     """Check that BatchNorm has the devices and the values it needs in training."""
     norms = {
-        name: norm for name, norm in model.train().named_modules() if isinstance(norm, _BatchNorm) and norm.training
+        name: norm for name, norm in model.train().named_modules() if isinstance(norm, BatchNorm) and norm.training
     }
     if processes > 1 and not torch.cuda.is_available():
-        parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, SyncBatchNorm)})
+        parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, nn.SyncBatchNorm)})
         if parts:
             yield fail(
                 "D609",
                 f"{' and '.join(parts)} use SyncBN, which needs CUDA on {processes} processes",
                 f"--cfg-options {' '.join(f'model.{part}.norm_cfg.type=BN' for part in parts)}",
             )
-    alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, SyncBatchNorm)]
+    alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, nn.SyncBatchNorm)]
     if batch_size == 1 and alone:
         pooled = [
             name

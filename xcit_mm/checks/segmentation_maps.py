@@ -9,11 +9,11 @@ from torch import nn
 
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
-from .images import check_bands, check_images, load_each, missing_paths, pipeline_step, spread
+from .images import check_bands, check_images, load_each, missing_paths, pipeline_step, sample_evenly
 
 __all__ = ["check_segmentation_maps"]
 
-IGNORED = 255  # what mmseg makes of label 0 under reduce_zero_label
+IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 
 
 def check_segmentation_maps(
@@ -22,8 +22,8 @@ def check_segmentation_maps(
     """Check images and segmentation maps of a data set.
 
     Args:
-        heads: The heads that know classes, by name.
-        channels: That the model takes, if that is known.
+        heads: The heads with classes, by name.
+        channels: Number of input channels of the model, if known.
     """
     built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
     images = built.data_list
@@ -47,8 +47,8 @@ def check_segmentation_maps(
         )
         return
     counts = np.zeros(256, np.int64)
-    unreadable, whole = [], []
-    for image, loaded in load_each(step, [one for one in spread(images) if one["seg_map_path"] not in unlabelled]):
+    unreadable, readable = [], []
+    for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["seg_map_path"] not in unlabelled]):
         path = image["seg_map_path"]
         if isinstance(loaded, Exception):
             unreadable.append(f"{path} cannot be read ({reason(loaded)})")
@@ -60,7 +60,7 @@ def check_segmentation_maps(
             )
             return
         else:
-            whole.append(image)
+            readable.append(image)
             counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
     if unreadable:
         yield fail(
@@ -68,15 +68,13 @@ def check_segmentation_maps(
         )
     if not counts.any():
         return
-    if channels and whole:
-        yield from check_bands(split, dataset, whole[0], channels)
+    if channels and readable:
+        yield from check_bands(split, dataset, readable[0], channels)
     for name, head in heads.items():
         yield from _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label)
     last = counts[:IGNORED].nonzero()[0].max(initial=0)
-    share = counts[IGNORED] / counts.sum()
-    yield ok(
-        f"{split}: {len(images)} images with segmentation maps; in a sample labels up to {last}, {share:.1%} {IGNORED}"
-    )
+    labels = f"labels up to {last}, {counts[IGNORED] / counts.sum():.1%} {IGNORED}"
+    yield ok(f"{split}: {len(images)} images with segmentation maps; in a sample {labels}")
 
 
 def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
@@ -95,7 +93,7 @@ def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> I
             + ("; reduce_zero_label=True in the data set if labels count from 1" if shifted else ""),
         )
     elif reduced and counts[IGNORED] and counts[: number - 1].all() and not counts[number - 1]:
-        yield note(  # a rare last class gives the same counts
+        yield note(  # the counts are the same if the last class is rare
             "D507",
             f"{where}: all classes but the last have pixels in a sample, and reduce_zero_label=True ignores label 0",
             "reduce_zero_label=False in the data set if labels count from 0",

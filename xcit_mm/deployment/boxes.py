@@ -50,8 +50,8 @@ def candidates(
         Boxes (n, 4); scores (n,), -1 for boxes that `min_bbox_size` leaves out; labels and levels (n,), int64.
     """
     scores, deltas = head(maps)
-    if hasattr(head, "own_cells"):  # of an UnpaddedRPNHead
-        scores, deltas = (head.own_cells(kind, size) for kind in (scores, deltas))
+    if hasattr(head, "crop_to_image"):  # of an UnpaddedRPNHead
+        scores, deltas = (head.crop_to_image(kind, size) for kind in (scores, deltas))
     anchors = head.prior_generator.grid_priors([level.shape[-2:] for level in scores], device=scores[0].device)
     found = []
     for level, (score, delta, anchor) in enumerate(zip(scores, deltas, anchors, strict=True)):

@@ -10,7 +10,8 @@ from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..checks.preflight import check_data
+from ..checks.data import check_paths
+from ..checks.findings import raise_first
 from ..utils.configs import evaluators
 from .agreement import to_instances
 
@@ -30,7 +31,7 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
         raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
-    check_data(cfg, ["test"])
+    raise_first(check_paths(cfg, ["test"]), FileNotFoundError)
 
 
 @torch.no_grad()

@@ -98,8 +98,8 @@ def _made_images() -> list[np.ndarray]:
 
 def _grey_levels(prepared: np.ndarray, predictor: Predictor, image: np.ndarray) -> float:
     """Largest deviation of a prepared image from what the config's pipeline and data preprocessor give."""
-    preprocessor: Any = predictor.inferencer.model.data_preprocessor
-    data = preprocessor(pseudo_collate([predictor.prepare(image)]), False)
+    preprocessor: Any = predictor.model.data_preprocessor
+    data = preprocessor(pseudo_collate([predictor.preprocess(image)]), False)
     expected = file_input(data, predictor.is_detector).numpy()
     if prepared.shape != expected.shape:
         raise RuntimeError(f"a picture prepared in the file is {prepared.shape}, not {expected.shape}")

@@ -69,15 +69,15 @@ class Enlarge(nn.Module):
 
 
 def exportable(model: nn.Module) -> nn.Module:
-    """A copy of the same function for tracing: sizes stay variable, attention has one form, BatchNorm is folded.
+    """A copy of the same function for tracing: sizes stay variable, BatchNorm is folded.
 
-    An attention form that the config sets stays.
+    The attention has one implementation for all sizes, that of the config unless it is 'auto'.
     """
     model = copy.deepcopy(model).eval()
     modules: list[Any] = list(model.modules())
     for module in modules:
-        if isinstance(module, XCA) and module.form == "auto":
-            module.form = "covariance"
+        if isinstance(module, XCA) and module.implementation == "auto":
+            module.implementation = "covariance"
         if hasattr(module, "fold_batch_norm"):
             module.fold_batch_norm()
         if hasattr(module, "ignore_padding"):

@@ -1,6 +1,6 @@
 """Georeferenced rasters: windows, bands, value ranges, and results as GeoTIFF and GeoJSON."""
 
-from .files import RASTERS, is_raster
-from .raster import Raster
+from .files import RASTER_SUFFIXES, is_raster
+from .raster import Georeference, Raster
 
-__all__ = ["RASTERS", "Raster", "is_raster"]
+__all__ = ["RASTER_SUFFIXES", "Georeference", "Raster", "is_raster"]

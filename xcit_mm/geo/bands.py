@@ -1,4 +1,4 @@
-"""Which bands of a raster are what to a model: by their numbers, or where the file leaves no choice."""
+"""Select the bands of a raster that a model gets, by their numbers or from the file's color names."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,86 +7,93 @@ import numpy as np
 
 from .files import tiff_header
 
-__all__ = ["Layers", "chosen_layers"]
+__all__ = ["BandSelection", "select_bands"]
 
-_COLOURS = ["red", "green", "blue"]
-_MOST_NAMED = 8
+_COLORS = ["red", "green", "blue"]
+_MAX_NAMES = 8  # in a message
 
 
-class Layers(NamedTuple):
-    """What a raster's pixels are to a model.
+class BandSelection(NamedTuple):
+    """The bands that a model gets, and how their values become its input.
 
     Attributes:
-        bands: Numbers, from 1 on, in the order red, green, blue, or as given.
-        channels: Of the model: as many as bands, or 3 of a single one.
-        bits: Of a pixel, if these are at most 8 and count from 0 on; None of any other type.
-        palette: Colours (k, 4), RGBA, of a single band that numbers them; None of others.
-        blended_with: Number of the alpha channel by which OpenCV multiplies colours; None where it does not.
-        raw: Whether the model takes the values as they are, in the order of `bands`.
+        bands: Band numbers, from 1, in the order red, green, blue, or as given.
+        channels: Number of channels of the model: the number of bands, or 3 for a single band.
+        bits: Bits per pixel, if the pixels are unsigned integers of at most 8 bits, else None.
+        palette: Colors (k, 4), RGBA, of a single band that numbers them, else None.
+        alpha: Number of the alpha channel by which OpenCV multiplies colors, else None.
+        raw: Whether the model gets the stored values, in the order of `bands`.
     """
 
     bands: tuple[int, ...]
     channels: int
     bits: int | None
     palette: np.ndarray | None
-    blended_with: int | None
+    alpha: int | None
     raw: bool
 
 
-def chosen_layers(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> Layers:
-    """The bands of an open file that a model of so many channels takes, by their numbers or else as they are.
+def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> BandSelection:
+    """Select the bands of an open file for a model of `channels` channels.
 
-    Raw ones are what `LoadRasterFromFile` loads: all in their order, an alpha channel and the numbers of colours too.
+    Args:
+        file: rasterio's open file.
+        given: Band numbers. Default: all bands but alpha if the model takes as many, and for raw values all bands.
+        channels: Number of channels of the model.
+        raw: Whether the model gets the stored values, as `LoadRasterFromFile` loads them: alpha and color numbers too.
 
     Raises:
-        ValueError: If the file has none, or no such ones; if there is a choice; if they hold complex numbers.
+        ValueError: If the file has no bands or not the given ones, the selection is ambiguous, or a band has complex
+            values.
     """
     if not file.count:
-        parts = f", but {len(file.subdatasets)} others in it, such as {file.subdatasets[0]}" if file.subdatasets else ""
-        raise ValueError(f"{file.name} has no bands{parts}: give a file with them")
-    names = [one.name for one in file.colorinterp]
-    bands = _default(file, names, channels, raw) if given is None else _checked(file, given, channels, raw)
+        nested = file.subdatasets
+        hint = f", but {len(nested)} others in it, such as {nested[0]}" if nested else ""
+        raise ValueError(f"{file.name} has no bands{hint}: give a file with them")
+    names = [color.name for color in file.colorinterp]
+    is_color = channels == 3 and not raw
+    bands = _default(file, names, channels, raw) if given is None else _check_given(file, given, channels, is_color)
     types = {file.dtypes[band - 1] for band in bands}
-    if any(one.startswith("complex") for one in types):
+    if any(name.startswith("complex") for name in types):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
     if raw:
-        return Layers(bands, channels, None, None, None, raw)
+        return BandSelection(bands, channels, None, None, None, raw)
     palette = _palette(file) if file.count == 1 else None
     if palette is not None and channels != 3:
         raise ValueError(f"{file.name} has a palette of 3 colours, but the model takes {channels} bands")
-    return Layers(bands, channels, _bits(file, bands, types), palette, _blended_with(file, names, given), raw)
+    alpha = _alpha_to_blend(file, names) if given is None else None
+    return BandSelection(bands, channels, _bits(file, bands, types), palette, alpha, raw)
 
 
-def _checked(file: Any, given: Sequence[int], channels: int, raw: bool) -> tuple[int, ...]:
+def _check_given(file: Any, given: Sequence[int], channels: int, is_color: bool) -> tuple[int, ...]:
     if wrong := [band for band in given if not 1 <= band <= file.count]:
         raise ValueError(f"{file.name} has no band {wrong[0]}, but {file.count} bands, from 1 on")
-    coloured = channels == 3 and not raw
-    if len(given) != channels and not (len(given) == 1 and coloured):
-        alone = ", or one for all of them" if coloured else ""
-        raise ValueError(f"--bands {_spaced(given)}: the model takes {channels} bands, give as many{alone}")
+    if len(given) != channels and not (len(given) == 1 and is_color):
+        single = ", or one for all of them" if is_color else ""
+        raise ValueError(f"--bands {_join(given)}: the model takes {channels} bands, give as many{single}")
     return tuple(given)
 
 
 def _default(file: Any, names: list[str], channels: int, raw: bool) -> tuple[int, ...]:
     bands = [number for number, name in enumerate(names, 1) if raw or name != "alpha"]
-    if len(bands) == 1 and channels == 3 and not raw:
+    is_color = channels == 3 and not raw
+    if len(bands) == 1 and is_color:
         return tuple(bands)
-    coloured = channels == 3 and not raw and all(names.count(name) == 1 for name in _COLOURS)
-    in_order = [names.index(name) + 1 for name in _COLOURS] if coloured else bands[:channels]
+    has_colors = is_color and all(names.count(name) == 1 for name in _COLORS)
+    in_order = [names.index(name) + 1 for name in _COLORS] if has_colors else bands[:channels]
     if len(bands) == channels:
         return tuple(in_order)
-    told = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_MOST_NAMED], 1))
-    told += ", ..." if file.count > _MOST_NAMED else ""
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_MAX_NAMES], 1))
+    listed += ", ..." if file.count > _MAX_NAMES else ""
+    problem = f"{file.name} has {file.count} bands ({listed}), but the model takes {channels}"
     if file.count < channels:
-        raise ValueError(f"{file.name} has {file.count} bands ({told}), but the model takes {channels}")
-    example = f"--bands {_spaced(in_order)}" if len(in_order) == channels else "--bands"
-    meaning = ", its red, green and blue" if channels == 3 and not raw else ""
-    raise ValueError(
-        f"{file.name} has {file.count} bands ({told}), but the model takes {channels}: name them{meaning}, as {example}"
-    )
+        raise ValueError(problem)
+    meaning = ", its red, green and blue" if is_color else ""
+    example = f" {_join(in_order)}" if len(in_order) == channels else ""
+    raise ValueError(f"{problem}: name them{meaning}, as --bands{example}")
 
 
-def _spaced(numbers: Sequence[int]) -> str:
+def _join(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
 
 
@@ -98,16 +105,16 @@ def _bits(file: Any, bands: tuple[int, ...], types: set[str]) -> int | None:
 
 def _palette(file: Any) -> np.ndarray | None:
     try:
-        colours = file.colormap(1)
+        colors = file.colormap(1)
     except ValueError:
         return None
-    table = np.zeros((max(colours) + 1, 4), np.uint8)
-    table[list(colours)] = list(colours.values())
+    table = np.zeros((max(colors) + 1, 4), np.uint8)
+    table[list(colors)] = list(colors.values())
     return table
 
 
-def _blended_with(file: Any, names: list[str], given: Sequence[int] | None) -> int | None:
-    if given is not None or file.driver != "GTiff" or names != [*_COLOURS, "alpha"]:
+def _alpha_to_blend(file: Any, names: list[str]) -> int | None:
+    if file.driver != "GTiff" or names != [*_COLORS, "alpha"]:
         return None
-    header = tiff_header(file.name)  # GDAL does not tell
+    header = tiff_header(file.name)  # GDAL does not report the kind of alpha
     return 4 if header is not None and header.straight_alpha else None

@@ -1,6 +1,5 @@
-"""Which files are rasters, and not pictures: by their suffixes, and what the header of a TIFF says of it."""
+"""Distinguish rasters from photos by their suffixes and, for TIFFs, by their header, without rasterio."""
 
-import importlib.util
 import os
 import re
 import struct
@@ -8,85 +7,86 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["RASTERS", "TiffHeader", "has_more_than_bytes", "is_raster", "tiff_header"]
+from .gdal import require_rasterio
+
+__all__ = ["RASTER_SUFFIXES", "TiffHeader", "has_more_than_8_bits", "is_raster", "tiff_header"]
 
 _TIFFS = (".tif", ".tiff")
-RASTERS = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
-"""Suffixes of what may be a raster. GDAL's other formats come through a .vrt."""
+RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
+"""Suffixes of files that may be rasters. Other formats of GDAL need a .vrt."""
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi")
-# OpenCV reads no more pixels, nor longer sides.
-_OPENCV_PIXELS, _OPENCV_SIDE = 2**30, 2**20
+_WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
+# Limits of OpenCV's readers.
+_MAX_PIXELS, _MAX_SIDE = 2**30, 2**20
 
+# Tags of TIFF.
 _WIDTH, _HEIGHT, _BITS, _BANDS, _EXTRA_BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 338, 339
-# Pixel scale, tie points and transformation of GeoTIFF, and its coordinate system.
-_PLACE = (33550, 33922, 34264, 34735)
-# Field types that hold whole numbers, as `struct` names them.
+# GeoTIFF's pixel scale, tie points, transformation and coordinate system.
+_GEOREFERENCE = (33550, 33922, 34264, 34735)
+# Types of integer fields, and their codes in `struct`.
 _INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _UNSIGNED, _STRAIGHT_ALPHA = 1, 2
-_MOST_FIELDS = 4096
+_MAX_FIELDS = 4096
 _BROKEN = (struct.error, KeyError, ValueError, OverflowError)
-# Signature, length and name of the first chunk, width and height; then bits.
+# Signature, length and name of the first chunk, width and height, then the bits.
 _DEEP_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", re.DOTALL)
-# Kind, width, height and highest value of a PGM or PPM, between which there may be comments.
+# Kind, width, height and maximum value of a PGM or PPM, with comments between them.
 _PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d+)")
-# Beside the image, in the place of its suffix.
-_WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
 
 
 def is_raster(path: str | Path) -> bool:
-    """Whether `Raster` reads a file, rather than `read_image`.
+    """Return whether `Raster` reads a file, rather than `read_image`.
 
-    So it is with the suffixes in `RASTERS`; of TIFFs, with those that lie on a map, have more than 8 bits, other
-    than 1, 3 or 4 bands, or more pixels than OpenCV reads. A broken one, and a URL, are left to `read_image`.
+    Files with a suffix in `RASTER_SUFFIXES` are rasters, TIFFs only if they are georeferenced, have more than 8 bits,
+    other than 1, 3 or 4 bands, or more pixels than OpenCV reads. Broken TIFFs and URLs are left to `read_image`.
 
     Raises:
-        ModuleNotFoundError: If it is one and rasterio is not installed.
-        ValueError: If it is a whole-slide image.
+        ModuleNotFoundError: If the file is a raster and rasterio is not installed.
+        ValueError: If the file is a whole-slide image.
     """
     path = str(path)
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _SLIDES:
-        convert = f"vips tiffsave {os.path.basename(path)} OUT.tif --tile --pyramid --bigtiff --compression jpeg"
-        raise ValueError(f"{path} is a whole-slide image, which is not read as such: convert it by `{convert}`")
-    if "://" in path or not (_needs_gdal(path) if suffix in _TIFFS else suffix in RASTERS):
+        command = f"vips tiffsave {os.path.basename(path)} OUT.tif --tile --pyramid --bigtiff --compression jpeg"
+        raise ValueError(f"{path} is a whole-slide image, which is not supported: convert it by `{command}`")
+    if "://" in path or not (_needs_gdal(path) if suffix in _TIFFS else suffix in RASTER_SUFFIXES):
         return False
-    if importlib.util.find_spec("rasterio") is None:
-        raise ModuleNotFoundError(f"{path} needs rasterio: pip install xcit_mm[raster]")
+    require_rasterio(path)
     return True
 
 
 def _needs_gdal(path: str) -> bool:
     try:
         header = tiff_header(path)
-    except OSError:  # read_image tells why
+    except OSError:  # read_image reports the reason
         return False
     if header is None:
         return False
-    large = header.width * header.height > _OPENCV_PIXELS or max(header.width, header.height) > _OPENCV_SIDE
-    return header.placed or large or header.bits > 8 or not header.unsigned or header.bands not in (1, 3, 4)
+    large = header.width * header.height > _MAX_PIXELS or max(header.width, header.height) > _MAX_SIDE
+    return header.georeferenced or large or header.bits > 8 or not header.unsigned or header.bands not in (1, 3, 4)
 
 
-def has_more_than_bytes(content: bytes) -> bool:
-    """Whether a file's pixels have more than 8 bits a band, by the header of a PNG, PGM, PPM or TIFF."""
+def has_more_than_8_bits(content: bytes) -> bool:
+    """Return whether a file's pixels have more than 8 bits per band, by the header of a PNG, PGM, PPM or TIFF."""
     if pnm := _PNM.match(content):
         return int(pnm[3]) > 255
     try:
-        return bool(_DEEP_PNG.match(content)) or _fields(BytesIO(content)).get(_BITS, 1) > 8
-    except _BROKEN:  # no TIFF, or a broken one
+        return bool(_DEEP_PNG.match(content)) or _read_fields(BytesIO(content)).get(_BITS, 1) > 8
+    except _BROKEN:
         return False
 
 
 class TiffHeader(NamedTuple):
-    """Of a TIFF's first image.
+    """Properties of a TIFF's first image.
 
     Attributes:
-        width: In pixels.
-        height: In pixels.
-        bands: An alpha channel is one too.
-        bits: Of a pixel in the first band.
-        unsigned: Whether pixels are whole numbers from 0 on.
-        straight_alpha: Whether there is an alpha channel that colours are not multiplied by yet.
-        placed: Whether the file, or a world file beside it, says where on a map it lies.
+        width: Width in pixels.
+        height: Height in pixels.
+        bands: Number of bands, an alpha channel included.
+        bits: Bits per pixel of the first band.
+        unsigned: Whether pixels are unsigned integers.
+        straight_alpha: Whether an alpha channel exists that colors are not multiplied by yet.
+        georeferenced: Whether the file, or a world file beside it, has a georeference.
     """
 
     width: int
@@ -95,21 +95,22 @@ class TiffHeader(NamedTuple):
     bits: int
     unsigned: bool
     straight_alpha: bool
-    placed: bool
+    georeferenced: bool
 
 
 def tiff_header(path: str | Path) -> TiffHeader | None:
-    """The header of a TIFF or BigTIFF; None of what is none, or is broken.
+    """Read the header of a TIFF or BigTIFF. Return None if the file is not a TIFF or is broken.
 
     Raises:
         OSError: If the file cannot be read.
     """
     with open(path, "rb") as file:
         try:
-            fields = _fields(file)
+            fields = _read_fields(file)
             width, height = fields[_WIDTH], fields[_HEIGHT]
         except _BROKEN:
             return None
+    stem = os.path.splitext(path)[0]
     return TiffHeader(
         width,
         height,
@@ -117,30 +118,33 @@ def tiff_header(path: str | Path) -> TiffHeader | None:
         fields.get(_BITS, 1),
         fields.get(_SAMPLE_FORMAT, _UNSIGNED) == _UNSIGNED,
         fields.get(_EXTRA_BANDS) == _STRAIGHT_ALPHA,
-        any(tag in fields for tag in _PLACE) or _has_world_file(path),
+        any(tag in fields for tag in _GEOREFERENCE) or any(os.path.exists(stem + suffix) for suffix in _WORLD_FILES),
     )
 
 
-def _fields(file: BinaryIO) -> dict[int, int]:
-    """First values of the fields of the first image, by their tags; 0 of those that are no whole numbers."""
+def _read_fields(file: BinaryIO) -> dict[int, int]:
+    """Read the first value of each field of the first image, by tag; 0 for fields that are not integers.
+
+    Pillow's reader does not open big-endian BigTIFFs, reads all values and warns of broken files (Pillow 13).
+    """
     order = {b"II": "<", b"MM": ">"}.get(file.read(2))
     if order is None:
-        raise ValueError("no TIFF")
+        raise ValueError("not a TIFF")
     (version,) = _unpack(file, order + "H")
     if version not in (42, 43):
-        raise ValueError("no TIFF")
+        raise ValueError("not a TIFF")
     big = version == 43
     offset = _unpack(file, order + ("HHQ" if big else "I"))[-1]
     file.seek(offset)
     (count,) = _unpack(file, order + ("Q" if big else "H"))
-    if count > _MOST_FIELDS:
-        raise ValueError("no TIFF that anybody writes")
+    if count > _MAX_FIELDS:
+        raise ValueError("a TIFF of too many fields")
     entries = [_unpack(file, order + ("HHQ8s" if big else "HHI4s")) for _ in range(count)]
     return {tag: _first_value(file, order, big, *entry) for tag, *entry in entries}
 
 
 def _first_value(file: BinaryIO, order: str, big: bool, kind: int, count: int, value: bytes) -> int:
-    """A field's first value, which lies in the field if all of them have room there."""
+    """Return a field's first value. The field holds its values, or their offset in the file if they are too long."""
     if kind not in _INTEGERS or not count:
         return 0
     code = order + _INTEGERS[kind]
@@ -152,8 +156,3 @@ def _first_value(file: BinaryIO, order: str, big: bool, kind: int, count: int, v
 
 def _unpack(file: BinaryIO, code: str) -> tuple:
     return struct.unpack(code, file.read(struct.calcsize(code)))
-
-
-def _has_world_file(path: str | Path) -> bool:
-    stem = os.path.splitext(path)[0]
-    return any(os.path.exists(stem + suffix) for suffix in _WORLD_FILES)

@@ -1,42 +1,49 @@
-"""GDAL, by rasterio, as this package wants it: little memory, and errors that say one thing in one line."""
+"""GDAL through rasterio, with bounded memory and errors of one line."""
 
 import contextlib
+import importlib.util
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["gdal", "opened"]
+from ..utils.compat import gdal_errors
 
-# Of each process. It should hold what tiles side by side have in common: of a file in strips, as wide as the scene.
-_CACHE = 256 * 2**20
+__all__ = ["gdal", "open_raster", "require_rasterio"]
+
+# Cache of each process, in bytes. It should hold the pixels that neighbouring tiles share: in a file of strips, those
+# of the whole width.
+CACHE_SIZE = 256 * 2**20
+
+
+def require_rasterio(user: object) -> None:
+    """Raise ModuleNotFoundError, which names the user of rasterio and the remedy, if rasterio is not installed."""
+    if importlib.util.find_spec("rasterio") is None:
+        raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
 
 
 @contextlib.contextmanager
-def gdal(path: str | Path, what: str = "read") -> Iterator[None]:
-    """GDAL with bounded memory for what is done to a file.
+def gdal(path: str | Path, action: str = "read") -> Iterator[None]:
+    """Limit GDAL's memory and simplify its errors while a file is read or written.
 
     Raises:
-        OSError: Whatever GDAL says, in one line.
+        OSError: If GDAL fails; the message is one line.
         ModuleNotFoundError: If rasterio is not installed.
     """
+    require_rasterio(path)
+    import rasterio
+
     try:
-        import rasterio
-        from rasterio._err import CPLE_BaseError
-        from rasterio.errors import RasterioError
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{path} needs rasterio: pip install xcit_mm[raster]") from None
-    try:
-        # A folder is not listed for the files beside one that is opened: it may hold a million.
-        with rasterio.Env(GDAL_CACHEMAX=_CACHE, GDAL_DISABLE_READDIR_ON_OPEN="TRUE"):
+        # GDAL would list the files beside an opened file, and the folder may hold a million.
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_SIZE, GDAL_DISABLE_READDIR_ON_OPEN="TRUE"):
             yield
-    except (RasterioError, CPLE_BaseError) as error:
+    except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
-        raise OSError(f"{path} cannot be {what}: {reason}") from None
+        raise OSError(f"{path} cannot be {action}: {reason}") from None
 
 
-def opened(path: str | Path, mode: str = "r", **profile: Any) -> Any:
-    """rasterio's open file, within `gdal`; that it has no place is no reason to warn."""
+def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
+    """Open a file with rasterio, without its warning about files that are not georeferenced."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 

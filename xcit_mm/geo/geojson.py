@@ -1,4 +1,4 @@
-"""Instances with their place on a map, as GeoJSON, written one by one."""
+"""Write instances of a raster as GeoJSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,24 +6,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..utils.atomic import atomic_write
+from ..utils.run_lengths import decode_crop
 from .gdal import gdal
-from .georeferencing import Scene
-from .polygons import box_rings, boxed_mask, geometry, mask_rings, run_lengths
+from .polygons import box_rings, geometry, mask_rings
+from .raster import Georeference
 
-__all__ = ["Found", "write_instances"]
+__all__ = ["MapInstance", "write_instances"]
 
 _LONGITUDE_LATITUDE = [("EPSG", "4326"), ("OGC", "CRS84")]
 
 
-class Found(NamedTuple):
-    """An instance.
+class MapInstance(NamedTuple):
+    """An instance of a raster.
 
     Attributes:
-        id: A number of its own.
-        label: Class number, from 0 on.
-        score: From 0 to 1.
+        id: Unique number.
+        label: Class number, from 0.
+        score: Score from 0 to 1.
         box: Left, top, right and bottom in pixels.
-        mask: COCO's run-length code in the whole image; None of a detector without masks.
+        mask: COCO's run lengths in the whole raster. None for a detector without masks.
     """
 
     id: int
@@ -34,74 +35,73 @@ class Found(NamedTuple):
 
 
 def write_instances(
-    path: Path,
-    scene: Scene,
-    classes: Sequence[str],
-    found: Iterable[Found],
-    properties: dict[str, Any] | None = None,
+    path: Path, georeference: Georeference, classes: Sequence[str], instances: Iterable[MapInstance]
 ) -> int:
-    """Write a FeatureCollection of polygons, which is there when all are written; of any number in constant memory.
+    """Write a FeatureCollection of polygons atomically, in constant memory for any number of instances.
 
-    Each has its id, class, label and score as properties. Coordinates are those of the scene's `crs`, which stands
-    in the member `crs` as GDAL has it, but for WGS 84, where longitude and latitude are what GeoJSON means without
-    it. A scene without a crs gives what its transform does, pixels if it has none either; the collection's property
-    `coordinates` says which. What covers nothing, an empty mask or box, has null for a geometry.
+    Features have an id, class, label and score as properties. Coordinates are in the raster's crs, which the member
+    `crs` names as in GDAL's GeoJSON. It is left out for WGS 84, whose longitude and latitude are GeoJSON's default. A
+    raster without a crs has the coordinates of its transform, or pixels if there is no transform. The collection's
+    property `coordinates` states the meaning. An empty mask or box has null as its geometry.
 
     Args:
-        path: Of the file.
-        scene: Size and place of the image.
-        classes: Names of the labels.
-        found: The instances; they are asked for one by one.
-        properties: More of them, of the collection.
+        path: File to write.
+        georeference: Size and place of the raster.
+        classes: Class names by label.
+        instances: The instances, which are iterated once.
 
     Returns:
-        How many there were.
+        The number of instances.
 
     Raises:
-        ValueError: If a mask is not of an image of this size, a label of no class, or a number not finite.
-        OSError: If it cannot be written; then what was there still is.
+        ValueError: If a mask has another size, a label has no class, or a number is not finite.
+        OSError: If the file cannot be written; a former file stays.
         ModuleNotFoundError: If rasterio is not installed.
     """
-    head = dict(type="FeatureCollection", name=path.stem) | _crs_member(scene)
-    head["properties"] = dict(coordinates=_meaning(scene)) | (properties or {})
+    head = dict(type="FeatureCollection", name=path.stem) | _crs_member(georeference)
+    head["properties"] = dict(coordinates=_describe_coordinates(georeference))
     count = 0
     with atomic_write(path) as file:
         file.write(json.dumps(head, allow_nan=False)[:-1].encode() + b', "features": [')
-        for count, one in enumerate(found, 1):
+        for count, instance in enumerate(instances, 1):
             separator = b",\n" if count > 1 else b"\n"
-            file.write(separator + json.dumps(_feature(one, scene, classes), allow_nan=False).encode())
+            file.write(separator + json.dumps(_feature(instance, georeference, classes), allow_nan=False).encode())
         file.write(b"\n]}\n")
     return count
 
 
-def _feature(one: Found, scene: Scene, classes: Sequence[str]) -> dict[str, Any]:
-    if not 0 <= one.label < len(classes):
-        raise ValueError(f"instance {one.id} has the label {one.label}, of {len(classes)} classes")
-    if one.mask is None:
-        polygons = box_rings(one.box)
+def _feature(instance: MapInstance, georeference: Georeference, classes: Sequence[str]) -> dict[str, Any]:
+    number, label, score, box, mask = instance
+    if not 0 <= label < len(classes):
+        raise ValueError(f"instance {number} has the label {label}, of {len(classes)} classes")
+    if mask is None:
+        polygons = box_rings(box)
     else:
-        boxed = boxed_mask(run_lengths(one.mask), scene.height, scene.width)
+        crop = decode_crop(mask, georeference.height, georeference.width)
         with gdal("a mask"):
-            polygons = mask_rings(boxed) if boxed is not None else []
-    properties = {"id": one.id, "class": classes[one.label], "label": one.label, "score": one.score}
-    return dict(type="Feature", id=one.id, properties=properties, geometry=geometry(polygons, scene.transform))
+            polygons = mask_rings(crop) if crop is not None else []
+    properties = {"id": number, "class": classes[label], "label": label, "score": score}
+    geometry_ = geometry(polygons, georeference.transform)
+    return dict(type="Feature", id=number, properties=properties, geometry=geometry_)
 
 
-def _crs_member(scene: Scene) -> dict[str, Any]:
-    """The member `crs`, by EPSG's number, or as well-known text, which GDAL reads too, where there is none."""
-    if scene.crs is None or scene.transform.is_identity:
+def _crs_member(georeference: Georeference) -> dict[str, Any]:
+    """Return the member `crs` by its EPSG number or, without a number, as well-known text, which GDAL also reads."""
+    crs = georeference.crs
+    if crs is None or georeference.transform.is_identity:
         return {}
-    authority = scene.crs.to_authority()
-    if authority is not None and type(scene.crs).from_authority(*authority) != scene.crs:
-        authority = None  # it is only like it
+    authority = crs.to_authority()
+    if authority is not None and type(crs).from_authority(*authority) != crs:
+        authority = None  # of a similar crs
     if authority in _LONGITUDE_LATITUDE:
         return {}
     by_number = authority is not None and authority[0] == "EPSG"
-    name = f"urn:ogc:def:crs:EPSG::{authority[1]}" if by_number else scene.crs.to_wkt()
+    name = f"urn:ogc:def:crs:EPSG::{authority[1]}" if by_number else crs.to_wkt()
     return dict(crs=dict(type="name", properties=dict(name=name)))
 
 
-def _meaning(scene: Scene) -> str:
-    if scene.transform.is_identity:
+def _describe_coordinates(georeference: Georeference) -> str:
+    if georeference.transform.is_identity:
         return "pixels of the image: x to the right, y down, from the outer corner of the first pixel"
-    return "of the image's transform, in an unknown coordinate system" if scene.crs is None else "of the image's crs"
+    unknown = georeference.crs is None
+    return "of the image's transform, in an unknown coordinate system" if unknown else "of the image's crs"

@@ -1,4 +1,4 @@
-"""The network: attention, layers, pyramid, backbone and classifier, and models built and filled."""
+"""The network: attention, layers, pyramid, backbone, classifier; models with their weights."""
 
 from .attention import XCA
 from .backbone import Trunk, XCiT

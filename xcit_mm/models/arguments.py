@@ -1,4 +1,4 @@
-"""Arguments of the networks: their names and values are checked before anything is built."""
+"""Checks of the networks' arguments, names and values, before anything is built."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -11,37 +11,31 @@ from mmengine.model import BaseModule
 from ..archs import PATCH_SIZES
 from .pyramid import STRIDES
 
-__all__ = ["check_choices", "check_names", "check_out_indices", "check_rates", "check_strides"]
+__all__ = ["check_argument_names", "check_choices", "check_out_indices", "check_rates", "check_strides"]
 
 
-def check_names(model: type[BaseModule], names: Iterable[str]) -> None:
-    """Refuse what is no argument of a class, with the name that was probably meant.
+def check_argument_names(model: type[BaseModule], names: Iterable[str]) -> None:
+    """Check that keyword arguments are arguments of a class or of the base classes that get its remaining arguments.
 
     Args:
-        model: With `fixed_arguments`, those of its base classes that it does not take.
-        names: Of the keyword arguments given.
+        model: The class, with `fixed_arguments`, the arguments of its base classes that it does not take.
+        names: Names of the keyword arguments.
 
     Raises:
-        TypeError: If there is no such argument.
+        TypeError: If an argument is unknown, with the name that was probably meant.
     """
-    known = _arguments(model) - set(model.fixed_arguments)
-    unknown = [name for name in names if name not in known]
-    if not unknown:
-        return
-    meant = {name: get_close_matches(name, known, n=1, cutoff=0.7) for name in unknown}
-    listed = ", ".join(name + "".join(f" (did you mean {close}?)" for close in meant[name]) for name in unknown)
-    strange = not all(meant.values())
-    hint = (
-        f"; help({model.__name__}) lists them. Forgot _delete_=True over a base config's backbone?" if strange else ""
-    )
-    raise TypeError(f"{model.__name__} has no argument {listed}{hint}")
-
-
-def _arguments(model: type[BaseModule]) -> set[str]:
-    """Names of the arguments of a class and of those base classes to which it hands on what it does not know."""
     classes = takewhile(lambda base: base is not BaseModule, model.__mro__)
     parameters = [p for base in classes for p in inspect.signature(base).parameters.values()]
-    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
+    known = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    known -= {"self", *model.fixed_arguments}
+    meant = {name: get_close_matches(name, known, n=1, cutoff=0.7) for name in names if name not in known}
+    if not meant:
+        return
+    listed = ", ".join(
+        name + "".join(f" (did you mean {match}?)" for match in matches) for name, matches in meant.items()
+    )
+    hint = f"; help({model.__name__}) lists them. Forgot _delete_=True over a base config's backbone?"
+    raise TypeError(f"{model.__name__} has no argument {listed}{'' if all(meant.values()) else hint}")
 
 
 def check_choices(patch_size: int, patch_embed: str) -> None:
@@ -66,13 +60,7 @@ def check_strides(strides: Sequence[int]) -> tuple[int, ...]:
 
 def check_out_indices(out_indices: Sequence[int], depth: int) -> tuple[int, ...]:
     indices = tuple(out_indices) if isinstance(out_indices, Sequence) else ()
-    numbers = all(isinstance(index, Integral) for index in indices)
-    if (
-        not indices
-        or not numbers
-        or any(a >= b for a, b in pairwise(indices))
-        or indices[0] < 0
-        or indices[-1] >= depth
-    ):
+    integers = bool(indices) and all(isinstance(index, Integral) for index in indices)
+    if not integers or indices[0] < 0 or indices[-1] >= depth or any(a >= b for a, b in pairwise(indices)):
         raise ValueError(f"{out_indices=}: must be increasing numbers of blocks, 0 to {depth - 1}")
     return indices

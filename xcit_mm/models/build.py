@@ -1,4 +1,4 @@
-"""Models built and filled: from weights alone, or from a config and its checkpoint."""
+"""Models with their weights: from a checkpoint alone, or from a config and its checkpoint."""
 
 import copy
 import logging
@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from ..weights.layouts import backbone_options, recognise
+from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import match_model, match_trunk
 from ..weights.reader import load_checkpoint
 from .backbone import Trunk, XCiT
@@ -21,31 +21,31 @@ __all__ = ["backbone_from_config", "model_config", "model_from_config", "model_f
 
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
-    """The model of a file in any layout, in eval mode.
+    """Build the model of a file in any layout, in eval mode.
 
-    What a file does not tell is taken as published: the blocks that are tapped, and class attention's `tokens_norm`,
-    which is logged for shapes that are not published.
+    Settings that a file does not contain have their published values: the blocks that are tapped, and `tokens_norm` of
+    class attention, which is logged for shapes that are not published.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`.
-        device: As in torch; default: a GPU if there is one.
-        use_ema: Take the averaged weights of a training file: `model_ema`, or timm's `state_dict_ema`.
+        device: A device of torch. Default: a GPU if torch has one.
+        use_ema: Whether to load the averaged weights of a training file: `model_ema`, or timm's `state_dict_ema`.
 
     Returns:
-        An `XCiTClassifier` if the file has class attention, without a head if the file has none (DINO's); an
-        `XCiT` if it has the pyramid, as detectors and segmentors do; else a `Trunk`.
+        An `XCiTClassifier` if the file has class attention, without a head if the file has no head (DINO's); an `XCiT`
+        if the file has the pyramid, as those of detectors and segmentors; otherwise a `Trunk`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds no whole XCiT.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file does not contain a complete XCiT.
     """
     try:
-        weights = recognise(load_checkpoint(checkpoint), use_ema)
+        weights = parse_checkpoint(load_checkpoint(checkpoint), use_ema)
         options, trunk = backbone_options(weights.trunk), weights.trunk
         if "cls_token" in trunk:
             model = XCiTClassifier(num_classes=len(trunk.get("head.weight", ())), **options)
             if not isinstance(options["arch"], str):
-                print_log(f"{checkpoint} does not tell tokens_norm: taken as True", "current", logging.WARNING)
+                print_log(f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING)
         elif any(key.startswith("fpn") for key in trunk):
             model = XCiT(strides=_strides(trunk, options["patch_size"]), **options)
         else:
@@ -57,14 +57,14 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
 
 
 def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
-    """The detector, segmentor or classifier of a config, filled whole by its checkpoint, on the CPU in eval mode.
+    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval mode.
 
     Args:
-        cfg: A config of mmdet, mmseg or mmpretrain; it is not changed.
+        cfg: A config of mmdet, mmseg or mmpretrain, which is not changed.
         checkpoint: A path, a URL or `xcit://NAME`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If the model cannot be built, or the checkpoint does not fill it.
     """
     model = _build(cfg, _unfilled(cfg))
@@ -73,12 +73,12 @@ def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
 
 
 def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
-    """The backbone of a config alone, pyramid included; see `model_from_config`."""
+    """Build the backbone of a config with its weights, pyramid included; see `model_from_config`."""
     backbone = _unfilled(cfg).get("backbone")
     if not backbone:
-        raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: take it whole")
+        raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config")
     model = _build(cfg, backbone)
-    weights = recognise(load_checkpoint(checkpoint))
+    weights = parse_checkpoint(load_checkpoint(checkpoint))
     state = match_trunk(model, weights)
     initial = [key for key in model.state_dict() if key not in state]
     if initial:
@@ -91,9 +91,9 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
 
 
 def model_config(cfg: Config) -> ConfigDict:
-    """A copy of a config's model as mmengine's Runner builds it: a `data_preprocessor` may stand beside the model.
+    """Copy the model of a config, as mmengine's Runner builds it.
 
-    The model's own wins.
+    A `data_preprocessor` of the config becomes the model's, unless the model has its own.
 
     Raises:
         ValueError: If the config has no model.
@@ -108,7 +108,7 @@ def model_config(cfg: Config) -> ConfigDict:
 
 def _unfilled(cfg: Config) -> ConfigDict:
     model = model_config(cfg)
-    (model.get("backbone") or {}).pop("init_cfg", None)  # the checkpoint holds all
+    (model.get("backbone") or {}).pop("init_cfg", None)  # the checkpoint has all weights
     return model
 
 
@@ -123,6 +123,6 @@ def _build(cfg: Config, part: ConfigDict) -> nn.Module:
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
-    """Strides of a pyramid; those from `patch_size` on have no parameters and count as there."""
+    """Return the strides of a pyramid. Levels from stride `patch_size` on have no parameters and count as present."""
     names = {stride: f"fpn{number}." for number, stride in enumerate(STRIDES, start=1)}
     return tuple(s for s in STRIDES if s >= patch_size or any(key.startswith(names[s]) for key in trunk))

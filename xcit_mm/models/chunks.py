@@ -1,52 +1,50 @@
-"""Inference in chunks: wide intermediate maps of a high-resolution image never stand in memory whole."""
+"""Inference in chunks: the wide intermediate maps of a high-resolution image are never in memory as a whole."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
-from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["in_chunks", "is_traced", "is_watched"]
+from ..utils.compat import NormBase, any_submodule, has_forward_hook, has_global_forward_hook
 
-# Positions in a chunk. On CPU the intermediate maps then stay in cache, which is also faster.
+__all__ = ["has_forward_hooks", "in_chunks", "is_traced"]
+
+# Positions in a chunk. On a CPU the intermediate maps then stay in cache, which is also faster.
 _POSITIONS = {"cpu": 1024}
 _POSITIONS_ELSEWHERE = 65536
 
 
 def is_traced() -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace records what is done: it must serve other sizes."""
+    """Return whether torch.compile, torch.export or torch.jit.trace records a graph, which must serve other sizes."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def is_watched(module: nn.Module) -> bool:
-    """Whether a forward hook sees a part of a module: what it is given has to be whole, and to stay as it is."""
-    everywhere = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
-    return bool(everywhere) or _any_part(module, lambda part: bool(part._forward_hooks or part._forward_pre_hooks))
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Return whether a forward hook sees a submodule. Its tensors must then be whole and keep their values."""
+    return has_global_forward_hook() or any_submodule(module, has_forward_hook)
 
 
 def in_chunks(
     module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0
 ) -> Tensor:
-    """`function(x)` for a function that treats every position alike, in pieces along one axis when inferring.
+    """Compute `function(x)`, in inference in pieces along one axis, for a function that treats every position alike.
 
     Args:
-        module: What the function belongs to. If a part of it is in training mode, or normalises by the map at
-            hand, the map stays whole, since statistics and random numbers are those of all its positions; and if
-            a part has a forward hook, which shall see all of them.
+        module: Owner of the function. The map stays whole if a submodule is in training mode or normalises by the
+            current map, since statistics and random numbers belong to all positions, or has a forward hook.
         function: Maps n entries along `dim` to k n entries, for any n.
         x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.
-        halo: How many entries to each side an entry of the result depends on, if k is 1.
+        halo: Number of entries to each side on which an entry of the result depends, if k is 1.
     """
     if torch.is_grad_enabled() or is_traced():
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
-    # Long enough that the halo, which is computed twice, is the lesser part.
+    # Long enough that the halo, which is computed twice, is the smaller part.
     length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // max(1, positions))
-    if total <= length or is_watched(module) or _any_part(module, _looks_at_all_positions):
+    if total <= length or has_forward_hooks(module) or any_submodule(module, _needs_whole_map):
         return function(x)
     out: Any = None
     for start in range(0, total, length):
@@ -61,11 +59,6 @@ def in_chunks(
     return out
 
 
-def _looks_at_all_positions(part: nn.Module) -> bool:
-    own_statistics = isinstance(part, _NormBase) and part.running_mean is None
-    return part.training or own_statistics or isinstance(part, nn.GroupNorm)
-
-
-def _any_part(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
-    # `module.modules()` takes several times as long, which small images notice.
-    return test(module) or any(_any_part(part, test) for part in module._modules.values() if part is not None)
+def _needs_whole_map(module: nn.Module) -> bool:
+    own_statistics = isinstance(module, NormBase) and module.running_mean is None
+    return module.training or own_statistics or isinstance(module, nn.GroupNorm)

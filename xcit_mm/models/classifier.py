@@ -8,9 +8,10 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
-from .arguments import check_names
-from .backbone import Trunk, init_linear
-from .layers import ClassAttentionBlock
+from .arguments import check_argument_names
+from .backbone import Trunk
+from .class_attention import ClassAttentionBlock
+from .layers import init_linear
 
 __all__ = ["XCiTClassifier"]
 
@@ -21,11 +22,10 @@ CLASS_ATTENTION_BLOCKS = 2
 class XCiTClassifier(Trunk):
     """XCiT for classification, and its CLS token as the descriptor of an image.
 
-    Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks follow
-    the blocks of the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter names are the
-    published ones.
+    Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks follow the blocks of
+    the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter names are those of the published files.
 
-    In mmpretrain it is the backbone of an `ImageClassifier` whose head is the one without parameters:
+    In mmpretrain the classifier is the backbone of an `ImageClassifier` with the head that has no parameters:
 
         model = dict(
             type='ImageClassifier',
@@ -35,21 +35,21 @@ class XCiTClassifier(Trunk):
     Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
 
     Args:
-        arch: As of `XCiT`. A dict may also give `tokens_norm`, whether the second norm of class attention
-            covers all tokens or the CLS token alone. Default: all, as in every published model but n12.
+        arch: See `XCiT`. A dict may also have `tokens_norm`, whether the second norm of class attention covers all
+            tokens or the CLS token alone. Default: all tokens, as in every published model but n12.
         patch_size: Side of a patch in pixels, 16 or 8.
-        num_classes: Classes of the linear head; 0 for none, as in DINO's files: the model then gives
-            the CLS token, (B, embed_dim).
-        as_tuple: Whether to return a tuple of one, which mmpretrain's heads want from a backbone.
-        init_cfg: As in mmengine; `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
-            `strict_heads=False` beside it lets the head keep its initial values where the file has none
-            or one for other classes.
-        **kwargs: As of `XCiT`, but for `out_indices`. `frozen_stages` freezes stem and blocks only, and
-            `drop_path_rate` acts in the blocks only.
+        num_classes: Number of classes of the linear head, or 0 for a model without a head, as in DINO's files, which
+            returns the CLS token (B, embed_dim).
+        as_tuple: Whether to return a tuple of one tensor, which mmpretrain's heads expect from a backbone.
+        init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
+            `strict_heads=False` in this dict lets the head keep its initial values where the file has no head or a
+            head for other classes.
+        **kwargs: Arguments of `XCiT` except `out_indices`, `strides` and `ignore_padding`. `frozen_stages` and
+            `drop_path_rate` apply to stem and blocks only.
 
     Raises:
-        TypeError: If there is no such argument.
-        ValueError: If an argument has a value other than these.
+        TypeError: If an argument is unknown.
+        ValueError: If an argument has an invalid value.
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
@@ -65,7 +65,7 @@ class XCiTClassifier(Trunk):
         attn_drop_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        check_names(type(self), kwargs)
+        check_argument_names(type(self), kwargs)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         last = resolve_arch(arch).depth - 1
@@ -87,13 +87,13 @@ class XCiTClassifier(Trunk):
         self.head.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # logits, not maps
-        """Logits, or without a head the CLS token; raises as `Trunk.forward`."""
+        """Compute the logits, or the CLS token without a head. Raises the errors of `Trunk.forward`."""
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """CLS token (B, C) and map of the other tokens (B, C, H / P, W / P) after class attention and the norm."""
+        """Compute the CLS token (B, C) and the map (B, C, H / P, W / P) of the image's tokens after the final norm."""
         tokens, size = self._with_cls_token(x)
         for block in self.cls_attn_blocks:
             tokens = block(tokens)
@@ -101,10 +101,10 @@ class XCiTClassifier(Trunk):
         return tokens[:, 0], tokens[:, 1:].transpose(1, 2).unflatten(2, size)
 
     def attention_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Attention of the CLS token to the image in each class attention block (paper, Figure 4).
+        """Compute the attention of the CLS token to the image in each class attention block (paper, Figure 4).
 
         Returns:
-            For each block (B, heads, H / P, W / P). A map sums to 1 less the attention to the CLS token itself.
+            For each block (B, heads, H / P, W / P). A map sums to 1 minus the attention to the CLS token itself.
         """
         tokens, size = self._with_cls_token(x)
         maps = []
@@ -116,7 +116,7 @@ class XCiTClassifier(Trunk):
         return tuple(maps)
 
     def _with_cls_token(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        """The trunk's tokens behind the CLS token, (B, 1 + N, C), and their grid."""
+        """Compute the CLS token followed by the trunk's tokens, (B, 1 + N, C), and the size of their grid."""
         (features,) = super().forward(x)
         tokens = features.flatten(2).transpose(1, 2)
         return torch.cat((self.cls_token.expand(len(x), -1, -1), tokens), dim=1), features.shape[2:]

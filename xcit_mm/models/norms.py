@@ -1,4 +1,4 @@
-"""Norm layers from an OpenMMLab `norm_cfg`, with mmcv or without."""
+"""Norm layers from an OpenMMLab `norm_cfg`, with or without mmcv."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from torch import nn
 
 __all__ = ["build_norm"]
 
-# What mmcv registers under these names, for those who have no mmcv.
+# The layers that mmcv registers under these names, where mmcv is not installed.
 _TORCH = dict(BN=nn.BatchNorm2d, BN2d=nn.BatchNorm2d, SyncBN=nn.SyncBatchNorm)
 
 
 def build_norm(cfg: dict, channels: int) -> nn.Module:
-    """The layer that mmcv's `build_norm_layer` would build.
+    """Build the layer that mmcv's `build_norm_layer` would build.
 
     Args:
-        cfg: Its `type`, a name or a class, whether it `requires_grad`, and arguments of that type.
-        channels: Of the maps to normalise.
+        cfg: `type`, a name or a class, `requires_grad`, and arguments of that type.
+        channels: Number of input channels.
 
     Raises:
-        KeyError: If no such type is registered, or none is given.
+        KeyError: If the config has no type or the type is not registered.
     """
     if "type" not in cfg:
         raise KeyError(f"norm_cfg={cfg} has no type: give BN or SyncBN")
@@ -34,5 +34,5 @@ def _registered(name: str) -> Any:
     with MODELS.switch_scope_and_registry(None) as registry:
         layer = registry.get(name) or _TORCH.get(name)
     if layer is None:
-        raise KeyError(f"norm_cfg has type={name!r}, which is not registered: give BN or SyncBN, or import what has it")
+        raise KeyError(f"norm_cfg has type={name!r}, which is not registered: give BN or SyncBN, or import its module")
     return layer

@@ -1,103 +1,177 @@
-"""Images of different sizes in one zero-padded batch, computed as if each were alone."""
+"""Images of different sizes in one zero-padded batch, each with the result that it has alone.
+
+The network of the other files takes images of one size. Here its layers run on a list of maps, one for each size.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["Unpadded", "pad_together", "run_together", "unpad"]
+from ..utils.compat import BatchNorm
+from .chunks import in_chunks
+from .layers import LPI, Block, ConvPatchEmbed, LinearPatchEmbed
+from .recompute import recompute
+
+if TYPE_CHECKING:
+    from .backbone import Trunk, XCiT
+
+__all__ = ["Unpadded", "forward_unpadded", "unpad"]
+
+Sizes = list[tuple[int, int]]
 
 
 class Unpadded(NamedTuple):
-    """The images of a batch without their padding, those of one size together.
+    """The images of a batch without their padding, grouped by size.
 
     Attributes:
         images: (b, C, h, w) for each size.
-        places: Where in the batch the images of each size are.
+        indices: For each size, the indices of its images in the batch.
     """
 
     images: list[Tensor]
-    places: list[list[int]]
+    indices: list[list[int]]
 
 
-@torch.compiler.disable  # sizes are data: a compiled model begins after them
-def unpad(x: Tensor, least: int) -> Unpadded | None:
-    """Images of a batch (B, C, H, W) that is padded with zeros at the right and the bottom; None if all fill it.
+@torch.compiler.disable  # sizes are data: a compiled model begins after this function
+def unpad(x: Tensor, min_size: int) -> Unpadded | None:
+    """Crop the zero padding at the right and the bottom from the images of a batch (B, C, H, W).
 
-    An image ends with the last row and the last column that hold anything but zeros. Nothing is said of sizes, since
-    mmdet and mmseg hand their backbones one tensor; the tensor itself goes through DDP, autocast, checkpointing and
-    test-time augmentation as it is. It tells the sizes for sure where no pixel of an image can be zero in all
-    channels: with a normalisation whose mean is no whole number, as the published one, a pixel of whole numbers never
-    is. An image of nothing but zeros counts as filling the batch.
+    An image ends with its last row and its last column that hold a value other than zero. mmdet and mmseg call their
+    backbones with one tensor, so the tensor itself carries the sizes through DDP, autocast, checkpointing and
+    test-time augmentation. The sizes are certain where no pixel of an image can be zero in all channels. With a
+    normalisation whose mean is not a whole number, as the published mean, a pixel of whole numbers never is. An image
+    of zeros alone counts as filling the batch.
 
     Args:
         x: The batch.
-        least: Sides below this are taken as this.
+        min_size: Minimum side of a cropped image in pixels.
+
+    Returns:
+        The images, or None if all images fill the batch or a graph is traced, which is for such images.
 
     Raises:
-        ValueError: If pixels within an image are zero in all channels: its size is then not known for sure.
+        ValueError: If pixels within an image are zero in all channels, since its size is then uncertain.
     """
-    if torch.jit.is_tracing():  # the graph is for images that fill their tensor
+    if torch.jit.is_tracing():
         return None
-    ends = x[:, :, -1].ne(0).flatten(1).any(dim=1) & x[:, :, :, -1].ne(0).flatten(1).any(dim=1)
-    if bool(ends.all()):
+    full = x[:, :, -1].ne(0).flatten(1).any(dim=1) & x[:, :, :, -1].ne(0).flatten(1).any(dim=1)
+    if bool(full.all()):
         return None
-    occupied = x.ne(0).any(dim=1)
-    places: dict[tuple[int, int], list[int]] = {}
-    for place, image in enumerate(occupied):
-        height, width = _extent(image.any(dim=1)), _extent(image.any(dim=0))
-        if height and not bool(image[:height, :width].all()):
+    indices: dict[tuple[int, int], list[int]] = {}
+    for index, occupied in enumerate(x.ne(0).any(dim=1)):
+        height, width = _extent(occupied.any(dim=1)), _extent(occupied.any(dim=0))
+        if height and not bool(occupied[:height, :width].all()):
             raise ValueError(
-                f"image {place} of the batch holds zeros in all channels within its {height}x{width} pixels, so its "
-                "padding cannot be told: normalise with a mean that is no whole number, or set ignore_padding=False"
+                f"image {index} of the batch holds zeros in all channels within its {height}x{width} pixels, so its "
+                "padding cannot be recognised: normalise with a mean that is not a whole number, or set "
+                "ignore_padding=False"
             )
-        size = (max(height, least), max(width, least)) if height else tuple(image.shape)
-        places.setdefault(size, []).append(place)
-    if list(places) == [tuple(x.shape[2:])]:
+        size = (max(height, min_size), max(width, min_size)) if height else tuple(occupied.shape)
+        indices.setdefault(size, []).append(index)
+    if list(indices) == [tuple(x.shape[2:])]:
         return None
-    return Unpadded([x[where, :, :height, :width] for (height, width), where in places.items()], list(places.values()))
+    images = [x[group, :, :height, :width] for (height, width), group in indices.items()]
+    return Unpadded(images, list(indices.values()))
 
 
 def _extent(occupied: Tensor) -> int:
-    """Number of the last True entry, counted from 1; 0 if there is none."""
+    """Return the number of entries up to the last True entry, 0 without such an entry."""
     found = occupied.nonzero()
     return int(found[-1]) + 1 if len(found) else 0
 
 
-def pad_together(maps: Sequence[Tensor], places: Sequence[Sequence[int]], size: tuple[int, int]) -> Tensor:
-    """One batch (B, C, H, W) of maps (b, C, h, w) of several sizes, with zeros at the right and the bottom."""
-    height, width = size
-    padded = torch.cat([F.pad(m, (0, width - m.shape[3], 0, height - m.shape[2])) for m in maps])
-    order = [place for group in places for place in group]
-    if order == sorted(order):
-        return padded
-    return padded[torch.tensor(order, device=padded.device).argsort()]
+def forward_unpadded(model: XCiT, unpadded: Unpadded, size: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Compute the pyramid (B, C, h, w) of a batch, with zeros in the cells of the padding.
+
+    Args:
+        model: The backbone.
+        unpadded: The images of the batch.
+        size: Height and width of the batch in pixels.
+    """
+    pyramid = []
+    for stride, level, maps in zip(model.strides, model.levels(), _forward_trunk(model, unpadded.images), strict=True):
+        # As large as the maps of the whole batch.
+        height, width = (-(side // -model.patch_size) * model.patch_size // stride for side in size)
+        maps = run_jointly(level, maps)
+        pyramid.append(_pad(maps, unpadded.indices, height, width).contiguous())
+    return tuple(pyramid)
 
 
-def run_together(modules: Iterable[nn.Module], maps: list[Tensor]) -> list[Tensor]:
-    """Maps (b, C, h, w) of several sizes through modules, one after another.
+def _forward_trunk(trunk: Trunk, images: list[Tensor]) -> list[list[Tensor]]:
+    """Compute the maps of each tap: `Trunk.forward` for each image."""
+    maps = _embed(trunk.patch_embed, images)
+    sizes: Sizes = [(x.shape[2], x.shape[3]) for x in maps]
+    tokens = [trunk.to_tokens(x) for x in maps]
+    taps = []
+    blocks: list[Any] = list(trunk.blocks)
+    for index, block in enumerate(blocks):
+        if trunk.with_cp:
+            tokens = recompute(block, _forward_block, block, tokens, sizes, when_compiled=True)
+        else:
+            tokens = _forward_block(block, tokens, sizes)
+        if index in trunk.out_indices:
+            taps.append([x.transpose(1, 2).unflatten(2, size) for x, size in zip(tokens, sizes, strict=True)])
+    return taps
 
-    Each map goes alone, but for BatchNorm in training, whose statistics are those of all cells of all maps.
+
+def _embed(stem: ConvPatchEmbed | LinearPatchEmbed, images: list[Tensor]) -> list[Tensor]:
+    if isinstance(stem, LinearPatchEmbed):
+        return [stem(x) for x in images]
+    return run_jointly(stem.proj, [x.contiguous(memory_format=torch.channels_last) for x in images])
+
+
+def _forward_block(block: Block, tokens: list[Tensor], sizes: Sizes) -> list[Tensor]:
+    """Compute `Block.forward` for each size."""
+    tokens = [block.add_branch(x, block.gamma1, block.attn(block.norm1(x))) for x in tokens]
+    branches = _interact(block.local_mp, [block.norm3(x) for x in tokens], sizes)
+    tokens = [block.add_branch(x, block.gamma3, branch) for x, branch in zip(tokens, branches, strict=True)]
+    return [in_chunks(block, block.add_mlp, x) for x in tokens]
+
+
+def _interact(lpi: LPI, tokens: list[Tensor], sizes: Sizes) -> list[Tensor]:
+    """Compute `LPI.forward` for each size."""
+    if not lpi.bn.training:
+        return [lpi(x, *size) for x, size in zip(tokens, sizes, strict=True)]
+    maps = [x.unflatten(1, size).permute(0, 3, 1, 2) for x, size in zip(tokens, sizes, strict=True)]
+    maps = recompute(lpi, run_jointly, (lpi.conv1, lpi.act, lpi.bn, lpi.conv2), maps)
+    return [x.permute(0, 2, 3, 1).flatten(1, 2) for x in maps]
+
+
+def run_jointly(modules: Iterable[nn.Module], maps: list[Tensor]) -> list[Tensor]:
+    """Run maps (b, C, h, w) of several sizes through modules, in sequence.
+
+    A module takes each map alone, but BatchNorm in training has the statistics of all cells of all maps.
     """
     for module in modules:
         if isinstance(module, nn.Sequential):
-            maps = run_together(module, maps)
-        elif isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            maps = _normalize_together(module, maps)
+            maps = run_jointly(module, maps)
+        elif isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
+            maps = _normalize_jointly(module, maps)
         else:
-            maps = [module(m) for m in maps]
+            maps = [module(x) for x in maps]
     return maps
 
 
-def _normalize_together(norm: _BatchNorm, maps: list[Tensor]) -> list[Tensor]:
-    cells = torch.cat([m.permute(0, 2, 3, 1).flatten(0, 2) for m in maps])
-    # One cell an image, not one image of many cells in channels-last: torch 2.13 gives wrong gradients there on CPU.
-    normalized = norm(cells[:, :, None, None])[:, :, 0, 0]
-    pieces = normalized.split([m.shape[0] * m.shape[2] * m.shape[3] for m in maps])
+def _normalize_jointly(norm: BatchNorm, maps: list[Tensor]) -> list[Tensor]:
+    # Each cell as an image of 1x1: torch 2.13 computes wrong gradients of one channels-last image on a CPU.
+    cells = [x.permute(0, 2, 3, 1).flatten(0, 2) for x in maps]
+    normalized = norm(torch.cat(cells)[:, :, None, None])[:, :, 0, 0]
+    pieces = normalized.split([len(piece) for piece in cells])
     return [
-        piece.view(m.shape[0], m.shape[2], m.shape[3], m.shape[1]).permute(0, 3, 1, 2)
-        for piece, m in zip(pieces, maps, strict=True)
+        piece.view(x.shape[0], x.shape[2], x.shape[3], x.shape[1]).permute(0, 3, 1, 2)
+        for piece, x in zip(pieces, maps, strict=True)
     ]
+
+
+def _pad(maps: Sequence[Tensor], indices: Sequence[Sequence[int]], height: int, width: int) -> Tensor:
+    """Join maps (b, C, h, w) of several sizes to (B, C, height, width), in the order of the batch, padded by zeros."""
+    padded = torch.cat([F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2])) for x in maps])
+    order = [index for group in indices for index in group]
+    if order == sorted(order):
+        return padded
+    return padded[torch.tensor(order, device=padded.device).argsort()]

@@ -1,4 +1,4 @@
-"""From columnar maps, all of one stride, to the strides 4, 8, 16 and 32 that an FPN expects."""
+"""Feature maps of strides 4, 8, 16 and 32, as an FPN expects, from feature maps of one stride."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ STRIDES = (4, 8, 16, 32)
 
 
 class Upsample2x(nn.ConvTranspose2d):
-    """2x2 stride-2 transposed convolution, done as what it is: each cell becomes four, by one matrix product.
+    """2x2 stride-2 transposed convolution, computed as one matrix product in which each cell becomes four.
 
     Shape: (B, C, h, w) -> (B, C, 2h, 2w).
     """
@@ -25,7 +25,7 @@ class Upsample2x(nn.ConvTranspose2d):
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 2, stride=2)
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # there is one output size
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without output_size
         return in_chunks(self, self._split_cells, x, dim=2)
 
     def _split_cells(self, x: Tensor) -> Tensor:
@@ -37,20 +37,20 @@ class Upsample2x(nn.ConvTranspose2d):
 
 
 def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:
-    """Modules that bring maps of stride `patch_size` to others.
+    """Build modules that bring feature maps of stride `patch_size` to the given strides.
 
-    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of
-    them, or downsamples by max-pooling (paper, section 4.2 and appendix B.2). The keys, 'fpn1' for
-    stride 4 to 'fpn4' for 32, and the positions within a level are the published parameter names.
-    They serve any columnar backbone: `nn.ModuleDict(pyramid_levels(...))`.
+    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of them, or
+    downsamples by max-pooling (paper, section 4.2 and appendix B.2). The keys, 'fpn1' for stride 4 to 'fpn4' for 32,
+    and the positions within a level are the published parameter names. The levels serve any backbone whose feature
+    maps have one stride: `nn.ModuleDict(pyramid_levels(...))`.
 
-    Shape of a level: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride,
-    rounded down where r < 1.
+    Shape of a level: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride, rounded down
+    where r < 1.
 
     Args:
-        channels: Channels of the maps, kept by every level.
-        patch_size: Stride of the maps in pixels, a power of two.
-        strides: Of `STRIDES`.
+        channels: Number of channels of the maps, kept by every level.
+        patch_size: Stride of the input maps in pixels, a power of two.
+        strides: Strides of the levels, from `STRIDES`.
         norm_cfg: Config of the BatchNorm layer.
     """
     levels = {}

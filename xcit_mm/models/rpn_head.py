@@ -1,4 +1,4 @@
-"""A part of mmdet's detectors that does not feel the padding of a batch, for backbones with `ignore_padding`."""
+"""mmdet's RPN head without proposals from the padding of a batch, for backbones with `ignore_padding`."""
 
 from typing import Any
 
@@ -9,30 +9,30 @@ __all__ = ["UnpaddedRPNHead"]
 
 
 class UnpaddedRPNHead(RPNHead):
-    """mmdet's RPNHead, which proposes for each image among its own cells.
+    """mmdet's RPNHead, but each image has proposals from its own cells alone.
 
     RPNHead takes the best `nms_pre` anchors of a level, and `max_per_img` proposals of an image, from all cells of the
-    padded batch: those of the padding displace some within the image. Parameters and losses are RPNHead's.
-
-    Args: those of RPNHead.
+    padded batch, so that anchors in the padding displace anchors within the image. Parameters, losses and arguments are
+    those of RPNHead.
     """
 
     def predict_by_feat(self, *maps: list[Tensor], batch_img_metas: list[dict], **options: Any) -> list[Any]:
-        """As RPNHead's.
+        """Return the proposals of each image; see RPNHead.
 
         Args:
-            maps: Scores and boxes of the anchors, each a map (B, C, h, w) for each level.
-            batch_img_metas: Of each image, with its `img_shape`.
-            options: Passed on.
+            maps: Scores and boxes of the anchors, a map (B, C, h, w) for each level.
+            batch_img_metas: For each image a dict with its `img_shape`.
+            options: Options of RPNHead.
         """
         proposals = []
-        for number, meta in enumerate(batch_img_metas):
-            own = [self.own_cells([level[number, None] for level in kind], meta["img_shape"][:2]) for kind in maps]
-            proposals += super().predict_by_feat(*own, batch_img_metas=[meta], **options)
+        for index, meta in enumerate(batch_img_metas):
+            size = meta["img_shape"][:2]
+            cropped = [self.crop_to_image([level[index, None] for level in levels], size) for levels in maps]
+            proposals += super().predict_by_feat(*cropped, batch_img_metas=[meta], **options)
         return proposals
 
-    def own_cells(self, maps: list[Tensor], size: tuple[int, int]) -> list[Tensor]:
-        """Of a map (B, C, h, w) for each level the cells of an image of `size`, height and width, without padding."""
+    def crop_to_image(self, maps: list[Tensor], size: tuple[int, int]) -> list[Tensor]:
+        """Crop a map (B, C, H, W) for each level to the cells of an image of `size`, height and width in pixels."""
         height, width = size
         strides = self.prior_generator.strides
         return [m[:, :, : -(height // -y), : -(width // -x)] for m, (x, y) in zip(maps, strides, strict=True)]

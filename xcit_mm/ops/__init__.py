@@ -1,5 +1,5 @@
-"""Operators that a compiled mmcv brings, in torch: non-maximum suppression, RoIAlign, focal loss."""
+"""Operators of a compiled mmcv, in torch: non-maximum suppression, RoIAlign, focal loss."""
 
-from .finder import fast_on_gpu, install, is_compiled
+from .finder import has_gpu_kernels, install, is_compiled
 
-__all__ = ["fast_on_gpu", "install", "is_compiled"]
+__all__ = ["has_gpu_kernels", "install", "is_compiled"]

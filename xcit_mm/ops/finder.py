@@ -1,4 +1,4 @@
-"""Puts a stand-in for `mmcv._ext` in place where mmcv was installed without its compiled operators."""
+"""Import of a stand-in for `mmcv._ext` where mmcv was installed without its compiled operators."""
 
 import importlib
 import sys
@@ -10,13 +10,13 @@ from types import ModuleType
 
 from . import mmcv_ext
 
-__all__ = ["fast_on_gpu", "install", "is_compiled"]
+__all__ = ["has_gpu_kernels", "install", "is_compiled"]
 
 NAME = "mmcv._ext"
 
 
 class _StandIn(MetaPathFinder, Loader):
-    """Finds and loads `mmcv._ext`. As the last of `sys.meta_path` it is asked only where Python finds no other."""
+    """Finds and loads `mmcv._ext`, as the last of `sys.meta_path` after Python has found no compiled module."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == NAME else None
@@ -26,9 +26,9 @@ class _StandIn(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make `mmcv.ops` importable where mmcv has no compiled operators; those of `mmcv_ext` can be used.
+    """Make `mmcv.ops` importable where mmcv has no compiled operators, with the operators of `mmcv_ext`.
 
-    Warns if it comes too late: mmseg does without operators that it cannot import, until it needs them.
+    Warns if mmdet or mmseg is imported already: mmseg keeps running without operators until it needs them.
     """
     if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
         return
@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def is_compiled() -> bool:
-    """Whether mmcv has compiled operators.
+    """Return whether mmcv has compiled operators.
 
     Raises:
         ImportError: If mmcv cannot be imported, or its operators were compiled for another torch.
@@ -50,6 +50,6 @@ def is_compiled() -> bool:
     return importlib.import_module(NAME).__file__ != mmcv_ext.__file__
 
 
-def fast_on_gpu() -> bool:
-    """Whether torchvision, whose kernels the stand-in calls on a GPU, can be imported."""
+def has_gpu_kernels() -> bool:
+    """Return whether torchvision can be imported, whose kernels the stand-in calls on a GPU."""
     return mmcv_ext.torchvision_kernels() is not None

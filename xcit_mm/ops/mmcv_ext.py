@@ -1,6 +1,6 @@
-"""Functions of `mmcv._ext`, the compiled operators of mmcv, by their names and with their arguments.
+"""Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
-Tensors named `output`, `argmax_...` and `grad_input` are written into. What is not here raises as it is called.
+The functions write into tensors named `output`, `argmax_...` and `grad_input`. Other operators raise when called.
 """
 
 import functools
@@ -17,7 +17,7 @@ from . import roi_align as pooling
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """Return a function that raises in place of another operator: `mmcv.ops` looks up all of them when imported."""
+    """Return a function that raises in place of another operator, since `mmcv.ops` looks up all when imported."""
     if name.startswith("__"):
         raise AttributeError(name)
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
 
 @functools.cache
 def torchvision_kernels() -> Any:
-    """Return torchvision's kernels, or None where torchvision is absent or made for another torch."""
+    """Return torchvision's kernels, or None where torchvision is missing or built for another torch."""
     try:
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError):
@@ -40,9 +40,9 @@ def torchvision_kernels() -> Any:
 
 
 def _kernels(tensor: Tensor) -> Any:
-    """Return torchvision's kernels for a tensor on a GPU, where the steps of the torch code would each be a launch.
+    """Return torchvision's kernels for a tensor on a GPU, where each step of the torch code would launch a kernel.
 
-    On a CPU the torch code is no slower.
+    On a CPU the torch code is as fast.
     """
     return torchvision_kernels() if tensor.is_cuda else None
 
@@ -87,8 +87,8 @@ def roi_align_forward(
 ) -> None:
     bins = aligned_height, aligned_width
     if pool_mode == 0:  # maximum
-        if input.dtype == torch.bfloat16:  # the type of argmax_y and argmax_x too, whose positions the gradient reads
-            raise NotImplementedError("RoIAlign of maxima in bfloat16: take pool_mode='avg' or float32")
+        if input.dtype == torch.bfloat16:  # too coarse for the positions in argmax_y and argmax_x
+            raise NotImplementedError("RoIAlign of maxima in bfloat16: use pool_mode='avg' or float32")
         pooled = pooling.roi_max_align(input, rois, bins, spatial_scale, sampling_ratio, aligned)
         for target, values in zip((output, argmax_y, argmax_x), pooled, strict=True):
             target.copy_(values)
@@ -141,7 +141,7 @@ def sigmoid_focal_loss_backward(
 def ms_deform_attn_forward(
     value: Tensor, shapes: Tensor, starts: Tensor, locations: Tensor, weights: Tensor, im2col_step: int
 ) -> Tensor:
-    # mmcv's own code in torch, which it takes on a CPU. Imported late, since it imports this module.
+    # mmcv's own code in torch, which mmcv uses on a CPU. Imported here, since it imports this module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
     return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)

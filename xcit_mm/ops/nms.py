@@ -6,15 +6,15 @@ from torch import Tensor
 
 __all__ = ["nms", "soft_nms"]
 
-BLOCK = 256  # boxes that are compared with the kept boxes at a time
+BLOCK = 256  # boxes to compare with the kept boxes at a time
 MAX_ROUNDS = 16  # of `_first_of_overlapping`, before a block is decided box by box
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
-    """Return the indices of the boxes that overlap no better box.
+    """Return the indices of the boxes that do not overlap a better box.
 
-    Boxes are taken in blocks, best first. A block is compared with the boxes kept so far, then with itself. So the
-    time grows with boxes times kept boxes, and the memory with the kept boxes alone.
+    Boxes are compared in blocks, best first: with the boxes kept so far, then within the block. The time grows with
+    boxes times kept boxes, and the memory with the kept boxes alone.
 
     Args:
         boxes: (n, 4), x1, y1, x2, y2 in pixels.
@@ -40,10 +40,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) ->
 
 
 def _first_of_overlapping(overlaps: Tensor) -> Tensor:
-    """Return the mask (n,) of the boxes that overlap no chosen box before them, from a matrix (n, n).
+    """Return the mask (n,) of the boxes that do not overlap a chosen box before them, from a matrix (n, n).
 
-    A box is decided once the boxes before it that it overlaps are, so the rounds are as many as the longest chain of
-    overlaps. It is short but for rows of objects.
+    The number of rounds is the length of the longest chain of overlaps, which is short except for rows of objects.
     """
     overlaps = overlaps.triu(1)
     chosen = ~overlaps.any(0)
@@ -61,10 +60,10 @@ def _first_of_overlapping(overlaps: Tensor) -> Tensor:
 
 
 def _iou(a: Tensor, b: Tensor, offset: int) -> Tensor:
-    """Intersection over union (n, m) of boxes (4, n) and (4, m); NaN for two boxes without area."""
+    """Return the intersection over union (n, m) of boxes (4, n) and (4, m), NaN for two boxes without area."""
     ax1, ay1, ax2, ay2 = a[:, :, None]
     bx1, by1, bx2, by2 = b[:, None, :]
-    # In place, since most of the time goes into memory.
+    # In place, since memory traffic takes most of the time.
     width = torch.minimum(ax2, bx2).sub_(torch.maximum(ax1, bx1)).add_(offset).clamp_(min=0)
     height = torch.minimum(ay2, by2).sub_(torch.maximum(ay1, by1)).add_(offset).clamp_(min=0)
     intersection = width.mul_(height)
@@ -91,7 +90,7 @@ def soft_nms(
         sigma: Width of the Gaussian of method 2.
         min_score: A box whose lowered score is smaller is dropped.
         method: 0 sets the score to 0, 1 multiplies it by 1 - IoU, 2 by exp(-IoU^2 / sigma).
-        offset: As in `nms`.
+        offset: See `nms`.
 
     Returns:
         Boxes with their scores (kept, 5), float32, in the order in which they were chosen, and their indices (kept,).
@@ -108,7 +107,7 @@ def soft_nms(
         chosen += 1
         dropped = others[4] < min_score
         if dropped.any():
-            order = np.concatenate([np.arange(chosen), chosen + _closed_up(dropped)])
+            order = np.concatenate([np.arange(chosen), chosen + _close_gaps(dropped)])
             columns, index = columns[:, order], index[order]
     return torch.from_numpy(columns.T.copy()), torch.from_numpy(index)
 
@@ -122,15 +121,15 @@ def _decay(
     height = np.minimum(box[3], y2) - np.maximum(box[1], y1) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
     area = (box[2] - box[0] + offset) * (box[3] - box[1] + offset)
-    with np.errstate(invalid="ignore"):  # 0 / 0 of two boxes without area is NaN, and lowers nothing
+    with np.errstate(invalid="ignore"):  # 0 / 0 of two boxes without area is NaN, and lowers no score
         iou = intersection / (area + (x2 - x1 + offset) * (y2 - y1 + offset) - intersection)
     if method == 2:
         return np.exp(-(iou * iou) / np.float32(sigma))
     return np.where(iou >= np.float32(iou_threshold), 0 if method == 0 else 1 - iou, np.float32(1))
 
 
-def _closed_up(dropped: np.ndarray) -> np.ndarray:
-    """Return the order of what is kept: the last boxes fill the gaps, as in mmcv. It decides between equal scores."""
+def _close_gaps(dropped: np.ndarray) -> np.ndarray:
+    """Return the order of the kept boxes, in which the last fill the gaps, as in mmcv. It decides between ties."""
     kept = np.flatnonzero(~dropped)
     gaps = np.flatnonzero(dropped[: len(kept)])
     order = np.arange(len(kept))

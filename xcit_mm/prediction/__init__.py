@@ -1,10 +1,12 @@
-"""A trained model on one image: predictor, tiles, test-time augmentation, results, drawing, visualization."""
+"""A trained model on one image: predictor, tiles, test-time augmentation, results, drawing, activations."""
 
+from .activations import Activations, capture_activations
 from .drawing import Style, draw_instances, draw_segmentation_map
+from .figures import draw_activations
 from .predictor import Prediction, Predictor
 from .results import Instances
-from .tiling import detect_in_tiles, segment_in_tiles
-from .visualization import Activations, capture_activations, draw
+from .tiled_detection import detect_in_tiles
+from .tiled_segmentation import segment_in_tiles
 
 __all__ = [
     "Activations",
@@ -14,7 +16,7 @@ __all__ = [
     "Style",
     "capture_activations",
     "detect_in_tiles",
-    "draw",
+    "draw_activations",
     "draw_instances",
     "draw_segmentation_map",
     "segment_in_tiles",

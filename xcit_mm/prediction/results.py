@@ -1,4 +1,4 @@
-"""A detector's predictions in plain numbers."""
+"""A detector's predictions as NumPy arrays."""
 
 from typing import NamedTuple
 
@@ -6,19 +6,19 @@ import numpy as np
 import torch
 from mmengine.structures import BaseDataElement
 
-from .tiling import encode_mask
+from ..utils.run_lengths import encode_mask
 
-__all__ = ["Instances", "instances_of", "run_length_codes"]
+__all__ = ["Instances", "encode_masks", "to_instances"]
 
 
 class Instances(NamedTuple):
-    """Objects found in an image, best first.
+    """Objects in an image, in descending order of scores.
 
     Attributes:
         boxes: Left, top, right and bottom in pixels of the image, (n, 4).
         scores: (n,).
         labels: Class numbers from 0, (n,).
-        masks: (n, H, W), bool, or after tiles a list of n in COCO's run-length code; None of a model without masks.
+        masks: (n, H, W), bool, or from tiles a list of n in COCO's run-length code. None for a model without masks.
     """
 
     boxes: np.ndarray
@@ -27,33 +27,33 @@ class Instances(NamedTuple):
     masks: np.ndarray | list[dict] | None
 
     def above(self, score: float) -> "Instances":
-        """Those of a higher score."""
+        """Select the instances with a higher score."""
         keep = np.flatnonzero(self.scores > score)
         masks = self.masks[keep] if isinstance(self.masks, np.ndarray) else self.masks
         masks = [masks[number] for number in keep] if isinstance(masks, list) else masks
         return Instances(self.boxes[keep], self.scores[keep], self.labels[keep], masks)
 
 
-def instances_of(sample: BaseDataElement) -> Instances:
-    """What mmdet or `detect_in_tiles` found in an image.
+def to_instances(sample: BaseDataElement) -> Instances:
+    """Convert a prediction of mmdet or of `detect_in_tiles`.
 
     Raises:
         ValueError: If the model predicts no instances.
     """
     if "pred_instances" not in sample:
-        raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are shown")
+        raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     from mmdet.structures.mask import mask2bbox
 
     found = sample.pred_instances.cpu().numpy()
     masks, boxes = found.get("masks"), found.bboxes
-    if isinstance(masks, np.ndarray) and not boxes.any():  # as of SOLO, which has no boxes
+    if isinstance(masks, np.ndarray) and not boxes.any():  # SOLO predicts masks without boxes
         boxes = mask2bbox(torch.from_numpy(masks)).numpy()
     return Instances(boxes, found.scores, found.labels, masks)
 
 
-def run_length_codes(found: Instances) -> list[str] | None:
-    """COCO's run-length codes of the masks, as text; None of a model without masks."""
-    if found.masks is None:
+def encode_masks(instances: Instances) -> list[str] | None:
+    """Return the masks as COCO's compressed run lengths, or None for a model without masks."""
+    if instances.masks is None:
         return None
-    codes = (mask if isinstance(mask, dict) else encode_mask(mask, (0, 0), mask.shape) for mask in found.masks)
+    codes = (mask if isinstance(mask, dict) else encode_mask(mask) for mask in instances.masks)
     return [code["counts"].decode() for code in codes]

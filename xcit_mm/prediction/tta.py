@@ -13,29 +13,28 @@ from torch import Tensor, nn
 __all__ = ["MaskTTAModel"]
 
 _FLIPPED_DIMS = dict(horizontal=(3,), vertical=(2,), diagonal=(2, 3))
-# RoI heads that draw masks in another way (points, semantic branches, mask scores) override these.
-_KNOWN_MASKS = (StandardRoIHead.predict_mask, CascadeRoIHead.predict_mask)
+# RoI heads that predict masks differently (points, semantic branches, mask scores) override these methods.
+_SUPPORTED_MASKS = (StandardRoIHead.predict_mask, CascadeRoIHead.predict_mask)
 
 
 class MaskTTAModel(DetTTAModel):
-    """Mask R-CNN, or Cascade Mask R-CNN, tested in several views of each image.
+    """Test Mask R-CNN or Cascade Mask R-CNN in several views of each image.
 
-    The boxes of all views are merged by NMS within each class. Then the mask head is asked for the
-    merged boxes in every view, and the mean of its probabilities is thresholded and pasted. That is
-    the procedure of detectron2's GeneralizedRCNNWithTTA, except that the views' feature pyramids are kept
-    in between, not computed twice: with 256 channels in float32, 85 MB a megapixel of each view.
-    The views pass through the detector one after another.
+    NMS merges the boxes of all views within each class. Then the mask head predicts the merged boxes in every view, and
+    the mean of its probabilities is thresholded and pasted. This is the procedure of detectron2's
+    GeneralizedRCNNWithTTA, except that the views' feature pyramids are kept instead of computed twice. With 256
+    channels in float32, they take 85 MB per megapixel of each view. The views pass through the detector in turn.
 
-    A detector without masks is tested as `DetTTAModel` does.
+    A detector without masks is tested as by `DetTTAModel`.
 
     Args:
         module: The detector, or its config.
-        tta_cfg: `nms` and `max_per_img` of the merging; by default the detector's own, with which a
-            single view gives what testing without augmentation gives.
-        data_preprocessor: Replaces the detector's, if given.
+        tta_cfg: `nms` and `max_per_img` of the merging. Default: the detector's own, with which a single view equals
+            testing without augmentation.
+        data_preprocessor: Replacement of the detector's data preprocessor.
 
     Raises:
-        ValueError: If the detector has masks, but not from a StandardRoIHead or a CascadeRoIHead.
+        ValueError: If the masks do not come from a StandardRoIHead or a CascadeRoIHead.
     """
 
     def __init__(
@@ -43,25 +42,25 @@ class MaskTTAModel(DetTTAModel):
     ) -> None:
         super().__init__(module=module, data_preprocessor=data_preprocessor)
         head = getattr(self.module, "roi_head", None)
-        if self.module.with_mask and getattr(type(head), "predict_mask", None) not in _KNOWN_MASKS:
+        if self.module.with_mask and getattr(type(head), "predict_mask", None) not in _SUPPORTED_MASKS:
             raise ValueError(
-                f"{type(self.module).__name__} draws its masks by {type(head or self.module).__name__}: test-time "
-                "augmentation knows StandardRoIHead and CascadeRoIHead; test without it"
+                f"{type(self.module).__name__} predicts masks by {type(head or self.module).__name__}: test-time "
+                "augmentation supports StandardRoIHead and CascadeRoIHead; test without it"
             )
         self.tta_cfg = ConfigDict(tta_cfg or (head or self.module).test_cfg)
 
     def test_step(self, data: dict) -> list[DetDataSample]:
-        """Predictions of a batch, in pixels of the original images.
+        """Predict a batch, in pixels of the original images.
 
         Args:
-            data: `inputs` and `data_samples`, each a list of views of lists of images.
+            data: `inputs` and `data_samples`, each a list of views, which are lists of images.
 
         Returns:
-            A sample an image, with `pred_instances`: bboxes (n, 4), scores (n,), labels (n,) and
+            A sample per image, with `pred_instances`: bboxes (n, 4), scores (n,), labels (n,) and
             masks (n, H, W), bool.
 
         Raises:
-            ValueError: If the views do not say how they were resized and flipped.
+            ValueError: If the views lack the metainfo of their resizing and flipping.
         """
         for view in data["data_samples"]:
             missing = {"ori_shape", "scale_factor", "flip", "flip_direction"} - set(view[0].metainfo_keys())
@@ -79,21 +78,21 @@ class MaskTTAModel(DetTTAModel):
             views.append(self._detect(pyramids[-1], view["data_samples"]))
         metas = [[sample.metainfo for sample in view] for view in views]
         merged = self.merge_preds(list(zip(*views, strict=True)))
-        self._draw_masks(merged, pyramids, metas)
+        self._add_masks(merged, pyramids, metas)
         return merged
 
     def _detect(self, pyramid: tuple[Tensor, ...], samples: list[DetDataSample]) -> list[DetDataSample]:
-        """Boxes of one view, in pixels of the original images, but as flipped as the view."""
+        """Predict boxes of one view, in pixels of the original images, but flipped as the view."""
         head = self.module.roi_head
         metas = [sample.metainfo for sample in samples]
         proposals = self.module.rpn_head.predict(pyramid, samples, rescale=False)
-        # As without augmentation, NMS sees pixels of the view: the same boxes survive.
+        # NMS gets pixels of the view, so that the same boxes remain as without augmentation.
         results = head.predict_bbox(pyramid, metas, proposals, rcnn_test_cfg=head.test_cfg, rescale=False)
         for instances, meta in zip(results, metas, strict=True):
             instances.bboxes = instances.bboxes / _scale(instances.bboxes, meta)
         return self.module.add_pred_to_datasample(samples, results)
 
-    def _draw_masks(
+    def _add_masks(
         self, merged: list[DetDataSample], pyramids: list[tuple[Tensor, ...]], metas: list[list[dict]]
     ) -> None:
         """Add `masks` to the merged instances; `pyramids` and `metas` are by view."""
@@ -101,41 +100,43 @@ class MaskTTAModel(DetTTAModel):
         counts = [len(instances) for instances in results]
         total = torch.zeros(())
         for pyramid, view in zip(pyramids, metas, strict=True):
-            rois = bbox2roi([_to_view(one.bboxes, meta) for one, meta in zip(results, view, strict=True)])
-            masks = self._probabilities(pyramid, rois).split(counts)
-            total = total + torch.cat([_unflip(one, meta) for one, meta in zip(masks, view, strict=True)])
+            rois = bbox2roi([_to_view(found.bboxes, meta) for found, meta in zip(results, view, strict=True)])
+            masks = self._mask_probabilities(pyramid, rois).split(counts)
+            total = total + torch.cat([_unflip(mask, meta) for mask, meta in zip(masks, view, strict=True)])
         head = self.module.roi_head.mask_head
         last: Any = head[-1] if isinstance(head, nn.ModuleList) else head
         last.predict_by_feat(
-            (total / len(pyramids)).logit().split(counts),  # the sigmoid of these is the mean
+            (total / len(pyramids)).logit().split(counts),  # the head computes their sigmoid, the mean
             results,
             [dict(ori_shape=sample.ori_shape, scale_factor=(1.0, 1.0)) for sample in merged],
             self.module.roi_head.test_cfg,
             rescale=True,
         )
 
-    def _probabilities(self, pyramid: tuple[Tensor, ...], rois: Tensor) -> Tensor:
-        """Masks (n, classes, 28, 28) of RoIs (n, 5); of a cascade, the mean of its stages."""
+    def _mask_probabilities(self, pyramid: tuple[Tensor, ...], rois: Tensor) -> Tensor:
+        """Predict masks (n, classes, 28, 28) of RoIs (n, 5), as the mean of a cascade's stages."""
         head = self.module.roi_head
-        if isinstance(head, CascadeRoIHead):
-            stages = [head._mask_forward(stage, pyramid, rois) for stage in range(head.num_stages)]
-        else:
-            stages = [head._mask_forward(pyramid, rois)]
-        return torch.stack([stage["mask_preds"].float().sigmoid() for stage in stages]).mean(dim=0)
+        modules = head.mask_roi_extractor, head.mask_head
+        stages = []
+        for extractor, mask_head in zip(*modules, strict=True) if isinstance(head, CascadeRoIHead) else [modules]:
+            features = extractor(pyramid[: extractor.num_inputs], rois)
+            features = head.shared_head(features) if head.with_shared_head else features
+            stages.append(mask_head(features).float().sigmoid())
+        return torch.stack(stages).mean(dim=0)
 
 
 def _scale(bboxes: Tensor, meta: dict) -> Tensor:
-    """(4,), what boxes of the original image are multiplied by in the view."""
+    """Return the factors (4,) from boxes of the original image to boxes of the view."""
     return bboxes.new_tensor(meta["scale_factor"]).repeat(2)
 
 
 def _to_view(bboxes: Tensor, meta: dict) -> Tensor:
-    """Boxes (n, 4) of the original image in pixels of a view."""
+    """Return boxes (n, 4) of the original image in pixels of a view."""
     if meta["flip"]:
         bboxes = bbox_flip(bboxes, meta["ori_shape"], meta["flip_direction"])
     return bboxes * _scale(bboxes, meta)
 
 
 def _unflip(masks: Tensor, meta: dict) -> Tensor:
-    """Masks (n, classes, h, w) of a view, the way round of the original image."""
+    """Return masks (n, classes, h, w) of a view in the orientation of the original image."""
     return masks.flip(_FLIPPED_DIMS[meta["flip_direction"]]) if meta["flip"] else masks

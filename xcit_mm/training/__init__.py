@@ -1,7 +1,8 @@
-"""What a long training run needs beyond mmengine: resumable checkpoints, non-finite values caught, layer decay."""
+"""Extensions of mmengine for long training runs: resumable checkpoints, non-finite values, layer decay."""
 
 from .layer_decay import LayerDecayOptimWrapperConstructor
-from .nonfinite import NonFiniteHook, replay
+from .nonfinite import NonFiniteHook
+from .replaying import replay
 from .resuming import ResumableCheckpointHook
 
 __all__ = ["LayerDecayOptimWrapperConstructor", "NonFiniteHook", "ResumableCheckpointHook", "replay"]

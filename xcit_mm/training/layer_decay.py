@@ -13,33 +13,34 @@ __all__ = ["LayerDecayOptimWrapperConstructor", "layer_of"]
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
 
-    A parameter of layer l has the rate lr * layer_decay_rate ** (depth + 1 - l): the stem and the
-    positional encoding are layer 0, block n (from 0) is layer n + 1, pyramid, neck and heads are layer
-    depth + 1 and keep the full rate. It multiplies whatever mmengine's rules (`custom_keys`,
-    `norm_decay_mult`, ...) give, and frozen parameters stay out. Parameters with the same options
-    are one group, the heads' first, which is the rate that the log shows.
+    The learning rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l). The stem and the
+    positional encoding are layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer
+    depth + 1, with the full rate. The factor multiplies the rates that mmengine's own rules (`custom_keys`,
+    `norm_decay_mult`, ...) give. Frozen parameters are left out. Parameters with equal options form one group. The
+    group of the heads comes first, because the log shows the rate of the first group.
 
     Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is missing or not in (0, 1], the optimizer has no lr, or the model no XCiT.
+        ValueError: If `layer_decay_rate` is missing or not in (0, 1], if the optimizer has no lr, or if the model
+            does not have exactly one XCiT.
     """
 
     def _validate_cfg(self) -> None:
         super()._validate_cfg()
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
-            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: give a number above 0, up to 1")
+            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: must be a number above 0 and at most 1")
         if self.base_lr is None:
             optimizer = self.optimizer_cfg["type"]
-            raise ValueError(f"the optimizer {optimizer} has no lr, which layer decay scales: give optimizer.lr")
+            raise ValueError(f"the optimizer {optimizer} has no lr for layer decay to scale: set optimizer.lr")
 
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = "", is_dcn_module: int | float | None = None
     ) -> None:
         super().add_params(params, module, prefix, is_dcn_module)
-        if prefix:  # a part of the model: the call for the whole follows
+        if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
         layers, top = _layers(module)
         merged: dict[tuple[int, str], dict] = {}
@@ -52,7 +53,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
 
 def layer_of(name: str) -> int | None:
-    """Layer of a trunk's parameter by its published name; None for the pyramid."""
+    """Return the layer of a trunk's parameter by its published name, or None for a parameter of the pyramid."""
     part, _, rest = name.partition(".")
     if part in ("patch_embed", "pos_embeder"):
         return 0
@@ -60,9 +61,9 @@ def layer_of(name: str) -> int | None:
 
 
 def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
-    """Layers of the trunk's parameters, by their id, and the layer of all others."""
+    """Return the layers of the trunk's parameters by parameter id, and the layer of all other parameters."""
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if len(trunks) != 1:
-        raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs one")
-    named = {id(parameter): layer_of(name) for name, parameter in trunks[0].named_parameters()}
-    return {key: layer for key, layer in named.items() if layer is not None}, len(trunks[0].blocks) + 1
+        raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one")
+    layers = {id(parameter): layer_of(name) for name, parameter in trunks[0].named_parameters()}
+    return {key: layer for key, layer in layers.items() if layer is not None}, len(trunks[0].blocks) + 1

@@ -1,53 +1,68 @@
-"""Catching the first loss or gradient that is not finite, before it reaches the weights."""
+"""Catch the first loss or gradient that is not finite before it reaches the weights."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
-from mmengine.config import Config
 from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.registry import HOOKS, MODELS, init_default_scope
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from ..models.build import model_config
-from .nonfinite_search import find_non_finite
+from ..utils.compat import without_process_group
 from .random_state import get_random_state, set_random_state
-from .snapshots import read_snapshot, write_snapshot
+from .replaying import ALL_FINITE, copy_tensors, locate_again
+from .snapshots import write_snapshot
 
-__all__ = ["NonFiniteHook", "replay"]
+__all__ = ["NonFiniteHook"]
 
-_NOTHING = "every loss and gradient is finite when the iteration is run again without loss scaling"
+
+@dataclass
+class Iteration:
+    """A training iteration.
+
+    Attributes:
+        start: What its forward pass depends on, besides the parameters: `args`, `kwargs`, `buffers`, `random_state`.
+        finite_loss: Whether the loss is finite.
+        inspected: Whether loss and gradients have been inspected.
+    """
+
+    start: dict[str, Any]
+    finite_loss: Tensor = field(default_factory=lambda: torch.tensor(True))
+    inspected: bool = False
 
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Stops training, or skips the batch, when the loss or a gradient is NaN or infinite.
+    """Stop training or skip the batch when the loss or a gradient is NaN or infinite.
 
-    The iteration is run once more, in all processes together, to name the module that the first
-    such value came from, and every process writes a snapshot that reproduces it (`replay`) to the
-    work directory. No step is taken: the weights, the optimizer and BatchNorm's statistics are
-    those of before. In mixed precision an overflow of scaled gradients is the loss scaler's to
-    skip; it is reported when the scale has come down to less than 1 without curing it. With
-    gradient accumulation every batch is looked at; under a loss scaler the snapshot is of the last.
-    A value that makes the forward pass itself raise is caught as well; in a distributed run the
-    process that meets it then looks for it alone, and stops whatever `action` says.
+    All processes together run the iteration a second time to find the module that produced the first non-finite
+    value. Every process writes a snapshot to the work directory, from which `replay` repeats the iteration. The
+    optimizer step is left out, so that weights, optimizer and BatchNorm statistics stay as before the iteration.
+
+    In mixed precision the loss scaler skips the step when scaled gradients overflow. The hook reports such an overflow
+    only when the scale has fallen below 1. With gradient accumulation every batch is inspected. With a loss scaler the
+    snapshot is of the last batch.
+
+    A non-finite value that makes the forward pass raise is caught too. In a distributed run the process that raised
+    searches alone, and training stops regardless of `action`.
 
     Args:
-        action: 'stop' raises; 'skip' logs and goes on.
-        max_skips: How many batches of the run 'skip' may leave out; one more stops it.
+        action: 'stop' raises an error. 'skip' logs the error and continues.
+        max_skips: Maximum number of batches to skip in a run. The next one stops training.
 
     Raises:
-        ValueError: If `action` is neither.
-        FloatingPointError: When it stops.
+        ValueError: If `action` is neither 'stop' nor 'skip'.
+        FloatingPointError: When training stops.
     """
 
-    priority = "HIGH"  # before anything saves or logs the iteration
+    priority = "HIGH"  # before other hooks save or log the iteration
 
     def __init__(self, action: str = "stop", max_skips: int = 10) -> None:
         if action not in ("stop", "skip"):
@@ -58,18 +73,27 @@ class NonFiniteHook(Hook):
         self._undo = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
-        self._undo.close()  # of a training that raised
+        self._undo.close()  # after a training that raised
         self._runner = runner
-        self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
         wrapper = runner.optim_wrapper
         self._wrappers = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-        self._checked = False
-        self._train_step = runner.model.train_step
-        self._undo.callback(setattr, runner.model, "train_step", self._train_step)
-        runner.model.train_step = self._guarded_train_step
+        self._started: Iteration | None = None  # its forward pass has not returned a loss
+        self._iteration = Iteration({}, inspected=True)
+
+        # deepcopy shares functions, where it would copy this hook and the runner with a bound method.
+        own_train_step = runner.model.train_step
+
+        def train_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+            if model is not runner.model:
+                return type(model).train_step(model, *args, **kwargs)
+            return self._guard(own_train_step, args, kwargs)
+
+        runner.model.train_step = MethodType(train_step, runner.model)
+        self._undo.callback(setattr, runner.model, "train_step", own_train_step)
         for handle in (
-            self._model.register_forward_pre_hook(self._remember, with_kwargs=True),
-            self._model.register_forward_hook(self._look_at_losses),
+            self._model.register_forward_pre_hook(lambda *given: self._before_forward(*given), with_kwargs=True),
+            self._model.register_forward_hook(lambda *given: self._after_forward(*given)),
             *(wrapper.optimizer.register_step_pre_hook(self._before_step) for wrapper in self._wrappers),
         ):
             self._undo.callback(handle.remove)
@@ -77,70 +101,70 @@ class NonFiniteHook(Hook):
     def after_train(self, runner: Runner) -> None:
         self._undo.close()
 
-    def _remember(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        """All that the forward pass starts from: references, but for the buffers, which it changes."""
-        if model.training:
+    def _before_forward(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
+        if model is self._model and model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            self._running: dict[str, Any] | None = dict(
-                args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state()
-            )
+            start = dict(args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state())
+            self._started = Iteration(start)
 
     @torch.no_grad()
-    def _look_at_losses(self, model: Any, args: tuple, output: Any) -> None:
-        if model.training and isinstance(output, dict):  # losses, not what `mode="tensor"` returns
-            self._start = self._running
-            self._finite_loss = model.parse_losses(output)[0].isfinite()
-        self._running = None
+    def _after_forward(self, model: Any, args: tuple, output: Any) -> None:
+        if model is not self._model:
+            return
+        if self._started and isinstance(output, dict):  # the losses, not the output of `mode="tensor"`
+            self._iteration = self._started
+            self._iteration.finite_loss = model.parse_losses(output)[0].isfinite()
+        self._started = None
 
-    def _guarded_train_step(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """The model's own; a value that is not finite may make its forward pass raise, as SciPy's matching does."""
-        self._running = None
+    def _guard(self, train_step: Any, args: tuple, kwargs: dict) -> dict[str, Tensor]:
+        """Run a training step. A non-finite value may make its forward pass raise, such as in SciPy's matching."""
+        self._started = None
         try:
-            return self._train_step(*args, **kwargs)
+            return train_step(*args, **kwargs)
         except Exception as error:
-            if self._running is None or isinstance(error, torch.OutOfMemoryError) or not self._act_on(error):
+            started = self._started
+            if started is None or isinstance(error, torch.OutOfMemoryError):
                 raise
-        self._checked = True
+            snapshot = self._snapshot(started)
+            with without_process_group():  # the other processes may not have raised
+                try:
+                    found = self._locate(snapshot)
+                except Exception:  # the same error with finite values only
+                    found = ""
+            if not found:
+                raise
+            self._report(found, snapshot, error)
+        started.inspected = True
+        self._iteration = started
         return dict(loss=torch.tensor(torch.nan))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        if getattr(optimizer, "found_inf", 0):
-            return  # a fused optimizer under a loss scaler, which has told it to leave the step out
-        self._checked = True
-        self._act_unless(self._finite_loss & _finite_gradients([optimizer]))
+        if not getattr(optimizer, "found_inf", 0):  # the loss scaler makes a fused optimizer leave out this step
+            self._inspect([optimizer])
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
     ) -> None:
-        if self._checked:
-            self._checked = False
+        if self._iteration.inspected:
             return
-        # No step was taken: gradients accumulate, or the loss scaler skipped it.
+        # No optimizer took a step: gradients accumulate, or the loss scaler skipped the step.
         scaled = [wrapper for wrapper in self._wrappers if _has_scaler(wrapper)]
-        exhausted = any(wrapper.should_update() and wrapper.loss_scaler.get_scale() < 1 for wrapper in scaled)
         unscaled = [wrapper.optimizer for wrapper in self._wrappers if wrapper not in scaled]
-        self._act_unless(self._finite_loss & (not exhausted) & _finite_gradients(unscaled))
+        exhausted = any(wrapper.should_update() and wrapper.loss_scaler.get_scale() < 1 for wrapper in scaled)
+        self._inspect(unscaled, exhausted)
 
-    def _act_unless(self, finite: Tensor) -> None:
-        """Report the iteration unless all is finite in every process; raise, or leave its step out."""
-        if _everywhere(finite):
-            return
-        snapshot = self._snapshot(self._start)
-        self._report(self._search(snapshot), snapshot)
+    def _inspect(self, optimizers: list[torch.optim.Optimizer], scale_exhausted: bool = False) -> None:
+        """Report the iteration unless its loss and the gradients of the optimizers are finite in every process."""
+        iteration = self._iteration
+        iteration.inspected = True
+        finite = (iteration.finite_loss & _finite_gradients(optimizers) & (not scale_exhausted)).float()
+        all_reduce(finite, op="min")
+        if not finite:
+            snapshot = self._snapshot(iteration)
+            self._report(self._locate(snapshot), snapshot)
+            iteration.finite_loss = torch.tensor(True)  # the other optimizers of the iteration do not report it again
 
-    def _act_on(self, error: Exception) -> bool:
-        """The same where the forward pass raised; False if all values were finite."""
-        snapshot = self._snapshot(self._running)
-        with _alone():  # this process, since the others may not have raised
-            try:
-                found = self._search(snapshot)
-            except Exception:  # the same again
-                return False
-        if found:
-            self._report(found, snapshot, error)
-        return bool(found)
-
-    def _snapshot(self, start: dict[str, Any] | None) -> dict[str, Any]:
+    def _snapshot(self, iteration: Iteration) -> dict[str, Any]:
         wrapper = self._wrappers[0]
         return dict(
             iteration=self._runner.iter,
@@ -150,32 +174,32 @@ class NonFiniteHook(Hook):
                 dtype=getattr(wrapper, "cast_dtype", None),
                 enabled=hasattr(wrapper, "loss_scaler"),
             ),
-            **(start or {}),
+            **iteration.start,
         )
 
-    def _search(self, snapshot: dict) -> str:
-        """What `_run_again` finds, with buffers and random numbers as if the iteration had not been."""
-        after = get_random_state()
+    def _locate(self, snapshot: dict[str, Any]) -> str:
+        """Locate the first non-finite value, and restore buffers and random generators as before the iteration."""
+        iteration, random_state = self._iteration, get_random_state()
         try:
-            return _run_again(self._model, snapshot)
+            return locate_again(self._model, snapshot)
         finally:
-            set_random_state(after)
-            _fill(self._model, snapshot["buffers"])
+            self._iteration = iteration  # the forward pass of the search was recorded too
+            set_random_state(random_state)
+            copy_tensors(snapshot["buffers"], self._model)
 
-    def _report(self, found: str, snapshot: dict, cause: Exception | None = None) -> None:
-        """Drop the gradients, since a step without them changes nothing, and raise or log."""
+    def _report(self, found: str, snapshot: dict[str, Any], cause: Exception | None = None) -> None:
+        """Drop the gradients, which makes optimizer steps void, and raise or log."""
         for wrapper in self._wrappers:
             wrapper.optimizer.zero_grad(set_to_none=True)
         runner = self._runner
-        message = f"iteration {runner.iter}: {found or _NOTHING}; {_write(runner, snapshot, bool(found))}"
+        message = f"iteration {runner.iter}: {found or ALL_FINITE}; {_write(runner, snapshot, bool(found))}"
         self.skips += 1
-        # Where one process has raised, the others wait for what it does not send: they cannot skip.
+        # The other processes wait for data of a process that raised, so they cannot skip the batch.
         must_stop = self.action == "stop" or (cause is not None and get_world_size() > 1)
         if must_stop or self.skips > self.max_skips:
             skipped = f"; {self.max_skips} skipped before" if not must_stop else ""
             raise FloatingPointError(message + skipped) from cause
         runner.logger.error(f"{message}; skipped ({self.skips} of at most {self.max_skips})")
-        self._finite_loss = torch.tensor(True)  # the iteration's other optimizers have nothing to report
 
 
 def _has_scaler(wrapper: OptimWrapper) -> bool:
@@ -186,92 +210,19 @@ def _has_scaler(wrapper: OptimWrapper) -> bool:
 def _finite_gradients(optimizers: list[torch.optim.Optimizer]) -> Tensor:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None and p.grad.numel()]
-    # The largest value: a sum of squares may overflow where no gradient does.
+    # The maximum norm: a sum of squares may overflow although every gradient is finite.
     norms = [torch.linalg.vector_norm(gradient, ord=torch.inf) for gradient in gradients]
     return torch.stack(norms).isfinite().all() if norms else torch.tensor(True)
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Nothing communicates within, as in one process: SyncBN, the libraries' losses and mmengine ask torch this."""
-    asked = torch.distributed.is_initialized
-    torch.distributed.is_initialized = lambda: False
-    try:
-        yield
-    finally:
-        torch.distributed.is_initialized = asked
-
-
-def _write(runner: Runner, snapshot: dict, reproduces: bool) -> str:
-    """Write a snapshot to the work directory; returns what to do with it, or why it could not be written."""
-    path = Path(runner.work_dir) / f"non_finite_iter_{runner.iter}{_rank_suffix()}.pth"
-    # mmengine has written the config there, with the options of the command line.
+def _write(runner: Runner, snapshot: dict[str, Any], reproduces: bool) -> str:
+    """Write a snapshot to the work directory. Return the command for it, or why it could not be written."""
+    rank = f"_rank{get_rank()}" if get_world_size() > 1 else ""
+    path = Path(runner.work_dir) / f"non_finite_iter_{runner.iter}{rank}.pth"
+    # mmengine wrote the config there, with the options of the command line.
     config = Path(runner.work_dir) / Path(runner.cfg.filename or f"{runner.timestamp}.py").name
     try:
         write_snapshot(snapshot, path)
     except (OSError, TypeError) as error:
         return f"no snapshot: {error}"
     return f"python tools/replay.py {config} {path} {'reproduces it' if reproduces else 'runs it again'}"
-
-
-def replay(config: str | Path, snapshot: str | Path) -> str:
-    """Run the iteration of a snapshot once more and say where the first value that is not finite is.
-
-    The config is Python and builds the model; the snapshot brings values only and cannot run
-    anything. It holds no config, since one can name any function to be called. What one of
-    several processes wrote is run with statistics of its own images, SyncBN's too.
-
-    Args:
-        config: Path of the config of the run; mmengine has written it to the work directory.
-        snapshot: Path of the file that `NonFiniteHook` wrote there.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If `snapshot` is none, or of another model than the config's.
-    """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    content = read_snapshot(snapshot, device)
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.get("default_scope") or "mmengine")
-    model = MODELS.build(model_config(cfg)).to(device).train()
-    given, own = content["parameters"] | content["buffers"], _parameters_and_buffers(model)
-    misfits = [
-        name for name in own | given if name not in own or name not in given or own[name].shape != given[name].shape
-    ]
-    if misfits:
-        raise ValueError(
-            f"{snapshot} is of another model than {config}: they differ in {misfits[0]}; give its own config"
-        )
-    _fill(model, given)
-    content["autocast"]["device_type"] = device
-    return f"iteration {content['iteration']}: {_run_again(model, content) or _NOTHING}"
-
-
-def _run_again(model: nn.Module, snapshot: dict) -> str:
-    _fill(model, snapshot["buffers"])
-    set_random_state(snapshot["random_state"])
-    with torch.autocast(**snapshot["autocast"]):
-        return find_non_finite(model, snapshot["args"], snapshot["kwargs"])
-
-
-def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """All of them: a state dict lacks the buffers that are not saved."""
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-@torch.no_grad()
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    own = _parameters_and_buffers(model)
-    for name, value in tensors.items():
-        own[name].copy_(value)
-
-
-def _everywhere(finite: Tensor) -> bool:
-    """Whether it holds in every process: all must do the same."""
-    flag = finite.float()
-    all_reduce(flag, op="min")
-    return bool(flag)
-
-
-def _rank_suffix() -> str:
-    return f"_rank{get_rank()}" if get_world_size() > 1 else ""

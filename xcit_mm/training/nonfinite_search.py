@@ -1,4 +1,4 @@
-"""Where the first NaN or infinite value of a training iteration comes from."""
+"""Locate the first NaN or infinite value of a training iteration."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,37 +7,43 @@ import torch
 from mmengine.dist import all_gather_object
 from torch import Tensor, nn
 
+from ..utils.errors import reason
+
 __all__ = ["find_non_finite"]
 
 
 def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
-    """Where the first NaN or infinite value of a training iteration is: input, parameter, output or gradient.
+    """Locate the first NaN or infinite value of a training iteration: input, parameter, output or gradient.
 
-    Returns '' if all are finite; raises what the forward pass raises with values that are.
-
-    The processes of a distributed run call it together. Each goes on only where all do, since
-    forward and backward passes may communicate (SyncBN does), and all are told the same.
+    All processes of a distributed run call this function together and get the same result. They continue together too,
+    because forward and backward passes may communicate, as those of SyncBN do.
 
     Args:
-        model: In training mode. It keeps its gradients; its BatchNorm sees the batch.
-        args, kwargs: Of `model(...)`, which returns losses as mmengine's models do.
+        model: Model in training mode. Its gradients stay unchanged, its BatchNorm statistics change.
+        args, kwargs: Arguments of `model(...)`, which returns losses as mmengine's models do.
+
+    Returns:
+        A description of the first non-finite value, or '' if all values are finite.
+
+    Raises:
+        Exception: An error of the forward pass that occurs with finite values.
     """
-    found = _of_all_processes(_in_given_values(model, args, kwargs))
+    found = _gather(_in_given_values(model, args, kwargs))
     if found:
         return found
     with torch.enable_grad():
         loss, order, wrong_output = _forward(model, args, kwargs)
-        found = _of_all_processes(wrong_output)
+        found = _gather(wrong_output)
         if found:
             return found
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(loss, tuple(named.values()), allow_unused=True)
     wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not _is_finite(g)]
-    return _of_all_processes(_first_gradient(loss, wrong, order))
+    return _gather(_first_gradient(loss, wrong, order))
 
 
-def _of_all_processes(found: str) -> str:
-    """What each process has found, in one line; '' if none has."""
+def _gather(found: str) -> str:
+    """Join the descriptions of all processes."""
     every = all_gather_object(found)
     if len(every) == 1:
         return found
@@ -52,17 +58,22 @@ def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
 
 
 def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
-    """The loss, the modules in the order of their outputs, and what is not finite by which of them; '' if nothing."""
+    """Run the forward pass.
+
+    Returns:
+        The loss, the names of the modules in the order of their outputs, and a description of the first non-finite
+        output or ''.
+    """
     order: list[str] = []
     bad: list[str] = []
 
-    def look(name: str, module: nn.Module, output: Any) -> None:
+    def inspect(name: str, module: nn.Module, output: Any) -> None:
         order.append(name)
         if not bad and not _is_finite(output):
             bad.append(f"{name} ({type(module).__name__})")
 
     handles = [
-        module.register_forward_hook(lambda module, _, output, name=name: look(name, module, output))
+        module.register_forward_hook(lambda module, _, output, name=name: inspect(name, module, output))
         for name, module in model.named_modules()
         if name
     ]
@@ -71,29 +82,25 @@ def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], 
     except Exception as error:
         if not bad:
             raise
-        raised = f"{type(error).__name__} ({_first_line(error)})"
-        return torch.tensor(torch.nan), order, f"the forward pass raised {raised} after the output of {bad[0]}"
+        wrong = f"the forward pass raised {reason(error)} after the output of {bad[0]}"
+        return torch.tensor(torch.nan), order, wrong
     finally:
         for handle in handles:
             handle.remove()  # the backward pass may call modules again, to recompute
-    # Of the model itself only the loss counts: accuracies beside it may be anything.
+    # Only the loss of the model itself counts: accuracies in the same output may be non-finite.
     origin = bad[0] if bad else f"the model ({type(model).__name__})"
     wrong = "" if loss.isfinite() else f"the loss is {loss.item()}, first in the output of {origin}"
     return loss, [*order, ""], wrong
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
 def _first_gradient(loss: Tensor, wrong: list[str], order: list[str]) -> str:
-    """Of the parameters whose gradients are not finite, the one that the backward pass meets first."""
-    # It meets the modules in reverse: the last one is the first.
+    """Describe the first parameter with a non-finite gradient in the order of the backward pass."""
+    # The backward pass visits the modules in reverse order.
     last_use = {name: place for place, name in enumerate(order)}
 
     def place(parameter: str) -> int:
         module = parameter.rpartition(".")[0]
-        while module and module not in last_use:  # used by a module around its own
+        while module and module not in last_use:  # a module around the parameter's own uses it
             module = module.rpartition(".")[0]
         return last_use[module]
 
@@ -105,14 +112,11 @@ def _first_gradient(loss: Tensor, wrong: list[str], order: list[str]) -> str:
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(item)
 
 
-@torch.no_grad()  # or a checkpointed function would find more tensors kept than it recomputes
+@torch.no_grad()  # with gradients, a checkpointed function would find more saved tensors than it recomputes
 def _is_finite(value: Any) -> bool:
     return all(bool(t.isfinite().all()) for t in _tensors(value) if t.is_floating_point())

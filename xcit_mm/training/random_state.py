@@ -1,4 +1,4 @@
-"""The state of every generator that training draws from, as plain values that a checkpoint can hold."""
+"""The state of the random generators that training uses, as plain values that a checkpoint can hold."""
 
 import random
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["get_random_state", "set_random_state"]
+__all__ = ["RandomState", "get_random_state", "set_random_state"]
 
 RandomState = dict[str, Any]
 
 
 def get_random_state() -> RandomState:
-    """States of Python's, numpy's and torch's generators, of this process and its GPU."""
+    """Return the states of the generators of Python, numpy, torch and this process's GPU."""
     legacy: Any = np.random.get_state()
     name, keys, *rest = legacy
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
@@ -20,7 +20,7 @@ def get_random_state() -> RandomState:
 
 
 def set_random_state(state: RandomState) -> None:
-    """Undo every draw since `get_random_state` returned `state`."""
+    """Restore states that `get_random_state` returned."""
     version, keys, *rest = state["python"]
     random.setstate((version, tuple(keys), *rest))
     np.random.set_state(tuple(state["numpy"]))

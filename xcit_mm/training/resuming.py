@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill, and training that goes on from them as if it had never stopped."""
+"""Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,22 +13,23 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
+from ..utils.compat import is_resuming
 from .random_state import RandomState, get_random_state, set_random_state
 
 __all__ = ["AtomicBackend", "ResumableCheckpointHook"]
 
 
 class AtomicBackend(LocalBackend):
-    """mmengine's local files, written whole or not at all."""
+    """mmengine's backend for local files, with atomic writes."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write a file; its name stands for the former content or the new, at any moment.
+        """Write a file atomically.
 
         Raises:
-            OSError: If it cannot be written, such as on a full disk, with the former content as it was.
+            OSError: If the file cannot be written, such as on a full disk. A former file stays as it was.
         """
         path = Path(filepath)
-        for leftover in unfinished_files(path):  # of a killed run; checkpoints are large
+        for leftover in unfinished_files(path):  # of a killed run, as large as a checkpoint
             leftover.unlink(missing_ok=True)
         try:
             with atomic_write(path) as file:
@@ -36,11 +37,11 @@ class AtomicBackend(LocalBackend):
         except OSError as error:
             raise OSError(
                 f"{path} ({len(obj) / 2**20:.0f} MB) could not be written: {error.strerror}; "
-                "earlier checkpoints are whole: make room and go on with --resume"
+                "earlier checkpoints are complete: free disk space and resume with --resume"
             ) from error
 
     def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
-        """As `put`, for text."""
+        """Write text atomically; see `put`."""
         self.put(obj.encode(encoding), filepath)
 
 
@@ -49,20 +50,22 @@ register_backend("atomic", AtomicBackend)
 
 @HOOKS.register_module()
 class ResumableCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook for runs that may be killed at any moment. Arguments are its own.
+    """mmengine's CheckpointHook for runs that may be killed at any moment, with the same arguments.
 
-    - Local files are written whole or not at all, and a checkpoint is removed only after its successor
-      is complete: `last_checkpoint` always names a whole file.
-    - A checkpoint holds the state of the random generators of every process, and validation leaves
-      them as it found them. Resumed training draws the same numbers as training that never stopped.
+    - Local files are written atomically, and a checkpoint is removed only after the next one is complete. Therefore
+      `last_checkpoint` always names a complete file.
+    - A checkpoint holds the states of the random generators of every process, and validation leaves them unchanged.
+      Resumed training draws the same numbers as uninterrupted training.
 
-    What it cannot restore are the generators inside of data-loading workers. mmengine's
-    iteration-based loop replays the batches that were seen, and so restores them; its epoch-based
-    loop starts them anew, so that with `persistent_workers` other augmentations are drawn from
-    there on. With gradient accumulation, let `interval` be a multiple of `accumulative_counts`.
+    The hook cannot restore the generators in the processes that load data. mmengine's iteration-based loop restores
+    them, because it loads all earlier batches again. Its epoch-based loop restarts them, so that augmentations after a
+    resume differ with `persistent_workers`. With gradient accumulation, set `interval` to a multiple of
+    `accumulative_counts`.
     """
 
     keep_ckpt_ids: deque[int]
+    best_ckpt_path: str | None = None  # mmengine sets it for a single `save_best` only
+    best_ckpt_path_dict: dict[str, str | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
@@ -75,21 +78,21 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        # What the checkpoint resumed from was about to replace, where a kill came between: told by number, so that
-        # nothing elsewhere can be meant, and left alone where the run goes on in another folder or by other names.
+        # A kill before the removal leaves outdated checkpoints. Step numbers name them, so that files of another folder
+        # are safe, and nothing is removed if the run resumes in another folder or with other file names.
         info = runner.message_hub.runtime_info
-        outdated = [id_ for id_ in info.pop("outdated_ckpt_ids", []) if isinstance(id_, int)]
-        kept = [self._path(id_) for id_ in self.keep_ckpt_ids] if self.max_keep_ckpts > 0 else []
-        if is_main_process() and kept and info.get("last_ckpt") == kept[-1]:
-            self._remove([id_ for id_ in outdated if self._path(id_) not in kept])
+        outdated = [step for step in info.pop("outdated_ckpt_ids", []) if isinstance(step, int)]
+        kept = [self._path(step) for step in self.keep_ckpt_ids] if self.max_keep_ckpts > 0 else []
+        if kept and info.get("last_ckpt") == kept[-1]:
+            self._remove({self._path(step) for step in outdated} - set(kept))
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         outdated: list[int] = []
         if self.max_keep_ckpts > 0:
-            # A file counts once: with a constant name every checkpoint replaces the one before.
-            ids = [id_ for id_ in self.keep_ckpt_ids if self._path(id_) != self._path(step)] + [step]
-            outdated = ids[: -self.max_keep_ckpts]
-            self.keep_ckpt_ids = deque(ids, self.max_keep_ckpts)
+            # With a constant file name every checkpoint replaces the previous one, and counts once.
+            steps = [kept for kept in self.keep_ckpt_ids if self._path(kept) != self._path(step)] + [step]
+            outdated = steps[: -self.max_keep_ckpts]
+            self.keep_ckpt_ids = deque(steps, self.max_keep_ckpts)
             runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
             runner.message_hub.update_info("outdated_ckpt_ids", outdated)
         self.last_ckpt = self._path(step)
@@ -108,26 +111,26 @@ class ResumableCheckpointHook(CheckpointHook):
         )
         if is_main_process():
             AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
-            self._remove(outdated)
+        self._remove({self._path(step) for step in outdated})
 
-    def _remove(self, ids: list[int]) -> None:
-        for path in filter(self.file_backend.isfile, map(self._path, ids)):
-            self.file_backend.remove(path)
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        # mmengine removes the former best checkpoints before it writes the new ones, unless it knows of none.
+        single, several = self.best_ckpt_path, self.best_ckpt_path_dict
+        self.best_ckpt_path, self.best_ckpt_path_dict = None, dict.fromkeys(several)
+        super()._save_best_checkpoint(runner, metrics)
+        self.best_ckpt_path = self.best_ckpt_path or single
+        self.best_ckpt_path_dict = {key: path or several[key] for key, path in self.best_ckpt_path_dict.items()}
+        kept = {self.best_ckpt_path, *self.best_ckpt_path_dict.values()}
+        self._remove({path for path in (single, *several.values()) if path} - kept)
+
+    def _remove(self, paths: set[str]) -> None:
+        """Remove existing files, in the main process only."""
+        if is_main_process():
+            for path in filter(self.file_backend.isfile, paths):
+                self.file_backend.remove(path)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
-
-    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        # mmengine removes the former best before the new one is written: that has to wait.
-        former: list[str] = []
-        self.file_backend.remove = former.append
-        try:
-            super()._save_best_checkpoint(runner, metrics)
-        finally:
-            del self.file_backend.remove
-        best = getattr(self, "best_ckpt_path_dict", {}).values() or [getattr(self, "best_ckpt_path", None)]
-        for path in set(former).difference(best):  # the new one may bear the name of the former
-            self.file_backend.remove(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if "param_schedulers" in checkpoint:
@@ -137,14 +140,14 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         states = checkpoint.get("random_state")
-        if not runner._resume or states is None:
+        if not is_resuming(runner) or states is None:
             return
         if len(states) == get_world_size():
             self._resumed = states[get_rank()]
         else:
             print_log(
-                f"the checkpoint is of {len(states)} processes, these are {get_world_size()}: "
-                "order of the data and random numbers will be others",
+                f"the checkpoint was written by {len(states)} processes, and {get_world_size()} resume: "
+                "the order of the data and the random numbers will differ",
                 logger="current",
             )
 
@@ -153,8 +156,8 @@ class ResumableCheckpointHook(CheckpointHook):
             return
         state, self._resumed = self._resumed, None
         loop = runner.train_loop
-        if hasattr(loop, "dataloader_iterator"):  # the iteration-based loop replays the batches that were seen
-            loop.dataloader_iterator = _Replayed(loop.dataloader_iterator, runner.iter, state)
+        if hasattr(loop, "dataloader_iterator"):  # the iteration-based loop loads all earlier batches again
+            loop.dataloader_iterator = _ReplayedBatches(loop.dataloader_iterator, runner.iter, state)
         else:
             set_random_state(state)
 
@@ -168,7 +171,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
 
 def _without_functions(states: Any) -> Any:
-    """States of schedulers without functions, which no reader should trust, and a scheduler has from its arguments."""
+    """Remove functions from the states of schedulers: they are unsafe to read, and every scheduler creates its own."""
     if isinstance(states, list):
         return [_without_functions(state) for state in states]
     if not isinstance(states, dict):
@@ -177,17 +180,17 @@ def _without_functions(states: Any) -> Any:
 
 
 def _is_local(backend: dict) -> bool:
-    """Whether arguments of a file backend, or of mmengine's former file client, mean plain local files."""
+    """Whether arguments of a file backend, or of mmengine's former file client, select plain local files."""
     return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk")
 
 
-class _Replayed:
-    """The same batches, with the random generators set before the one after the first `count`."""
+class _ReplayedBatches:
+    """An iterator of batches that sets the random generators after the first `count` batches."""
 
     def __init__(self, batches: Iterator, count: int, state: RandomState) -> None:
         self._batches, self._left, self._state = batches, count, state
 
-    def __iter__(self) -> "_Replayed":
+    def __iter__(self) -> "_ReplayedBatches":
         return self
 
     def __next__(self) -> Any:
@@ -197,6 +200,6 @@ class _Replayed:
         return next(self._batches)
 
     def skip_iter(self, count: int) -> None:
-        """Load what was seen: a newer mmengine calls this, and would draw the sampler's numbers alone."""
+        """Load batches and drop them. Newer versions of mmengine skip them by the sampler, without loading."""
         for _ in range(count):
             next(self)

@@ -1,4 +1,4 @@
-"""A training iteration as a file: plain values and tensors, which reading cannot make run anything."""
+"""Store a training iteration in a file of plain values and tensors, which cannot run code when it is read."""
 
 import importlib
 import io
@@ -18,7 +18,7 @@ __all__ = ["pack", "read_snapshot", "unpack", "write_snapshot"]
 
 _CONTENT = {"iteration", "parameters", "buffers", "args", "kwargs", "autocast", "random_state"}
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype)
-# The data structures that may be in a batch, and where they are defined: a file gives a name, never a place.
+# The data structures of a batch and their modules. A file holds the name of a structure, never a module.
 _STRUCTURES = dict(
     InstanceData="mmengine.structures",
     LabelData="mmengine.structures",
@@ -33,26 +33,26 @@ _STRUCTURES = dict(
 
 
 def write_snapshot(content: Mapping[str, Any], path: str | Path) -> None:
-    """Write an iteration whole or not at all.
+    """Write an iteration atomically.
 
     Args:
-        content: With the keys of `_CONTENT`.
+        content: Mapping with the keys iteration, parameters, buffers, args, kwargs, autocast and random_state.
 
     Raises:
-        TypeError: If it holds something that is neither plain nor a known data structure.
-        OSError: If it cannot be written.
+        TypeError: If a value is neither plain nor a known data structure.
+        OSError: If the file cannot be written.
     """
     buffer = io.BytesIO()
-    torch.save(pack(content), buffer, pickle_protocol=4)  # older ones call bytes() for an empty array
+    torch.save(pack(content), buffer, pickle_protocol=4)  # older protocols store an empty array as a call of bytes()
     AtomicBackend().put(buffer.getvalue(), path)
 
 
 def read_snapshot(path: str | Path, device: str = "cpu") -> dict[str, Any]:
-    """Read an iteration, its tensors on a device.
+    """Read an iteration and place its tensors on a device.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no snapshot, or holds more than plain values.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not a snapshot, or holds more than plain values.
     """
     content = load_from_file(str(path), map_location=device)
     missing = _CONTENT - content.keys() if isinstance(content, dict) else _CONTENT
@@ -65,7 +65,7 @@ def read_snapshot(path: str | Path, device: str = "cpu") -> dict[str, Any]:
 
 
 def pack(value: Any) -> Any:
-    """The same as tensors, numpy arrays, plain values, tuples, lists and dicts; structures become dicts."""
+    """Convert a value to tensors, numpy arrays, plain values, tuples, lists and dicts. Data structures become dicts."""
     if isinstance(value, Tensor):
         return value.detach().as_subclass(Tensor)
     if isinstance(value, Mapping):
@@ -76,15 +76,17 @@ def pack(value: Any) -> Any:
         return value
     kind, module = type(value).__name__, type(value).__module__
     if kind not in _STRUCTURES or not module.startswith(_STRUCTURES[kind]):
-        raise TypeError(f"a batch with {module}.{kind} cannot be stored: only data of mmdet, mmseg and mmpretrain can")
+        raise TypeError(
+            f"a batch with {module}.{kind} cannot be stored: only data structures of mmdet, mmseg and mmpretrain can"
+        )
     return dict(structure=kind, arguments=pack(_arguments(value)))
 
 
 def unpack(value: Any) -> Any:
-    """What `pack` was given.
+    """Invert `pack`.
 
     Raises:
-        KeyError: If it names an unknown structure.
+        KeyError: If the value names an unknown data structure.
     """
     if isinstance(value, list | tuple):
         return type(value)(map(unpack, value))
@@ -98,7 +100,7 @@ def unpack(value: Any) -> Any:
 
 
 def _arguments(structure: Any) -> dict[str, Any]:
-    """The keyword arguments that build a structure anew."""
+    """Return the keyword arguments that rebuild a data structure."""
     if isinstance(structure, BaseDataElement):
         return dict(structure.items(), metainfo=structure.metainfo)
     if hasattr(structure, "masks"):

@@ -1,8 +1,8 @@
-"""Weights from files to tensors: reading that runs no code, the published files, layouts, and matching to a model."""
+"""Weights from files to tensors: published files, a reader that runs no code, layouts, and matching to a model."""
 
-from .layouts import Weights, recognise
+from .layouts import Weights, parse_checkpoint
 from .matching import load_pretrained, match_model, match_trunk
-from .published import PUBLISHED, download, fetch
+from .published import PUBLISHED, download, ensure_downloaded
 from .reader import load_from_file
 from .strict_loading import StrictLoadHook
 
@@ -11,10 +11,10 @@ __all__ = [
     "StrictLoadHook",
     "Weights",
     "download",
-    "fetch",
+    "ensure_downloaded",
     "load_from_file",
     "load_pretrained",
     "match_model",
     "match_trunk",
-    "recognise",
+    "parse_checkpoint",
 ]

@@ -1,4 +1,4 @@
-"""The layouts in which XCiT weights lie on disk: told by their keys, brought to the published names, and back."""
+"""The layouts of checkpoints with XCiT weights: recognised by their keys, read into published names and written."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,14 +11,23 @@ from torch import Tensor
 from ..archs import ARCHS, Arch, arch_name
 from .bands import stem_key
 
-__all__ = ["CLASSIFIER", "LAYOUTS", "Weights", "backbone_options", "describe", "export", "recognise", "unknown_keys"]
+__all__ = [
+    "CLASSIFIER_PREFIXES",
+    "LAYOUTS",
+    "Weights",
+    "backbone_options",
+    "describe",
+    "parse_checkpoint",
+    "to_layout",
+    "unknown_keys",
+]
 
-# How the keys begin that belong to classification alone.
-CLASSIFIER = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
+# Prefixes of the keys that only a classifier has.
+CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
 LAYOUTS = ("official", "timm", "mmpretrain")
 
-# mmpretrain's names by the published ones: how a key begins, and what stands inside it.
+# mmpretrain's names by the published names: the start of a key, and a part in its middle.
 _MMPRETRAIN_PREFIXES = {
     "blocks.": "xca_layers.",
     "cls_attn_blocks.": "ca_layers.",
@@ -33,22 +42,22 @@ _MMPRETRAIN_INFIXES = {
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
-_TELLING = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
-_CLASS_QKV = re.compile(r"(cls_attn_blocks\.\d+\.attn)\.qkv\.(weight|bias)")
+# Tensors whose sizes are the width and the number of heads.
+_SHAPE_KEYS = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
 
 
 @dataclass
 class Weights:
-    """What a checkpoint holds, under published names.
+    """The content of a checkpoint under published names.
 
     Attributes:
-        trunk: Tensors of the backbone, without any prefix: stem, positional encoding and blocks; in dense
-            files the pyramid; in others what belongs to classification.
+        trunk: Tensors of the backbone, without any prefix: stem, positional encoding and blocks. Those of a detector
+            or segmentor include the pyramid, those of a classifier its class attention and head.
         heads: Tensors of a detector or segmentor outside its backbone, as named in the file.
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
-        source: The part of the file they are: '' for all of it, or 'model', 'teacher', ...
-        metadata: What else the file says, tensors and optimizer left out.
+        source: Entry of the file that holds the tensors, such as 'model' or 'teacher'; '' for the file itself.
+        metadata: The other entries of the file, without tensors and optimizer.
     """
 
     trunk: dict[str, Tensor]
@@ -59,16 +68,16 @@ class Weights:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
+def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
     """Find the weights in a checkpoint and give them their published names.
 
     Args:
-        checkpoint: What a file held.
+        checkpoint: Content of a file.
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
             its `model`.
 
     Raises:
-        ValueError: If there is no XCiT in it, or no averaged weights though asked for.
+        ValueError: If it holds no XCiT, or lacks the averaged weights that `use_ema` requires.
     """
     source, state, metadata = _unwrap(checkpoint, use_ema)
     if state and all(key.startswith("module.") for key in state):
@@ -77,151 +86,39 @@ def recognise(checkpoint: Any, use_ema: bool = False) -> Weights:
     outer = {key: value for key, value in state.items() if not key.startswith("backbone.")} if inner else {}
     if inner.keys() & outer.keys():
         raise ValueError(f"it holds {min(inner.keys() & outer.keys())} twice, once under backbone.")
-    if any(not key.startswith(CLASSIFIER) for key in outer):
+    if any(not key.startswith(CLASSIFIER_PREFIXES) for key in outer):
         task = "segmentor" if any(key.startswith("decode_head.") for key in outer) else "detector"
     else:
-        task = "backbone"
-        # Beside a bare backbone stands at most a classifier's or DINO's head.
-        inner = {**inner, **outer} if inner else state
-        outer = {}
+        # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
+        task, inner, outer = "backbone", {**inner, **outer} or state, {}
     trunk, layout = _published_names(inner)
     if not any(key.startswith("blocks.") for key in trunk):
-        raise ValueError(f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} are of no known layout")
+        raise ValueError(f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} have an unknown layout")
     if task == "backbone" and "cls_token" in trunk:
         task = "classifier"
     return Weights(trunk, outer, layout, task, source, metadata)
 
 
-def describe(trunk: Mapping[str, Tensor]) -> str:
-    """Architecture and patch size of a trunk by its shapes, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
-
-    Raises:
-        ValueError: If a tensor that tells them is missing.
-    """
-    shape, patch_size, linear = _shape(trunk)
-    return f"{arch_name(*shape)}/p{patch_size}{' (linear)' if linear else ''}"
-
-
-def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of the backbone that a trunk is of, but for what shapes don't tell.
-
-    Raises:
-        ValueError: If a tensor that tells them is missing, or another one does not bear it out.
-    """
-    shape, patch_size, linear = _shape(trunk)
-    _check_sizes(trunk, shape, patch_size, linear)
-    arch: str | dict[str, float] = arch_name(*shape)
-    if arch not in ARCHS:
-        arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
-    return dict(
-        arch=arch,
-        patch_size=patch_size,
-        patch_embed="linear" if linear else "conv",
-        in_channels=trunk[stem_key(trunk)].shape[1],
-        use_pos=any(key.startswith("pos_embeder.") for key in trunk),
-    )
-
-
-def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool]:
-    """Width, depth and heads; the patch size; whether patches are projected linearly."""
-    for key in _TELLING:
-        if key not in trunk:
-            raise ValueError(f"it lacks {key}")
-    width, heads = (trunk[key].numel() for key in _TELLING)
-    depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
-    linear = trunk.get("patch_embed.proj.weight")
-    if linear is not None and linear.dim() == 4:
-        return (width, depth, heads), linear.shape[-1], True
-    # A stem of n convolutions halves the size n times.
-    halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
-    return (width, depth, heads), 2**halvings, False
-
-
-def _check_sizes(trunk: Mapping[str, Tensor], shape: tuple[int, int, int], patch_size: int, linear: bool) -> None:
-    """Check that the file's larger tensors bear out the sizes that small ones claim, at which a model is then built.
-
-    One tensor of a few bytes may claim 3000 blocks, or a width that no memory holds.
-    """
-    width, depth, heads = shape
-    if not width or not heads or width % heads:
-        raise ValueError(
-            f"it holds {' and '.join(_TELLING)} for width {width} and {heads} heads, which do not go together"
-        )
-    for index in range(depth):
-        _check_size(trunk, f"blocks.{index}.attn.qkv.weight", 3 * width, width)
-    if linear:
-        _check_size(trunk, "patch_embed.proj.weight", width, None, patch_size, patch_size)
-    else:
-        _check_size(trunk, "patch_embed.proj.0.0.weight", 2 * width // patch_size, None, 3, 3)
-    if "head.weight" in trunk:
-        _check_size(trunk, "head.weight", None, width)
-
-
-def _check_size(trunk: Mapping[str, Tensor], key: str, *wanted: int | None) -> None:
-    """Check the shape of a tensor, where None may be any size."""
-    if key not in trunk:
-        raise ValueError(f"it lacks {key}")
-    found = tuple(trunk[key].shape)
-    if len(found) != len(wanted) or any(size not in (None, own) for size, own in zip(wanted, found, strict=True)):
-        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        raise ValueError(f"it holds {key} of {found}, not ({sizes})")
-
-
-def unknown_keys(trunk: Mapping[str, Tensor]) -> list[str]:
-    """Keys that no XCiT has, neither a dense one nor a classifier."""
-    known = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn", *CLASSIFIER)
-    return [key for key in trunk if not key.startswith(known)]
-
-
-def export(weights: Weights, layout: str) -> dict[str, Any]:
-    """Checkpoint of a trunk in a layout, wrapped as that project does.
-
-    Raises:
-        ValueError: If the weights hold a detector or segmentor, which only mmdet and mmseg can name.
-    """
-    if weights.heads:
-        raise ValueError(
-            f"a {weights.task} has one layout only: keep the file, or convert its backbone alone (--backbone)"
-        )
-    if layout == "official":
-        return dict(model=dict(weights.trunk))
-    # These projects' models have no pyramid.
-    state = _split_class_qkv({key: value for key, value in weights.trunk.items() if not key.startswith("fpn")})
-    if layout == "timm":
-        return _rename(state, lambda key: key.replace("pos_embeder.", "pos_embed.", 1))
-    state = _rename(state, _to_mmpretrain)
-    return dict(meta={}, state_dict=state)
-
-
 def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """Find the entry that holds the tensors, the tensors, and the metadata."""
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
-    wrappers = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
-    for source in wrappers:
-        if isinstance(checkpoint.get(source), Mapping):
-            state = dict(checkpoint[source])
-            metadata = {k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"}
-            break
-    else:
-        if use_ema:
-            raise ValueError("it holds no model_ema or state_dict_ema: load it without use_ema")
-        source, state, metadata = "", dict(checkpoint), {}
+    entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
+    source = next((entry for entry in entries if isinstance(checkpoint.get(entry), Mapping)), "")
+    if use_ema and not source:
+        raise ValueError("it holds no model_ema or state_dict_ema: load it without use_ema")
+    state = dict(checkpoint[source] if source else checkpoint)
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ValueError(f"its entry {key!r} is a {type(value).__name__}, not a tensor")
+    if not source:
+        return source, state, {}
+    metadata = {k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"}
     return source, state, metadata
 
 
 def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-
-def _rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
-    """Rename every key; two keys of one new name are an error, since one tensor would be lost."""
-    renamed = {new_name(key): value for key, value in state.items()}
-    if len(renamed) != len(state):
-        raise ValueError("two of its keys have the same published name")
-    return renamed
 
 
 def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
@@ -234,9 +131,36 @@ def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     return _join_class_qkv(state), layout
 
 
+def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
+    """Make a checkpoint of a trunk in a layout, with the wrapping of that project.
+
+    Raises:
+        ValueError: If the weights hold a detector or segmentor, which has the official layout only.
+    """
+    if weights.heads:
+        raise ValueError(
+            f"a {weights.task} has one layout only: keep the file, or convert its backbone alone (--backbone)"
+        )
+    if layout == "official":
+        return dict(model=dict(weights.trunk))
+    # The models of the other projects have no pyramid.
+    state = _split_class_qkv({key: value for key, value in weights.trunk.items() if not key.startswith("fpn")})
+    if layout == "timm":
+        return _rename(state, lambda key: key.replace("pos_embeder.", "pos_embed.", 1))
+    return dict(meta={}, state_dict=_rename(state, _to_mmpretrain))
+
+
+def _rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
+    """Rename every key. Two keys of one new name are an error, since one tensor would be lost."""
+    renamed = {new_name(key): value for key, value in state.items()}
+    if len(renamed) != len(state):
+        raise ValueError("two of its keys have the same published name")
+    return renamed
+
+
 def _from_mmpretrain(key: str) -> str:
-    key = re.sub(r"^head\.fc\.", "head.", key)
-    return _replace(key, _inverse(_MMPRETRAIN_PREFIXES), _inverse(_MMPRETRAIN_INFIXES))
+    inverse = [{new: old for old, new in table.items()} for table in (_MMPRETRAIN_PREFIXES, _MMPRETRAIN_INFIXES)]
+    return _replace(re.sub(r"^head\.fc\.", "head.", key), *inverse)
 
 
 def _to_mmpretrain(key: str) -> str:
@@ -245,23 +169,17 @@ def _to_mmpretrain(key: str) -> str:
     return "backbone." + _replace(key, _MMPRETRAIN_PREFIXES, _MMPRETRAIN_INFIXES)
 
 
-def _inverse(table: dict[str, str]) -> dict[str, str]:
-    return {new: old for old, new in table.items()}
-
-
 def _replace(key: str, prefixes: dict[str, str], infixes: dict[str, str]) -> str:
-    for old, new in prefixes.items():
-        if key.startswith(old):
-            key = new + key.removeprefix(old)
-            break
-    for old, new in infixes.items():
-        if old in key:
-            return key.replace(old, new, 1)
-    return key
+    """Replace the first prefix and the first infix that a key has."""
+    prefix = next((old for old in prefixes if key.startswith(old)), None)
+    if prefix is not None:
+        key = prefixes[prefix] + key.removeprefix(prefix)
+    infix = next((old for old in infixes if old in key), None)
+    return key if infix is None else key.replace(infix, infixes[infix], 1)
 
 
 def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Class attention's q, k and v as one `qkv`, as published."""
+    """Join q, k and v of class attention into one `qkv`, as published."""
     joined = {}
     for key, value in state.items():
         match = re.fullmatch(r"(cls_attn_blocks\.\d+\.attn)\.([qkv])\.(weight|bias)", key)
@@ -278,10 +196,90 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     split = {}
     for key, value in state.items():
-        match = _CLASS_QKV.fullmatch(key)
+        match = re.fullmatch(r"(cls_attn_blocks\.\d+\.attn)\.qkv\.(weight|bias)", key)
         if match is None:
             split[key] = value
         else:
-            for part, tensor in zip("qkv", value.chunk(3), strict=True):
-                split[f"{match[1]}.{part}.{match[2]}"] = tensor
+            split |= {f"{match[1]}.{part}.{match[2]}": third for part, third in zip("qkv", value.chunk(3), strict=True)}
     return split
+
+
+def unknown_keys(trunk: Mapping[str, Tensor]) -> list[str]:
+    """List the keys that neither a dense XCiT nor a classifier has."""
+    known = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn", *CLASSIFIER_PREFIXES)
+    return [key for key in trunk if not key.startswith(known)]
+
+
+def describe(trunk: Mapping[str, Tensor]) -> str:
+    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
+
+    Raises:
+        ValueError: If a tensor whose size they are is missing.
+    """
+    shape, patch_size, linear = _shape(trunk)
+    return f"{arch_name(*shape)}/p{patch_size}{' (linear)' if linear else ''}"
+
+
+def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the arguments of a backbone that the shapes of a trunk determine.
+
+    Raises:
+        ValueError: If a tensor that determines them is missing, or another tensor contradicts it.
+    """
+    shape, patch_size, linear = _shape(trunk)
+    _check_sizes(trunk, shape, patch_size, linear)
+    arch: str | dict[str, float] = arch_name(*shape)
+    if arch not in ARCHS:
+        arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
+    return dict(
+        arch=arch,
+        patch_size=patch_size,
+        patch_embed="linear" if linear else "conv",
+        in_channels=trunk[stem_key(trunk)].shape[1],
+        use_pos=any(key.startswith("pos_embeder.") for key in trunk),
+    )
+
+
+def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool]:
+    """Return width, depth and heads; the patch size; whether the stem is a linear projection."""
+    for key in _SHAPE_KEYS:
+        if key not in trunk:
+            raise ValueError(f"it lacks {key}")
+    width, heads = (trunk[key].numel() for key in _SHAPE_KEYS)
+    depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
+    linear = trunk.get("patch_embed.proj.weight")
+    if linear is not None and linear.dim() == 4:
+        return (width, depth, heads), linear.shape[-1], True
+    # A stem of n convolutions halves the size n times.
+    halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
+    return (width, depth, heads), 2**halvings, False
+
+
+def _check_sizes(trunk: Mapping[str, Tensor], shape: tuple[int, int, int], patch_size: int, linear: bool) -> None:
+    """Check that the larger tensors agree with the sizes of the small ones, before a model of these sizes is built.
+
+    A tensor of a few bytes may claim 3000 blocks, or a width for which no memory suffices.
+    """
+    width, depth, heads = shape
+    if not width or not heads or width % heads:
+        raise ValueError(
+            f"it holds {' and '.join(_SHAPE_KEYS)} for width {width} and {heads} heads, which do not go together"
+        )
+    for index in range(depth):
+        _check_size(trunk, f"blocks.{index}.attn.qkv.weight", 3 * width, width)
+    if linear:
+        _check_size(trunk, "patch_embed.proj.weight", width, None, patch_size, patch_size)
+    else:
+        _check_size(trunk, "patch_embed.proj.0.0.weight", 2 * width // patch_size, None, 3, 3)
+    if "head.weight" in trunk:
+        _check_size(trunk, "head.weight", None, width)
+
+
+def _check_size(trunk: Mapping[str, Tensor], key: str, *expected: int | None) -> None:
+    """Check the shape of a tensor, where None may be any size."""
+    if key not in trunk:
+        raise ValueError(f"it lacks {key}")
+    shape = tuple(trunk[key].shape)
+    if len(shape) != len(expected) or any(size not in (None, own) for size, own in zip(expected, shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"it holds {key} of {shape}, not ({sizes})")

@@ -1,4 +1,4 @@
-"""Weights from the web: the published names, where files come from and where they are kept."""
+"""The published files: their names, where they are downloaded from and where they are stored."""
 
 import os
 from hashlib import sha256
@@ -11,11 +11,11 @@ import torch
 from mmengine import dist
 
 from ..utils.atomic import atomic_write
+from ..utils.progress import progress_bar
 
-__all__ = ["PUBLISHED", "REMOTE", "download", "fetch", "folder", "local_path"]
+__all__ = ["PUBLISHED", "REMOTE_PREFIXES", "download", "download_folder", "ensure_downloaded", "local_path"]
 
-# How the names begin that are downloaded.
-REMOTE = ("xcit://", "http://", "https://")
+REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
 _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
 _DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
@@ -36,62 +36,51 @@ PUBLISHED: dict[str, str] = _published()
 """URL of every published file by its name, as in `xcit://NAME`."""
 
 
+def download_folder() -> Path:
+    """Return the folder of downloads: `$XCIT_MM_WEIGHTS`, or else torch hub's."""
+    return Path(os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")).expanduser()
+
+
 def local_path(name: str) -> Path:
-    """Where a file from the web is kept; of a URL under its last part and a hash of the whole.
+    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal names apart.
 
     Args:
         name: A URL or a published name, with or without `xcit://`.
 
     Raises:
-        ValueError: If the name is not a published one.
+        ValueError: If the name is not a published name.
     """
     name = name.removeprefix("xcit://")
-    if name.startswith(REMOTE):
+    if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)
-        return folder() / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
+        return download_folder() / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
     if name not in PUBLISHED:
         raise ValueError(f"{name!r} is not a published name: run python tools/weights.py list")
-    return folder() / f"{name}.pth"
+    return download_folder() / f"{name}.pth"
 
 
-def folder() -> Path:
-    """Where downloads are kept: `$XCIT_MM_WEIGHTS`, or else torch hub's folder."""
-    return Path(os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")).expanduser()
+def ensure_downloaded(name: str) -> Path:
+    """Return the path of a file from the web, after downloading it if necessary.
 
-
-def fetch(name: str) -> Path:
-    """Path of a file from the web, downloaded first if it is not there yet; `name` is as of `local_path`.
+    Args:
+        name: See `local_path`.
 
     Raises:
-        ValueError: If the name is not a published one.
-        ConnectionError: If the file is not there and cannot be downloaded.
+        ValueError: If the name is not a published name.
+        ConnectionError: If the file cannot be downloaded.
     """
     path, name = local_path(name), name.removeprefix("xcit://")
     download(PUBLISHED.get(name, name), path)
     return path
 
 
-def _download(url: str, path: Path) -> None:
-    # Some servers reject Python's own name.
-    request = Request(url, headers={"User-Agent": "xcit_mm"})
-    with urlopen(request, timeout=60) as answer, atomic_write(path) as file:
-        announced = answer.headers.get("Content-Length")
-        size = None if announced is None else int(announced)
-        with torch.hub.tqdm(total=size, unit="B", unit_scale=True, unit_divisor=1024) as bar:
-            while chunk := answer.read(2**17):
-                file.write(chunk)
-                bar.update(len(chunk))
-        if size is not None and file.tell() != size:
-            raise OSError(f"only {file.tell()} of {size} bytes came")
-
-
 def download(url: str, path: Path) -> None:
-    """Download a file that is not there yet, with a progress bar.
+    """Download a file that does not exist yet, with a progress bar.
 
-    It takes its name only when complete. Of several processes the first one downloads while the others wait.
+    The file takes its name only when it is complete. One of several processes downloads while the others wait.
 
     Raises:
-        ConnectionError: If it cannot be downloaded.
+        ConnectionError: If the file cannot be downloaded.
     """
     if dist.get_rank() > 0:
         dist.barrier()
@@ -103,3 +92,16 @@ def download(url: str, path: Path) -> None:
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
+
+
+def _download(url: str, path: Path) -> None:
+    request = Request(url, headers={"User-Agent": "xcit_mm"})  # some servers reject Python's own name
+    with urlopen(request, timeout=60) as response, atomic_write(path) as file:
+        length = response.headers.get("Content-Length")
+        size = None if length is None else int(length)
+        with progress_bar(size, "B", unit_scale=True, unit_divisor=1024) as bar:
+            while chunk := response.read(2**17):
+                file.write(chunk)
+                bar.update(len(chunk))
+        if size is not None and file.tell() != size:
+            raise OSError(f"only {file.tell()} of {size} bytes came")

@@ -1,4 +1,4 @@
-"""Reading of checkpoint files, which runs nothing in them; every way into the program uses it."""
+"""The reader of checkpoint files for every part of the program. It runs nothing in them."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,10 @@ from typing import Any
 import torch
 from mmengine.runner import CheckpointLoader
 
-from .published import fetch
+from .published import ensure_downloaded
 from .torch_files import place, read_legacy, read_zip
 
 __all__ = ["load_checkpoint", "load_from_file"]
-
-# Entries with the text of a config, of mmengine's runner, its inferencers and older checkpoints of its libraries.
-_CONFIGS = (
-    ("meta", "cfg"),
-    ("meta", "config"),
-    ("message_hub", "runtime_info", "cfg"),
-    ("message_hub", "runtime_info", "config"),
-)
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -25,17 +17,17 @@ _CONFIGS = (
 def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
-    It takes mmengine's place as the reader of local files, for `init_cfg`, `load_from`, resuming
-    and testing alike. Checkpoints that training wrote can so be read where `torch.load` refuses them
-    (torch >= 2.6). The text of a config in them is left out: mmengine would run it.
+    It replaces mmengine's reader of local files, for `init_cfg`, `load_from`, resuming and testing alike. It also reads
+    the checkpoints of a training that `torch.load` rejects since 2.6. It leaves out the text of a config in the file,
+    which mmengine would execute.
 
     Args:
-        filename: Path of the file, whose kind is seen from its first bytes, not from its name.
-        map_location: As in `torch.load`.
+        filename: Path of the file. Its first bytes decide how it is read, not its suffix.
+        map_location: See `torch.load`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not a checkpoint, damaged, or holds more than weights and plain values.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a checkpoint, is damaged, or holds more than weights and plain values.
     """
     path = Path(filename).expanduser()
     if not path.exists():
@@ -51,23 +43,26 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     elif start[:1] == b"\x80":
         read = read_legacy
     else:
-        raise ValueError(f"{path} is not a checkpoint: {_what_it_is(start)}")
+        raise ValueError(f"{path} is not a checkpoint: {_describe_start(start)}")
     try:
-        return _without_functions(_without_configs(read(path, map_location)))
+        content = read(path, map_location)
+        _drop_configs(content)
+        _drop_functions(content)
     except Exception as error:  # a damaged file makes a reader raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
+    return content
 
 
 @CheckpointLoader.register_scheme(prefixes="xcit://")
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read `xcit://NAME`, a published file, downloaded if need be."""
-    return load_from_file(str(fetch(filename)), map_location)
+    """Read `xcit://NAME`, a published file, and download it first if necessary."""
+    return load_from_file(str(ensure_downloaded(filename)), map_location)
 
 
 @CheckpointLoader.register_scheme(prefixes=["http://", "https://"], force=True)
 def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a file from the web, downloaded if need be."""
-    return load_from_file(str(fetch(filename)), map_location)
+    """Read a file from the web, and download it first if necessary."""
+    return load_from_file(str(ensure_downloaded(filename)), map_location)
 
 
 def load_checkpoint(name: str) -> Any:
@@ -77,32 +72,34 @@ def load_checkpoint(name: str) -> Any:
         name: A path, a URL, `xcit://NAME`, or another name that mmengine can read.
 
     Raises:
-        FileNotFoundError, ConnectionError: If there is no such checkpoint.
-        ValueError: As `load_from_file`.
+        FileNotFoundError, ConnectionError: If the checkpoint does not exist or cannot be downloaded.
+        ValueError: See `load_from_file`.
     """
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
 
 
-def _without_configs(content: Any) -> Any:
-    """The content without the text of a config, which mmengine runs as Python on resuming and inferring."""
-    for *parents, name in _CONFIGS:
+def _drop_configs(content: Any) -> None:
+    """Remove the text of a config, which mmengine executes when it resumes or infers.
+
+    mmengine's runner, its inferencers and older checkpoints of its libraries have it in different places.
+    """
+    for parents in (("meta",), ("message_hub", "runtime_info")):
         part = content
         for parent in parents:
             part = part.get(parent) if isinstance(part, dict) else None
         if isinstance(part, dict):
-            part.pop(name, None)
-    return content
+            part.pop("cfg", None)
+            part.pop("config", None)
 
 
-def _without_functions(content: Any) -> Any:
-    """The content without OneCycleLR's function, of which only the name was read: a new scheduler has its own."""
+def _drop_functions(content: Any) -> None:
+    """Remove the function of OneCycleLR, of which only the name was read. A new scheduler has its own."""
     schedulers = content.get("param_schedulers") if isinstance(content, dict) else None
-    # A list of states, or a dict of such lists where there are several optimizers.
+    # A list of states, or a dict of such lists if there are several optimizers.
     for states in schedulers.values() if isinstance(schedulers, dict) else [schedulers]:
         for state in states if isinstance(states, list) else ():
             if isinstance(state, dict):
                 state.pop("anneal_func", None)
-    return content
 
 
 def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:
@@ -113,7 +110,7 @@ def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:
     return {key: place(value, map_location) for key, value in load_file(path).items()}
 
 
-def _what_it_is(start: bytes) -> str:
+def _describe_start(start: bytes) -> str:
     if not start:
         return "it is empty; download or copy it again"
     if start.lstrip()[:1] == b"<":
@@ -122,5 +119,6 @@ def _what_it_is(start: bytes) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines() or [type(error).__name__]
-    return text[0] if isinstance(error, ValueError | OSError) else f"{text[0]} ({type(error).__name__})"
+    """Return a message of one line and of limited length, since it may quote the file."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300] + ("" if isinstance(error, ValueError | OSError) else f" ({type(error).__name__})")

@@ -3,8 +3,9 @@
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import Runner
 
+from ..utils.compat import is_resuming, is_training_run
 from .bands import FILL_HINT, check_stem_rule
 from .matching import BandMismatch, HeadMismatch, match_model
 
@@ -13,22 +14,21 @@ __all__ = ["StrictLoadHook"]
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):
-    """Makes mmengine load a whole detector, segmentor or classifier, or raise before it loads anything.
+    """Loads a whole detector, segmentor or classifier in mmengine, or raises before anything is loaded.
 
-    It acts on `load_from`, testing and resuming: every parameter and buffer of the model must be in
-    the file, with its shape, and nothing may be left over. A file of a backbone alone is refused,
-    since the heads would stay random: that is what `init_cfg` is for.
+    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of the model with its
+    shape, and nothing else. It rejects the file of a backbone alone, with which the heads would stay random;
+    `init_cfg` loads such a file.
 
     Args:
-        strict_heads: False lets heads of other shapes, such as for other classes, keep their
-            initial values where training begins from `load_from`, and lists them. Testing and
-            resuming are strict all the same.
-        fill_stem: 'rgb-mean', 'rgb-zero' or 'mean': the rule of `xcit_mm.weights.bands.stem_for_bands` that
-            makes a stem for the model's `in_channels` where training begins from a `load_from` of a model
-            for RGB. A file that has as many bands as the model loads as it is.
+        strict_heads: False lets heads of other shapes, for example for other classes, keep their initial values when
+            training starts from `load_from`, and lists them. Testing and resuming stay strict.
+        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean', that makes a stem
+            for the model's `in_channels` when training starts from a `load_from` of a model for RGB. A file with as
+            many bands as the model loads unchanged.
 
     Raises:
-        ValueError: If there is no such rule.
+        ValueError: If the rule is unknown.
     """
 
     priority = "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
@@ -39,24 +39,23 @@ class StrictLoadHook(Hook):
         self.fill_stem = fill_stem
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check the checkpoint against the model, and give its tensors their published names.
+        """Check the checkpoint against the model, and give its tensors the names of the model.
 
         Raises:
-            CheckpointMismatch: A ValueError, if the checkpoint does not fit, with the model as it was.
+            CheckpointMismatch: A ValueError, if the checkpoint does not fit. The model stays unchanged.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        # A runner builds its training loop only to train.
-        begins_training = isinstance(runner._train_loop, BaseLoop) and not runner._resume
-        strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if begins_training else (True, None)
+        starts_training = is_training_run(runner) and not is_resuming(runner)
+        strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if starts_training else (True, None)
         try:
             checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
         except BandMismatch as error:
-            if not begins_training:
+            if not starts_training:
                 raise
             raise BandMismatch(f"{error}; to fine-tune on other bands, StrictLoadHook with {FILL_HINT}") from None
         except HeadMismatch as error:
-            if not (begins_training and self.strict_heads):
+            if not (starts_training and self.strict_heads):
                 raise
             raise HeadMismatch(f"{error}; to fine-tune on other classes, StrictLoadHook(strict_heads=False)") from None

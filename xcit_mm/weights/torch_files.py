@@ -1,8 +1,8 @@
-"""torch's two file formats, read here and not by `torch.load`.
+"""Readers of torch's two file formats, in place of `torch.load`.
 
-`torch.load` ignores the checksums of an archive, and fills a tensor whose data an old file lacks with
-whatever is in memory. A check before it would not help: an archive can show two readers different
-contents. This reader uses the content that it has checked.
+`torch.load` ignores the checksums of an archive, and fills a tensor whose data an old file lacks with whatever is in
+memory. A check before it would not help: an archive can show two readers different contents. These readers use the
+content that they have checked.
 """
 
 import mmap
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION, _get_restore_location
+from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION, default_restore_location
 
-from .safe_pickle import GetStorage, Unpickler
+from .unpickler import GetStorage, SafeUnpickler
 
 __all__ = ["place", "read_legacy", "read_zip"]
 
@@ -26,23 +26,23 @@ _DAMAGED = "download or copy it again"
 
 
 def read_zip(path: Path, map_location: Any) -> Any:
-    """Content of a file in torch's format since 1.6, a zip archive with a checksum of every record.
+    """Read a file in torch's format since 1.6, a zip archive with a checksum of every record.
 
     Args:
         path: The file.
-        map_location: As in `torch.load`.
+        map_location: See `torch.load`.
 
     Raises:
-        ValueError: If torch's `save` has not written it so, or it is damaged.
+        ValueError: If torch's `save` did not write it so, or it is damaged.
         Exception: Nearly any other, if it is damaged.
     """
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         records = _records(archive, size)
 
-        def read(name: str, missing: bytes = b"") -> bytes:
+        def read(name: str, default: bytes = b"") -> bytes:
             if name not in records:
-                return missing
+                return default
             try:
                 return archive.read(records[name])
             except zipfile.BadZipFile as error:
@@ -51,69 +51,80 @@ def read_zip(path: Path, map_location: Any) -> Any:
         byteorder = read("byteorder", b"little").decode()
         if byteorder != sys.byteorder:
             raise ValueError(f"its byte order is {byteorder!r}, this machine's {sys.byteorder!r}")
-        storages = _storages(lambda key: read(f"data/{key}"), map_location)
-        return Unpickler(BytesIO(read("data.pkl")), storages, size).load()
+        get_storage = _storage_cache(lambda key: read(f"data/{key}"), map_location)
+        return SafeUnpickler(BytesIO(read("data.pkl")), get_storage, size).load()
 
 
 def _records(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Records by their name within the archive's only folder, together no larger than the file."""
-    found = archive.infolist()
-    folder = found[0].filename.partition("/")[0] + "/" if found else ""
-    records = {record.filename.removeprefix(folder): record for record in found}
+    """List the records by their name within the archive's only folder; together they are no larger than the file."""
+    infos = archive.infolist()
+    folder = infos[0].filename.partition("/")[0] + "/" if infos else ""
+    records = {info.filename.removeprefix(folder): info for info in infos}
     if "constants.pkl" in records or any(name.startswith("code/") for name in records):
         raise ValueError("it is a TorchScript archive, which holds code: save the module's state_dict() instead")
     if "data.pkl" not in records:
         raise ValueError("it is a zip archive, but torch did not write it (no data.pkl)")
-    if len(records) < len(found) or not all(record.filename.startswith(folder) for record in found):
+    if len(records) < len(infos) or not all(info.filename.startswith(folder) for info in infos):
         raise ValueError("it holds a record twice or in a second folder, which torch never writes: do not trust it")
-    if any(record.compress_type != zipfile.ZIP_STORED for record in found):
+    if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
         raise ValueError("its records are compressed, which torch never does")
-    if sum(record.file_size for record in found) > size:
+    if sum(info.file_size for info in infos) > size:
         raise ValueError(f"its records claim more bytes than the file has: {_DAMAGED}")
     return records
 
 
 def place(tensor: torch.Tensor, map_location: Any) -> torch.Tensor:
-    """A tensor of the CPU, moved to where `torch.load` would put it with this `map_location`."""
-    data = _get_restore_location(map_location)(tensor.untyped_storage(), "cpu")
+    """Move a tensor from the CPU to where `torch.load` would put it with this `map_location`."""
+    data = _restore(tensor.untyped_storage(), "cpu", map_location)
     empty = torch.empty(0, dtype=tensor.dtype, device=data.device)
     return empty.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _storages(data_of: Callable[[str], bytes], map_location: Any) -> GetStorage:
-    """Storages by key, each read once and brought to its device."""
-    restore, found = _get_restore_location(map_location), {}
+def _restore(storage: torch.UntypedStorage, location: str, map_location: Any) -> torch.UntypedStorage:
+    """Move a storage that was saved from a device to where `map_location` sends it."""
+    if isinstance(map_location, str | torch.device):
+        return default_restore_location(storage, str(map_location))
+    if isinstance(map_location, dict):
+        return default_restore_location(storage, map_location.get(location, location))
+    moved = None if map_location is None else map_location(storage, location)
+    return default_restore_location(storage, location) if moved is None else moved
 
-    def storage(key: str, count: int, itemsize: int, location: str) -> torch.UntypedStorage:
-        if key not in found:
-            data = torch.tensor(np.frombuffer(data_of(key), np.uint8))  # a copy, aligned
-            found[key] = restore(data.untyped_storage(), location)
-        if count * itemsize > found[key].nbytes():
-            raise ValueError(f"it claims {count * itemsize} bytes for storage {key} and holds {found[key].nbytes()}")
-        return found[key]
 
-    return storage
+def _storage_cache(read: Callable[[str], bytes], map_location: Any) -> GetStorage:
+    """Make a function that reads each storage once and moves it to its device."""
+    storages: dict[str, torch.UntypedStorage] = {}
+
+    def get_storage(key: str, count: int, itemsize: int, location: str) -> torch.UntypedStorage:
+        if key not in storages:
+            data = torch.tensor(np.frombuffer(read(key), np.uint8))  # a copy, aligned
+            storages[key] = _restore(data.untyped_storage(), location, map_location)
+        size = storages[key].nbytes()
+        if count * itemsize > size:
+            raise ValueError(f"it claims {count * itemsize} bytes for storage {key} and holds {size}")
+        return storages[key]
+
+    return get_storage
 
 
 def read_legacy(path: Path, map_location: Any) -> Any:
-    """Content of a file in torch's format before 1.6: a row of pickles, then the data of all storages.
+    """Read a file in torch's format before 1.6: several pickles, then the data of all storages.
 
-    It has no checksums: a changed number goes unnoticed.
+    The format has no checksums, so that a changed number goes unnoticed.
 
     Args:
         path: The file.
-        map_location: As in `torch.load`.
+        map_location: See `torch.load`.
 
     Raises:
-        ValueError: If it is another kind of file, or not all there.
+        ValueError: If it is another kind of file, or a part is missing.
         Exception: Nearly any other, if it is damaged.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         stream: Any = mapped
         for name, expected in (("magic number", MAGIC_NUMBER), ("protocol version", PROTOCOL_VERSION)):
-            if not _holds(stream, expected):
+            if not _next_pickle_is(stream, expected):
                 raise ValueError(f"it begins like a pickle, but torch did not write it (wrong {name})")
-        _unpickle(stream)  # about the machine that wrote it
+        _read_plain_pickle(stream)  # about the machine that wrote it
         start = stream.tell()
         claims: dict[str, tuple[int, int]] = {}
 
@@ -122,34 +133,35 @@ def read_legacy(path: Path, map_location: Any) -> Any:
                 raise ValueError(f"it describes storage {key} in two ways")
             return torch.UntypedStorage(count * itemsize, device="meta")
 
-        # The content comes before the data of its storages: a first reading, without them, finds their sizes.
-        Unpickler(stream, claim, len(stream), checked=False).load()
-        places = _places(stream, claims)
+        # The content comes before the data of its storages: a first reading, without data, finds their sizes.
+        SafeUnpickler(stream, claim, len(stream), checked=False).load()
+        places = _find_storages(stream, claims)
         stream.seek(start)
-        storages = _storages(lambda key: stream[places[key]], map_location)
-        return Unpickler(stream, storages, len(stream), checked=False).load()
+        get_storage = _storage_cache(lambda key: stream[places[key]], map_location)
+        return SafeUnpickler(stream, get_storage, len(stream), checked=False).load()
 
 
-def _holds(stream: Any, expected: int) -> bool:
+def _next_pickle_is(stream: Any, expected: int) -> bool:
     try:
-        return _unpickle(stream) == expected
-    except Exception:  # other kinds of files that begin with such a byte
+        number = _read_plain_pickle(stream)
+        return type(number) is int and number == expected
+    except Exception:  # another kind of file may begin with the same byte
         return False
 
 
-def _unpickle(stream: Any) -> Any:
-    """Content of a pickle that holds no tensors."""
+def _read_plain_pickle(stream: Any) -> Any:
+    """Read a pickle that holds no tensors."""
 
-    def storage(key: str, *_: Any) -> torch.UntypedStorage:
-        raise ValueError(f"it refers to storage {key} where no tensors are")
+    def get_storage(key: str, *_: Any) -> torch.UntypedStorage:
+        raise ValueError(f"it refers to storage {key} before its tensors")
 
-    return Unpickler(stream, storage, 0).load()
+    return SafeUnpickler(stream, get_storage, file_size=0).load()
 
 
-def _places(stream: mmap.mmap, claims: dict[str, tuple[int, int]]) -> dict[str, slice]:
-    """Slices of the file that hold the data of the storages; the number of elements precedes each."""
-    keys = _unpickle(stream)
-    if not isinstance(keys, list) or len(keys) != len(claims) or set(keys) != claims.keys():
+def _find_storages(stream: mmap.mmap, claims: dict[str, tuple[int, int]]) -> dict[str, slice]:
+    """Find the bytes of each storage in the file. The number of its elements precedes them."""
+    keys = _read_plain_pickle(stream)
+    if type(keys) is not list or any(type(key) is not str for key in keys) or sorted(keys) != sorted(claims):
         raise ValueError("it lacks the data of some tensors")
     places, position = {}, stream.tell()
     for key in keys:

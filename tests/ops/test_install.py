@@ -1,4 +1,4 @@
-"""Detectors run without a compiled mmcv, whichever way they are started."""
+"""Detectors run without a compiled mmcv, started in any way."""
 
 import subprocess
 import sys
@@ -40,13 +40,13 @@ def python(*command: object, cwd: Path) -> str:
 
 
 def script(library: str, tool: str) -> Path:
-    """A script that mmdet or mmseg brings."""
+    """A script of mmdet or mmseg."""
     return Path(find_spec(library).origin).parent / ".mim" / "tools" / f"{tool}.py"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, shapes: Path) -> Path:
-    """Where a demo config finds its data."""
+    """A working directory with the data of a demo config."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "shapes").symlink_to(shapes)
     return tmp_path
@@ -54,11 +54,11 @@ def folder(tmp_path: Path, shapes: Path) -> Path:
 
 @pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
 @pytest.mark.parametrize("library", ["mmdet.apis", "mmseg.models"])
-def test_a_notebook_that_imports_the_library_first_can_import_it_again_or_is_warned(tmp_path, library):
+def test_importing_a_library_before_xcit_mm_works_or_warns(tmp_path, library):
     code = NOTEBOOK.replace("LIBRARY", repr(library))
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-2000:]
-    # The forks' mmseg imports without the operators, and lacks them from then on.
+    # The forks' mmseg imports without the operators, and then never finds them.
     warned = "was imported before xcit_mm, without operators: restart, import" in run.stderr
     assert run.stdout.splitlines()[-1] == ("late" if warned else "found")
 
@@ -68,7 +68,7 @@ def test_scripts_of_mmdet_and_mmseg_train_and_test(folder):
     detector, segmentor = (CONFIGS / "demo" / f"{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn"))
     out = python(script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, cwd=folder)
     assert "coco/segm_mAP" in out
-    # mmdet's own test.py imports mmcv.ops before it reads the config: the tool here takes its place.
+    # mmdet's own test.py imports mmcv.ops before it reads the config, so this package's tool replaces it.
     assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth", cwd=folder)
     python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT, cwd=folder)
     assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth", cwd=folder)

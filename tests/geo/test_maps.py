@@ -17,10 +17,10 @@ from rasterio.crs import CRS  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
 from xcit_mm.geo import Raster  # noqa: E402
-from xcit_mm.geo.geojson import Found, write_instances  # noqa: E402
-from xcit_mm.geo.georeferencing import Scene, assemble_maps, map_file, no_class  # noqa: E402
-from xcit_mm.geo.polygons import boxed_mask, run_lengths  # noqa: E402
-from xcit_mm.prediction.tiling import encode_mask  # noqa: E402
+from xcit_mm.geo.geojson import MapInstance, write_instances  # noqa: E402
+from xcit_mm.geo.geotiff import join_maps, no_class, open_map  # noqa: E402
+from xcit_mm.geo.raster import Georeference  # noqa: E402
+from xcit_mm.utils.run_lengths import decode_crop, encode_mask, parse_counts  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 NORTH_UP = Affine(0.5, 0, 500000, 0, -0.5, 5400000)
@@ -37,8 +37,8 @@ def blobs(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.digitize(smooth, [0.33, 0.66]).astype(np.uint8)
 
 
-def write_map(path: Path, labels: np.ndarray, scene: Scene, valid: np.ndarray | None = None, **kwargs) -> Path:
-    with map_file(path, scene, kwargs.pop("classes", CLASSES), **kwargs) as writer:
+def write_map(path: Path, labels: np.ndarray, scene: Georeference, valid: np.ndarray | None = None, **kwargs) -> Path:
+    with open_map(path, scene, kwargs.pop("classes", CLASSES), **kwargs) as writer:
         for start in range(0, len(labels), 100):
             there = None if valid is None else valid[start : start + 100]
             writer.write(labels[start : start + 100], there)
@@ -49,7 +49,7 @@ class TestMaps:
     @pytest.mark.parametrize("transform", [NORTH_UP, TURNED])
     def test_what_is_written_is_read(self, transform, tmp_path):
         labels, valid = blobs(1300, 700), blobs(1300, 700, seed=1) > 0
-        write_map(tmp_path / "map.tif", labels, Scene(1300, 700, UTM, transform), valid, palette=PALETTE)
+        write_map(tmp_path / "map.tif", labels, Georeference(1300, 700, UTM, transform), valid, palette=PALETTE)
         assert os.listdir(tmp_path) == ["map.tif"]
         with rasterio.open(tmp_path / "map.tif") as file:
             found = file.read(1)
@@ -68,7 +68,7 @@ class TestMaps:
         classes = [f"class {number}" for number in range(count)]
         labels = np.arange(count).reshape(1, -1).repeat(2, axis=0)
         valid = np.array([[True], [False]]).repeat(count, axis=1)
-        write_map(tmp_path / "map.tif", labels, Scene(2, count, UTM, NORTH_UP), valid, classes=classes)
+        write_map(tmp_path / "map.tif", labels, Georeference(2, count, UTM, NORTH_UP), valid, classes=classes)
         with rasterio.open(tmp_path / "map.tif") as file:
             assert file.nodata == value and file.dtypes == (dtype,)
             assert file.read(1).tolist() == [list(range(count)), [value] * count]
@@ -78,12 +78,14 @@ class TestMaps:
             no_class(["a"] * 70000)
 
     def test_without_a_place(self, tmp_path):
-        scene = Scene.of(Raster(write_map(tmp_path / "a.tif", blobs(30, 40), Scene(30, 40, None, Affine.identity()))))
-        assert scene == Scene(30, 40, None, Affine.identity())
+        scene = Raster(
+            write_map(tmp_path / "a.tif", blobs(30, 40), Georeference(30, 40, None, Affine.identity()))
+        ).georeference
+        assert scene == Georeference(30, 40, None, Affine.identity())
 
     @pytest.mark.parametrize("transform", [NORTH_UP, TURNED, Affine.identity()])
     def test_parts_join_to_the_map_that_was_cut(self, transform, tmp_path):
-        scene = Scene(1700, 600, UTM, transform)
+        scene = Georeference(1700, 600, UTM, transform)
         labels, valid = blobs(1700, 600), blobs(1700, 600, seed=1) > 0
         cuts = [0, 1, 513, 513 + 512, 1690, 1700]
         parts = []
@@ -94,12 +96,12 @@ class TestMaps:
             with rasterio.open(path) as part:
                 for corner in ((0, 0), (600, stop - first)):
                     np.testing.assert_allclose(part.transform @ corner, transform @ (corner[0], corner[1] + first))
-        assemble_maps(tmp_path / "joined.tif", parts, scene, CLASSES, PALETTE)
+        join_maps(tmp_path / "joined.tif", parts, scene, CLASSES, PALETTE)
         write_map(tmp_path / "whole.tif", labels, scene, valid, palette=PALETTE)
         assert (tmp_path / "joined.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
 
     def test_parts_that_do_not_fit(self, tmp_path):
-        scene = Scene(1000, 60, UTM, NORTH_UP)
+        scene = Georeference(1000, 60, UTM, NORTH_UP)
         labels = blobs(1000, 60)
         one = write_map(tmp_path / "1.tif", labels[:600], scene, rows=(0, 600))
         two = write_map(tmp_path / "2.tif", labels[600:], scene, rows=(600, 1000))
@@ -109,14 +111,14 @@ class TestMaps:
             ([two, one], r"2\.tif begins with row 600, but row 0 comes next"),
             ([one, one], r"1\.tif begins with row 0, but row 600 comes next"),
             ([one], "600 of its 1000 rows were written"),
-            ([one, other], r'3\.tif is 60 wide and has the classes \["a", "b", "c"\]: of another scene'),
-            ([one, narrow], r"4\.tif is 50 wide .*: of another scene"),
+            ([one, other], r'3\.tif is 60 wide and has the classes \["a", "b", "c"\]: of another raster'),
+            ([one, narrow], r"4\.tif is 50 wide .*: of another raster"),
         ):
             with pytest.raises(ValueError, match=told):
-                assemble_maps(tmp_path / "out" / "all.tif", parts, scene, CLASSES)
+                join_maps(tmp_path / "out" / "all.tif", parts, scene, CLASSES)
         two.write_bytes(two.read_bytes()[:-100])
         with pytest.raises(OSError, match=r"2\.tif cannot be read: "):
-            assemble_maps(tmp_path / "out" / "all.tif", [one, two], scene, CLASSES)
+            join_maps(tmp_path / "out" / "all.tif", [one, two], scene, CLASSES)
         assert os.listdir(tmp_path / "out") == []
 
     @pytest.mark.parametrize(
@@ -132,16 +134,16 @@ class TestMaps:
     def test_rows_that_do_not_fit(self, labels, valid, told, tmp_path):
         with (
             pytest.raises(ValueError, match=told),
-            map_file(tmp_path / "map.tif", Scene(10, 8, UTM, NORTH_UP), CLASSES) as writer,
+            open_map(tmp_path / "map.tif", Georeference(10, 8, UTM, NORTH_UP), CLASSES) as writer,
         ):
             writer.write(labels.astype(int), None if valid is None else valid.astype(bool))
         assert os.listdir(tmp_path) == []
 
     def test_an_earlier_file_stays_until_the_new_one_is_whole(self, tmp_path):
-        scene = Scene(600, 40, UTM, NORTH_UP)
+        scene = Georeference(600, 40, UTM, NORTH_UP)
         path = write_map(tmp_path / "map.tif", blobs(600, 40), scene)
         before = path.read_bytes()
-        with pytest.raises(KeyboardInterrupt), map_file(path, scene, CLASSES) as writer:
+        with pytest.raises(KeyboardInterrupt), open_map(path, scene, CLASSES) as writer:
             writer.write(np.zeros((550, 40), np.uint8))
             raise KeyboardInterrupt
         assert path.read_bytes() == before and os.listdir(tmp_path) == ["map.tif"]
@@ -152,11 +154,12 @@ class TestMaps:
             "import resource, signal, sys, numpy as np\n"
             "from pathlib import Path\n"
             "from rasterio.transform import Affine\n"
-            "from xcit_mm.geo.georeferencing import Scene, map_file\n"
+            "from xcit_mm.geo.geotiff import open_map\n"
+            "from xcit_mm.geo.raster import Georeference\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "labels = np.random.default_rng(0).integers(0, 3, (700, 600))\n"
             "def write(path):\n"
-            "    with map_file(path, Scene(700, 600, None, Affine.identity()), list('abc')) as writer:\n"
+            "    with open_map(path, Georeference(700, 600, None, Affine.identity()), list('abc')) as writer:\n"
             "        writer.write(labels)\n"
             "folder = Path(sys.argv[1])\n"
             "write(folder / 'whole.tif')\n"
@@ -175,12 +178,12 @@ class TestMaps:
         assert run.returncode == 0, run.stderr[-1000:]
 
 
-def instance(mask: np.ndarray, corner: tuple[int, int], scene: Scene, **values) -> Found:
+def instance(mask: np.ndarray, corner: tuple[int, int], scene: Georeference, **values) -> MapInstance:
     code = encode_mask(mask, corner, (scene.height, scene.width))["counts"]
-    return Found(**{**dict(id=1, label=0, score=0.5, box=[0, 0, 1, 1], mask=code.decode()), **values})
+    return MapInstance(**{**dict(id=1, label=0, score=0.5, box=[0, 0, 1, 1], mask=code.decode()), **values})
 
 
-def write_and_read(path: Path, scene: Scene, *found: Found) -> dict:
+def write_and_read(path: Path, scene: Georeference, *found: MapInstance) -> dict:
     assert write_instances(path, scene, CLASSES, found) == len(found)
     return json.loads(path.read_text())
 
@@ -209,7 +212,7 @@ class TestInstances:
             mask = blobs(60, 50) > 0
         else:
             mask = np.array([[pixel == "1" for pixel in row] for row in SHAPES[name]])
-        scene = Scene(200, 150, UTM, transform)
+        scene = Georeference(200, 150, UTM, transform)
         told = write_and_read(tmp_path / "a.geojson", scene, instance(mask, (120, 70), scene))
         place = shapely.geometry.shape(told["features"][0]["geometry"])
         assert place.is_valid
@@ -226,7 +229,7 @@ class TestInstances:
         assert len(polygons) == cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[0] - 1
 
     def test_pixels_of_an_image_without_a_place(self, tmp_path):
-        scene = Scene(20, 30, None, Affine.identity())
+        scene = Georeference(20, 30, None, Affine.identity())
         one = instance(np.ones((2, 3), bool), (5, 7), scene, id=4, label=2)
         told = write_and_read(tmp_path / "a.geojson", scene, one)
         (feature,) = told["features"]
@@ -237,23 +240,23 @@ class TestInstances:
         assert "crs" not in told and told["properties"]["coordinates"].startswith("pixels of the image: x to the right")
 
     def test_a_transform_of_an_unknown_system_is_kept_and_said(self, tmp_path):
-        scene = Scene(20, 30, None, NORTH_UP)
-        told = write_and_read(tmp_path / "a.geojson", scene, Found(1, 0, 0.5, [0, 0, 1, 1]))
+        scene = Georeference(20, 30, None, NORTH_UP)
+        told = write_and_read(tmp_path / "a.geojson", scene, MapInstance(1, 0, 0.5, [0, 0, 1, 1]))
         assert [500000, 5400000] in told["features"][0]["geometry"]["coordinates"][0]
         assert "crs" not in told and told["properties"]["coordinates"].endswith("in an unknown coordinate system")
 
     def test_boxes_where_there_are_no_masks(self, tmp_path):
-        scene = Scene(20, 30, UTM, NORTH_UP)
-        told = write_and_read(tmp_path / "a.geojson", scene, Found(1, 0, 0.5, [2.5, 4, 6, 10]))
+        scene = Georeference(20, 30, UTM, NORTH_UP)
+        told = write_and_read(tmp_path / "a.geojson", scene, MapInstance(1, 0, 0.5, [2.5, 4, 6, 10]))
         ring = told["features"][0]["geometry"]["coordinates"][0]
         assert sorted(ring[:4]) == [
             [500001.25, 5399995.0], [500001.25, 5399998.0], [500003.0, 5399995.0], [500003.0, 5399998.0]
         ]  # fmt: skip
 
     def test_nothing_is_null_and_not_lost(self, tmp_path):
-        scene = Scene(20, 30, UTM, NORTH_UP)
+        scene = Georeference(20, 30, UTM, NORTH_UP)
         empty = instance(np.zeros((2, 2), bool), (0, 0), scene)
-        told = write_and_read(tmp_path / "a.geojson", scene, empty, Found(2, 1, 0.1, [3, 3, 3, 9]))
+        told = write_and_read(tmp_path / "a.geojson", scene, empty, MapInstance(2, 1, 0.1, [3, 3, 3, 9]))
         assert [one["geometry"] for one in told["features"]] == [None, None]
 
     @pytest.mark.parametrize(
@@ -263,8 +266,10 @@ class TestInstances:
         geopandas = pytest.importorskip("geopandas")
         custom = "+proj=laea +lat_0=10 +lon_0=20 +ellps=GRS80 +units=m"
         given = crs and CRS.from_string(custom if crs == "custom" else crs)
-        scene = Scene(20, 30, given, Affine(0.1, 0, 11, 0, -0.1, 48))
-        write_and_read(tmp_path / "a.geojson", scene, *(Found(n, n % 3, n / 10, [n, 2, n + 2, 6]) for n in range(5)))
+        scene = Georeference(20, 30, given, Affine(0.1, 0, 11, 0, -0.1, 48))
+        write_and_read(
+            tmp_path / "a.geojson", scene, *(MapInstance(n, n % 3, n / 10, [n, 2, n + 2, 6]) for n in range(5))
+        )
         table = geopandas.read_file(tmp_path / "a.geojson")
         assert len(table) == 5 and list(table["class"][:3]) == CLASSES and list(table["id"]) == list(range(5))
         np.testing.assert_allclose(table.score, np.arange(5) / 10)
@@ -278,12 +283,12 @@ class TestInstances:
             )
 
     def test_no_instances(self, tmp_path):
-        told = write_and_read(tmp_path / "a.geojson", Scene(20, 30, UTM, NORTH_UP))
+        told = write_and_read(tmp_path / "a.geojson", Georeference(20, 30, UTM, NORTH_UP))
         assert told["features"] == [] and told["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
 
     def test_as_a_stream_and_whole_or_not_at_all(self, tmp_path):
-        scene, path = Scene(20, 30, UTM, NORTH_UP), tmp_path / "a.geojson"
-        one = Found(1, 0, 0.5, [0, 0, 1, 1])
+        scene, path = Georeference(20, 30, UTM, NORTH_UP), tmp_path / "a.geojson"
+        one = MapInstance(1, 0, 0.5, [0, 0, 1, 1])
         write_and_read(path, scene, one)
         before = path.read_bytes()
 
@@ -312,11 +317,11 @@ class TestRunLengths:
         rng = np.random.default_rng(seed)
         mask = rng.random(rng.integers(1, 60, 2)) > rng.random()
         code = coco.encode(np.asfortranarray(mask, np.uint8))
-        lengths = run_lengths(code["counts"])
-        np.testing.assert_array_equal(lengths, run_lengths(code["counts"].decode()))
+        lengths = parse_counts(code["counts"])
+        np.testing.assert_array_equal(lengths, parse_counts(code["counts"].decode()))
         turns = np.arange(len(lengths)) % 2 == 1
         np.testing.assert_array_equal(turns.repeat(lengths), mask.ravel(order="F"))
-        found = boxed_mask(lengths, *mask.shape)
+        found = decode_crop(lengths, *mask.shape)
         whole = np.zeros_like(mask)
         if found is not None:
             height, width = found.mask.shape
@@ -329,10 +334,10 @@ class TestRunLengths:
         """10 gigapixels, of which a disk near the end is covered: the memory is that of the disk."""
         side, start = 100_000, 99_900 * 100_000 + 500
         lengths = np.array([start, 3, side - 3, 3, side**2 - start - side - 3])
-        found = boxed_mask(lengths, side, side)
+        found = decode_crop(lengths, side, side)
         assert found.mask.shape == (3, 2) and (found.top, found.left) == (500, 99_900) and found.mask.all()
 
     def test_a_code_that_is_broken_off(self):
         code = encode_mask(np.ones((5, 5), bool), (100, 100), (1000, 1000))["counts"]
         with pytest.raises(ValueError, match="run-length code"):
-            boxed_mask(run_lengths(code[:1]), 1000, 1000)
+            decode_crop(code[:1], 1000, 1000)

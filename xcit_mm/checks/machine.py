@@ -1,0 +1,56 @@
+"""Checks of a run against this machine: mixed precision and disk space."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
+
+from ..utils.configs import part_class
+from .findings import Finding, check, fail, ok
+
+__all__ = ["check_disk", "check_precision"]
+
+
+@check("D292", "correct optim_wrapper")
+def check_precision(cfg: Config, amp: bool = False) -> Iterator[Finding]:
+    """Check that mixed precision has a GPU.
+
+    Args:
+        amp: Whether the command line sets `--amp`.
+    """
+    if get_device() not in ("cpu", "mps"):
+        return
+    wrapper = cfg.get("optim_wrapper") or {}
+    if amp:
+        yield fail("D206", "--amp is mixed precision, which needs a GPU, and this machine has none", "leave --amp out")
+    elif part_class(wrapper, OPTIM_WRAPPERS, cfg.get("default_scope")) is AmpOptimWrapper:
+        options = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
+        yield fail(
+            "D206",
+            "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and this machine has none",
+            f"leave out {' and '.join(options)}, and give " * bool(options)  # OptimWrapper does not take these options
+            + "--cfg-options optim_wrapper.type=OptimWrapper",
+        )
+
+
+@check("D293", "correct work_dir")
+def check_disk(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
+    """Check that the disk has space for two checkpoints.
+
+    Args:
+        config: Path to the config, which names the default work directory.
+    """
+    work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
+    existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    # Weights and Adam's two moments, float32.
+    needed = 12e-9 * sum(p.numel() for p in model.parameters())
+    text = f"{free:.1f} GB free for {work_dir}, a checkpoint takes about {needed:.1f}"
+    if free < 2 * needed:
+        yield fail("D207", text, "--work-dir on another disk, and default_hooks.checkpoint.max_keep_ckpts=1")
+    yield ok(text)

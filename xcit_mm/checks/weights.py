@@ -1,0 +1,97 @@
+"""Checks of the weights that training starts from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import HOOKS
+from torch import nn
+
+from ..models.backbone import XCiT
+from ..utils.configs import part_class
+from ..weights.bands import FILL_HINT
+from ..weights.layouts import parse_checkpoint
+from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
+from ..weights.published import REMOTE_PREFIXES, download_folder, ensure_downloaded, local_path
+from ..weights.reader import load_from_file
+from ..weights.strict_loading import StrictLoadHook
+from .findings import Finding, check, fail, note, ok
+
+__all__ = ["check_weights", "download_weights", "strict_load_hooks"]
+
+
+def strict_load_hooks(cfg: Config) -> list[dict]:
+    """Return the configs of the hooks that load a checkpoint completely or not at all."""
+    hooks = cfg.get("custom_hooks") or []
+    return [hook for hook in hooks if part_class(hook, HOOKS, cfg.get("default_scope")) is StrictLoadHook]
+
+
+def _init_cfgs(cfg: Config) -> list[dict]:
+    """Return the backbone's entries of `init_cfg` that name a checkpoint."""
+    given = (cfg.model.get("backbone") or {}).get("init_cfg") or []
+    return [entry for entry in ([given] if isinstance(given, dict) else given) if "checkpoint" in entry]
+
+
+def download_weights(cfg: Config) -> None:
+    """Download the weights that training starts from.
+
+    Raises:
+        ValueError, OSError: If a name is unknown or a download fails.
+    """
+    for name in [*(entry["checkpoint"] for entry in _init_cfgs(cfg)), cfg.get("load_from")]:
+        if name and name.startswith(REMOTE_PREFIXES):
+            ensure_downloaded(name)
+
+
+@check("D790", "correct init_cfg and load_from")
+def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
+    """Check that the weights of a model with an XCiT exist, or can be downloaded, and fit."""
+    if not isinstance(getattr(model, "backbone", None), XCiT):
+        return
+    for entry in _init_cfgs(cfg):
+        yield from _check_file("init_cfg", entry["checkpoint"], model, entry)
+    hooks = strict_load_hooks(cfg)
+    if cfg.get("load_from"):
+        strict = any(hook.get("strict_heads", True) for hook in hooks)
+        options = next((hook for hook in hooks if hook.get("fill_stem")), {})
+        yield from _check_file("load_from", cfg.load_from, model, options, strict)
+    if not hooks:
+        yield note(
+            "D701",
+            "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error",
+            "custom_hooks = [dict(type='StrictLoadHook')]",
+        )
+
+
+def _check_file(option: str, name: str, model: nn.Module, options: dict, strict: bool = False) -> Iterator[Finding]:
+    """Check a file against the model if `strict`, else against the model's backbone.
+
+    Args:
+        option: 'init_cfg' or 'load_from'.
+        options: `init_cfg`, or the hook that loads the file.
+    """
+    path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
+    if not path.is_file():
+        if "://" in name:
+            yield note("D702", f"{option} {name} is not in {download_folder()} yet: training downloads it first")
+        else:
+            fix = "check the path, or give a name of tools/weights.py list"
+            yield fail("D703", f"{option}: no checkpoint at {name}", fix)
+        return
+    content = load_from_file(str(path))
+    fill_stem = options.get("fill_stem")
+    try:
+        if strict:
+            match_model(model, content, fill_stem=fill_stem)
+        else:
+            match_trunk(model.backbone, parse_checkpoint(content, options.get("use_ema", False)), fill_stem=fill_stem)
+    except ValueError as error:
+        fix = "take weights of this model, or correct the model"
+        if isinstance(error, HeadMismatch):
+            fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
+        if isinstance(error, BandMismatch):
+            place = "init_cfg" if option == "init_cfg" else "StrictLoadHook"
+            fix = f"{FILL_HINT} in {place}, or weights for such images"
+        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
+    yield ok(f"{option} {name} fits")

@@ -1,0 +1,193 @@
+"""Write and join segmentation maps as GeoTIFF, in the memory of a few rows."""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..prediction.drawing import Palette, make_palette
+from ..utils.atomic import atomic_path
+from .gdal import gdal, open_raster
+from .raster import Georeference
+
+__all__ = ["MapWriter", "join_maps", "no_class", "open_map"]
+
+_BLOCK = 512
+_FIRST_ROW, _CLASSES = "FIRST_ROW", "CLASSES"  # tags
+
+
+def no_class(classes: Sequence[str]) -> int:
+    """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255 classes.
+
+    Raises:
+        ValueError: If there are more than 65535 classes.
+    """
+    if len(classes) > 65535:
+        raise ValueError(f"{len(classes)} classes: a segmentation map's file has room for 65535")
+    return 255 if len(classes) <= 255 else 65535
+
+
+class MapWriter:
+    """Writes a segmentation map from the top to the bottom. It holds at most 512 rows in addition to its input."""
+
+    def __init__(self, file: Any, path: Path, classes: Sequence[str]) -> None:
+        self._file, self._path = file, path
+        self._count, self._no_class = len(classes), no_class(classes)
+        self.height, self.width = file.height, file.width
+        self.written = 0
+        # A compressed block that is written twice takes its space twice, so only whole blocks are written.
+        self._buffer = np.empty((_BLOCK, self.width), file.dtypes[0])
+        self._buffered = 0
+
+    def write(self, labels: np.ndarray, valid: np.ndarray | None = None) -> None:
+        """Write the next rows.
+
+        Args:
+            labels: Classes (h, width), from 0.
+            valid: (h, width), bool: whether the raster has a pixel. Default: everywhere.
+
+        Raises:
+            ValueError: If the rows are too many, have another width or labels without a class.
+            OSError: If the rows cannot be written.
+        """
+        rows = labels.shape[0]
+        if labels.shape != (rows, self.width) or (valid is not None and valid.shape != labels.shape):
+            masked = "" if valid is None else f" with a mask of {valid.shape}"
+            raise ValueError(f"rows of {labels.shape}{masked}, for a map that is {self.width} wide")
+        if self.written + rows > self.height:
+            raise ValueError(f"{self.written + rows} rows for a map that is {self.height} high")
+        present = labels if valid is None else labels[valid]
+        if present.size and not 0 <= present.min() <= present.max() < self._count:
+            raise ValueError(f"labels from {present.min()} to {present.max()}, for {self._count} classes")
+        self._put(labels if valid is None else np.where(valid, labels, self._no_class))
+
+    def _put(self, rows: np.ndarray) -> None:
+        while len(rows):
+            count = min(len(rows), _BLOCK - self._buffered, self.height - self.written)
+            self._buffer[self._buffered : self._buffered + count] = rows[:count]
+            self._buffered, self.written, rows = self._buffered + count, self.written + count, rows[count:]
+            if self._buffered == _BLOCK or self.written == self.height:
+                window = ((self.written - self._buffered, self.written), (0, self.width))
+                with gdal(self._path, "written"):
+                    self._file.write(self._buffer[: self._buffered], 1, window=window)
+                self._buffered = 0
+
+
+@contextlib.contextmanager
+def open_map(
+    path: Path,
+    georeference: Georeference,
+    classes: Sequence[str],
+    palette: Palette | None = None,
+    rows: tuple[int, int] | None = None,
+) -> Iterator[MapWriter]:
+    """Open a segmentation map, or some of its rows, for writing. The file appears when all rows are written.
+
+    The file is a GeoTIFF in tiles of 512 pixels, with lossless compression and one band of class numbers. `no_class` is
+    its nodata value, the palette its color table, and the tag CLASSES a JSON list of the class names.
+
+    Args:
+        path: File to write.
+        georeference: Size and place of the whole map.
+        classes: Class names.
+        palette: Colors in RGB. Default: distinct colors.
+        rows: First row, and row after the last, of a part of the map. Default: all.
+
+    Raises:
+        ValueError: If fewer rows were written.
+        OSError: If the file cannot be written, for example on a full disk; a former file stays.
+        ModuleNotFoundError: If rasterio is not installed.
+    """
+    first, stop = rows or (0, georeference.height)
+    profile = dict(
+        driver="GTiff",
+        height=stop - first,
+        width=georeference.width,
+        count=1,
+        dtype="uint8" if no_class(classes) == 255 else "uint16",
+        crs=georeference.crs,
+        transform=_shift_rows(georeference.transform, first),
+        nodata=no_class(classes),
+        tiled=True,
+        blockxsize=_BLOCK,
+        blockysize=_BLOCK,
+        compress="deflate",  # without a predictor: differences of class numbers compress worse
+        photometric="palette",
+        BIGTIFF="IF_SAFER",
+    )
+    with atomic_path(path) as unfinished:
+        with gdal(path, "written"):
+            file = open_raster(unfinished, "w", **profile)
+            file.write_colormap(1, _color_table(classes, palette))
+            file.update_tags(**{_CLASSES: json.dumps(list(classes)), _FIRST_ROW: str(first)})
+        with _closing(file, path):
+            writer = MapWriter(file, path, classes)
+            yield writer
+            if writer.written < writer.height:
+                raise ValueError(f"{path}: {writer.written} of its {writer.height} rows were written")
+        # GDAL may hide an error of its last write, so the last block is read.
+        with gdal(path, "written"), open_raster(unfinished) as written:
+            written.read(1, window=((written.height - 1, written.height), (written.width - 1, written.width)))
+
+
+def _shift_rows(transform: Any, first_row: int) -> Any:
+    """Return the transform of an image that begins with a later row."""
+    a, b, c, d, e, f = transform[:6]
+    return type(transform)(a, b, c + b * first_row, d, e, f + e * first_row)
+
+
+def _color_table(classes: Sequence[str], palette: Palette | None) -> dict[int, tuple[int, ...]]:
+    rgb = make_palette(len(classes), palette)[:, ::-1].tolist()
+    return {number: (*color, 255) for number, color in enumerate(rgb)} | {no_class(classes): (0, 0, 0, 0)}
+
+
+@contextlib.contextmanager
+def _closing(file: Any, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # a full disk has raised its error already
+            file.close()
+        raise
+    with gdal(path, "written"):
+        file.close()
+
+
+def join_maps(
+    path: Path,
+    shards: Iterable[Path],
+    georeference: Georeference,
+    classes: Sequence[str],
+    palette: Palette | None = None,
+) -> None:
+    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`.
+
+    Raises:
+        ValueError: If rows are missing, or a file belongs to another raster or to other classes.
+        OSError: If a file cannot be read or written.
+    """
+    with open_map(path, georeference, classes, palette) as writer:
+        for shard in shards:
+            for labels in _iter_rows(shard, writer, classes):
+                writer.write(labels, labels != no_class(classes))
+
+
+def _iter_rows(shard: Path, writer: MapWriter, classes: Sequence[str]) -> Iterator[np.ndarray]:
+    """Yield the rows of a file, 512 at a time, if they are the next rows of the map."""
+    with gdal(shard):
+        file = open_raster(shard)
+    with file:
+        tags = file.tags()
+        if tags.get(_FIRST_ROW) != str(writer.written):
+            raise ValueError(f"{shard} begins with row {tags.get(_FIRST_ROW)}, but row {writer.written} comes next")
+        if file.width != writer.width or tags.get(_CLASSES) != json.dumps(list(classes)):
+            raise ValueError(
+                f"{shard} is {file.width} wide and has the classes {tags.get(_CLASSES)}: of another raster"
+            )
+        for start in range(0, file.height, _BLOCK):
+            with gdal(shard):
+                rows = file.read(1, window=((start, min(start + _BLOCK, file.height)), (0, file.width)))
+            yield rows

@@ -1,0 +1,110 @@
+"""Segmentation maps of images too large for one pass, from logits blended where tiles overlap."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement, PixelData
+from torch import Tensor
+
+from .tiles import PredictBatch, TiledImage, Window
+
+__all__ = ["iter_segmented", "segment_in_tiles"]
+
+
+def segment_in_tiles(
+    predict: PredictBatch,
+    image: np.ndarray,
+    tile: int,
+    overlap: int,
+    threshold: float | None = None,
+    batch_size: int = 1,
+) -> BaseDataElement:
+    """Predict a segmentation map from logits blended where tiles overlap.
+
+    Memory holds the logits of a batch of tiles, and of a strip as wide as the overlap along the image's shorter side.
+
+    Args:
+        predict: Function from images to SegDataSamples with `seg_logits`.
+        image: (H, W, 3).
+        tile: Side of a tile, in pixels.
+        overlap: Minimum overlap of neighbouring tiles, in pixels.
+        threshold: For a segmentor of one channel, the probability above which a pixel belongs to class 1.
+        batch_size: Number of tiles to predict together.
+
+    Returns:
+        A SegDataSample with `pred_sem_seg` (1, H, W), without `seg_logits`.
+
+    Raises:
+        ValueError: If the tile is not positive or the overlap not between 0 and the tile.
+    """
+    from mmseg.structures import SegDataSample
+
+    shape = image.shape[:2]
+    is_wide = shape[0] < shape[1]  # then the strips are columns: rows of the transposed image
+
+    def logits(crops: list[np.ndarray]) -> list[Tensor]:
+        return [sample.seg_logits.data.transpose(1, 2 if is_wide else 1) for sample in predict(crops)]
+
+    tiled = TiledImage.from_array(image, tile, overlap)
+    if is_wide:
+        tiled = TiledImage(lambda rows, columns: image[columns, rows], shape[::-1], tile, overlap)
+    labels = torch.cat([strip for _, strip in iter_segmented(logits, tiled, threshold, batch_size)])
+    sample = SegDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
+    sample.pred_sem_seg = PixelData(data=(labels.T if is_wide else labels)[None])
+    return sample
+
+
+def iter_segmented(
+    predict: Callable[[list[np.ndarray]], list[Tensor]],
+    image: TiledImage,
+    threshold: float | None = None,
+    batch_size: int = 1,
+    first: int = 0,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield a segmentation map in strips, one for each row of tiles.
+
+    Args:
+        predict: Function from images to logits (C, h, w), which are changed in place.
+        image: The image, which is read tile by tile.
+        threshold: For a segmentor of one channel, the probability above which a pixel belongs to class 1.
+        batch_size: Number of tiles to predict together.
+        first: Row of tiles to begin with. Earlier rows that overlap it are predicted too, so that each strip equals
+            the strip of a run from the top.
+
+    Yields:
+        The first row of the strip in the image, and its classes (h, W), int32; 0 where nothing is to be predicted.
+    """
+    rows, columns = image.rows, image.columns
+    begin = next(number for number, row in enumerate(rows) if row.stop > rows[first].start)
+    # Weighted logits (C, h, w) that finished tiles leave to the next row of tiles, by their first column.
+    above: dict[int, Tensor] = {}
+    for number in range(begin, len(rows)):
+        row = rows[number]
+        height = _next_start(rows, number) - row.start  # of the strip that this row of tiles completes
+        labels = torch.zeros(height, image.shape[1], dtype=torch.int32)
+        left: Tensor | None = None  # weighted logits that the previous tile leaves to the next tile
+        below: dict[int, Tensor] = {}
+        results = image.iter_predicted(predict, [(row, column) for column in columns], batch_size)
+        for index, logits in enumerate(results):
+            column, next_column = columns[index], _next_start(columns, index)
+            earlier = left, above.pop(column.start, None)
+            if logits is None:  # earlier logits lie within this tile, where nothing is to be predicted
+                left = None
+                continue
+            logits *= row.weight.to(logits)[:, None] * column.weight.to(logits)
+            for part in earlier:
+                if part is not None:
+                    logits[:, : part.shape[1], : part.shape[2]] += part
+            width = next_column - column.start
+            left = logits[:, :, width:].clone() if next_column < column.stop else None
+            below[column.start] = logits[:, height:, :width].clone()
+            done = logits[:, :height, :width]
+            labels[:, column.start : next_column] = done.argmax(dim=0) if len(done) > 1 else done[0] > threshold
+        above = below
+        if number >= first:
+            yield row.start, labels
+
+
+def _next_start(windows: list[Window], number: int) -> int:
+    return windows[number + 1].start if number + 1 < len(windows) else windows[-1].stop

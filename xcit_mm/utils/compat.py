@@ -1,0 +1,144 @@
+"""Private names of other libraries: each with the reason for its use and the version it was seen in.
+
+Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging import FileHandler
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules import module as _all_modules
+from torch.utils import _pytree
+
+if TYPE_CHECKING:
+    from mmengine.runner import Runner
+
+__all__ = [
+    "BatchNorm",
+    "NormBase",
+    "any_submodule",
+    "gdal_errors",
+    "has_forward_hook",
+    "has_global_forward_hook",
+    "is_resuming",
+    "is_training_run",
+    "keep_scope_of_bases",
+    "log_initialization_to_file_only",
+    "paste_masks",
+    "tree_map",
+    "without_process_group",
+]
+
+# torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
+# The public classes are siblings without a public base class.
+BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+NormBase = torch.nn.modules.batchnorm._NormBase
+
+
+def has_forward_hook(module: nn.Module) -> bool:
+    """Return whether a module has a forward hook or pre-hook. torch (2.13) lists neither publicly."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def has_global_forward_hook() -> bool:
+    """Return whether a forward hook or pre-hook is registered for all modules. torch (2.13) lists neither publicly."""
+    return bool(_all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks)
+
+
+def any_submodule(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
+    """Return whether a module or a submodule passes a test.
+
+    `module.modules()` takes several times as long in torch (2.13), which small images notice.
+    """
+    return test(module) or any(any_submodule(child, test) for child in module._modules.values() if child is not None)
+
+
+# torch 2.13: maps a function over the leaves of nested lists, tuples and dicts. torch.utils has no public name for it.
+tree_map = _pytree.tree_map
+
+
+def keep_scope_of_bases() -> None:
+    """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a library of its own.
+
+    mmengine gives every part of such a base the scope `xcit_mm` and then looks for its class in a registry of that
+    name. The parts of this package's configs belong to their `default_scope`. mmengine has no option for it, and a
+    registry cannot pass a search on to the registry of the default scope.
+    """
+    from mmengine.config import Config
+
+    find_base = Config._get_cfg_path
+
+    def find_base_without_scope(cfg_path: str, filename: str) -> tuple[str, str | None]:
+        path, scope = find_base(cfg_path, filename)
+        return path, None if scope == "xcit_mm" else scope
+
+    Config._get_cfg_path = staticmethod(find_base_without_scope)
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def log_initialization_to_file_only(module_class: Class) -> Class:
+    """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the screen.
+
+    mmengine prints the notes where there is no log file, without an option.
+    """
+    from mmengine.logging import MMLogger
+
+    log = module_class._dump_init_info  # type: ignore[attr-defined]
+
+    def log_to_file(module: nn.Module) -> None:
+        if any(isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers):
+            log(module)
+
+    module_class._dump_init_info = log_to_file  # type: ignore[attr-defined]
+    return module_class
+
+
+def is_resuming(runner: "Runner") -> bool:
+    """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
+    return runner._resume
+
+
+def is_training_run(runner: "Runner") -> bool:
+    """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public `train_loop` would."""
+    from mmengine.runner import BaseLoop
+
+    return isinstance(runner._train_loop, BaseLoop)
+
+
+def gdal_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that rasterio (1.4) raises for errors of GDAL.
+
+    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does not export.
+    """
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+
+    return RasterioError, CPLE_BaseError
+
+
+def paste_masks(*args: Any, **kwargs: Any) -> Any:
+    """Paste masks of boxes into an image with mmdet (3.3), whose public `FCNMaskHead` pastes whole results only."""
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+
+    return _do_paste_mask(*args, **kwargs)
+
+
+@contextmanager
+def without_process_group() -> Iterator[None]:
+    """Compute as a single process within the block, although the process belongs to a group.
+
+    SyncBN of torch (2.13), mmengine (0.10.7) and the losses of mmdet (3.3) and mmseg (1.2) communicate only if
+    `torch.distributed.is_initialized()`, which is replaced here. torch has no public switch: no other group can become
+    the default group, and to leave the group with NCCL takes all processes.
+    """
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_initialized = is_initialized
