@@ -49,10 +49,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--overwrite", action="store_true", help="first remove the results of an earlier run")
     parser.add_argument("--retry-failed", action="store_true", help="predict only inputs that failed before")
     parser.add_argument("--root", help="base folder of the paths in a list (default: this folder, or the .json's)")
-    parser.add_argument("--format", choices=FORMATS, default="coco", help="format of results (default: %(default)s)")
-    parser.add_argument(
-        "--shard-size", type=int, default=256, metavar="N", help="maximum images per shard (default: %(default)s)"
-    )
+    parser.add_argument("--format", choices=FORMATS, help="format of results (default: %(default)s)")
+    parser.add_argument("--shard-size", type=int, metavar="N", help="maximum images per shard (default: %(default)s)")
     parser.add_argument(
         "--tile",
         type=int,
@@ -60,7 +58,7 @@ def parse_args() -> argparse.Namespace:
         help="split images into tiles of this side (default: no tiles; for rasters the side of the config's images)",
     )
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the computation (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the computation (default: %(default)s)")
     rasters = parser.add_argument_group("rasters: GeoTIFF, JPEG2000 and other formats that GDAL reads by windows")
     rasters.add_argument(
         "--bands", type=int, nargs="+", metavar="N", help="red, green, blue, or the bands for LoadRasterFromFile"
@@ -71,20 +69,19 @@ def parse_args() -> argparse.Namespace:
     rasters.add_argument("--percentiles", **bounds, help=f"percentiles that become 0 and 255 (default: {default})")
     speed = parser.add_argument_group("speed: changes results only by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
-    speed.add_argument("--batch-size", type=int, default=1, metavar="N", help="images of one size, or tiles, per batch")
+    speed.add_argument("--batch-size", type=int, metavar="N", help="images of one size, or tiles, per batch")
     speed.add_argument(
         "--workers", type=int, metavar="N", help="processes that read images (default: 2, or 0 if the CPU predicts)"
     )
-    speed.add_argument(
-        "--launcher", choices=("none", "pytorch"), default="none", help="pytorch if launched by torchrun"
-    )
+    speed.add_argument("--launcher", choices=("none", "pytorch"), help="pytorch if launched by torchrun")
     speed.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster, auto, or local")
     drawing = parser.add_argument_group("visualizations")
     drawing.add_argument("--no-visualizations", dest="visualize", action="store_false", help="draw nothing")
-    drawing.add_argument("--score-thr", type=float, default=0.3, help="minimum score to draw (default: %(default)s)")
-    drawing.add_argument("--alpha", type=float, default=0.5, help="opacity of masks, 0 to 1 (default: %(default)s)")
+    drawing.add_argument("--score-thr", type=float, help="minimum score to draw (default: %(default)s)")
+    drawing.add_argument("--alpha", type=float, help="opacity of masks, 0 to 1 (default: %(default)s)")
     drawing.add_argument("--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends")
-    drawing.add_argument("--color-by", choices=COLOR_BY, default=COLOR_BY[0], help="a color per class or per instance")
+    drawing.add_argument("--color-by", choices=COLOR_BY, help="a color per class or per instance")
+    parser.set_defaults(**vars(RunOptions()), **vars(Execution()))
     return parser.parse_args()
 
 

@@ -112,7 +112,7 @@ def test_errors_before_the_start_are_one_line(images, models, refusal, tmp_path)
         ((plain, config, seg, "--batch-size", 0), "batch_size=0: must be at least 1"),
         ((plain, config, seg, "--overwrite", "--retry-failed"), "give one of them"),
         ((plain, config, seg, "--ray", "auto", "--launcher", "pytorch"), "give one of them"),
-        ((plain, config, seg, "--launcher", "pytorch"), "needs torchrun"),
+        ((plain, config, seg, "--launcher", "pytorch"), "start the command by torchrun"),
     ]:
         assert message in refusal("infer", *arguments, *out)
         assert not (tmp_path / "out").exists()

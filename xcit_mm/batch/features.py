@@ -18,7 +18,7 @@ from ..models.classifier import XCiTClassifier
 from ..utils.atomic import atomic_path
 from ..utils.errors import reason
 from ..utils.progress import progress_bar
-from .inputs import IMAGES, find_files
+from .inputs import IMAGE_SUFFIXES, find_files
 from .reading import read_image
 
 __all__ = [
@@ -82,7 +82,7 @@ def find_images(folder: Path) -> list[Path]:
     Raises:
         FileNotFoundError: If there are no images.
     """
-    paths = find_files(folder, IMAGES)
+    paths = find_files(folder, IMAGE_SUFFIXES)
     if not paths:
         raise FileNotFoundError(f"no images below {folder}")
     return paths

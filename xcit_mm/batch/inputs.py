@@ -15,12 +15,21 @@ from mmengine.utils import scandir
 from ..geo.files import RASTER_SUFFIXES, is_raster
 from .names import result_keys
 
-__all__ = ["IMAGES", "REMOTE", "VIDEOS", "Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "URL_PREFIXES",
+    "VIDEO_SUFFIXES",
+    "Input",
+    "InputListing",
+    "find_files",
+    "find_inputs",
+    "read_category_ids",
+]
 
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
-VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
-REMOTE = ("http://", "https://")
-_SUPPORTED = tuple(dict.fromkeys(IMAGES + VIDEOS + RASTER_SUFFIXES))
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+URL_PREFIXES = ("http://", "https://")
+_SUPPORTED = tuple(dict.fromkeys(IMAGE_SUFFIXES + VIDEO_SUFFIXES + RASTER_SUFFIXES))
 
 
 class Input(NamedTuple):
@@ -44,7 +53,7 @@ class Input(NamedTuple):
 
     @property
     def is_video(self) -> bool:
-        return _suffix(self.path) in VIDEOS
+        return _suffix(self.path) in VIDEO_SUFFIXES
 
 
 class InputListing(NamedTuple):
@@ -73,7 +82,7 @@ def find_inputs(source: str, out: Path | None = None, root: str | None = None) -
     path, suffix = Path(source), _suffix(source)
     if root is not None and suffix not in (".txt", ".json"):
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json, not {source}")
-    if source.startswith(REMOTE):
+    if source.startswith(URL_PREFIXES):
         return InputListing(_inputs([source], [_url_name(source)]), [])
     if not path.is_file():
         return _search(source, out)
@@ -157,9 +166,9 @@ def _read_text_list(path: Path, root: str) -> InputListing:
     paths = list(dict.fromkeys(listed))
     if not paths:
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    folders = [os.path.dirname(path) for path in paths if not path.startswith(REMOTE)]
+    folders = [os.path.dirname(path) for path in paths if not path.startswith(URL_PREFIXES)]
     common = os.path.commonpath(folders) if folders else ""
-    names = [_url_name(path) if path.startswith(REMOTE) else os.path.relpath(path, common) for path in paths]
+    names = [_url_name(path) if path.startswith(URL_PREFIXES) else os.path.relpath(path, common) for path in paths]
     duplicates = len(listed) - len(paths)
     return InputListing(_inputs(paths, names), [f"left out {duplicates} listed twice"] * bool(duplicates))
 
@@ -195,11 +204,11 @@ def _inputs(paths: Sequence[str], names: Sequence[str]) -> list[Input]:
 
 
 def _suffix(path: str) -> str:
-    return os.path.splitext(urlsplit(path).path if path.startswith(REMOTE) else path)[1].lower()
+    return os.path.splitext(urlsplit(path).path if path.startswith(URL_PREFIXES) else path)[1].lower()
 
 
 def _absolute(path: str, root: str) -> str:
-    return path if path.startswith(REMOTE) else os.path.abspath(os.path.join(root, path))
+    return path if path.startswith(URL_PREFIXES) else os.path.abspath(os.path.join(root, path))
 
 
 def _normalized(path: str) -> str:

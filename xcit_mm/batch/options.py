@@ -31,7 +31,7 @@ class RunOptions:
         score_thr: Minimum score to draw.
         alpha: Opacity of drawn masks, from 0 to 1.
         labels: Whether to draw names and scores, or the legend of a segmentation map.
-        color_by: 'class' or 'instance', whatever has a color of its own.
+        color_by: 'class' or 'instance', each of which then has a color of its own.
 
     Raises:
         ValueError: If an option is out of its range.

@@ -14,7 +14,6 @@ from torch import Tensor
 from ..geo import Raster, is_raster
 from ..geo.geojson import MapInstance, write_instances
 from ..geo.geotiff import join_maps, open_map
-from ..geo.raster import Georeference
 from ..geo.scaling import PERCENTILES
 from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
@@ -188,7 +187,7 @@ def merge_raster(run: Run, shards: range) -> Record:
         rows = [_rows_path(run, shard) for shard in shards]
         join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
         return merged
-    found = merge_tiles([_to_instances(record, georeference) for record in records if record.boxes])
+    found = merge_tiles([_to_instances(record) for record in records if record.boxes])
     boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
     masks = _mask_codes(found)
     instances = (
@@ -203,12 +202,10 @@ def _mask_codes(found: InstanceData) -> list[str] | None:
     return [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
 
 
-def _to_instances(record: Record, georeference: Georeference) -> InstanceData:
+def _to_instances(record: Record) -> InstanceData:
     """Convert the record of a tile for `merge_tiles`."""
     fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, ends=record.ends)
     found = InstanceData(**{name: torch.tensor(values) for name, values in fields.items()})
     if record.masks is not None:
-        found.masks = [
-            dict(size=[georeference.height, georeference.width], counts=mask.encode()) for mask in record.masks
-        ]
+        found.masks = [dict(size=[record.height, record.width], counts=mask.encode()) for mask in record.masks]
     return found

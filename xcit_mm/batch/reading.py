@@ -9,7 +9,7 @@ import mmcv
 import numpy as np
 
 from ..geo.files import has_more_than_8_bits
-from .inputs import REMOTE, VIDEOS
+from .inputs import URL_PREFIXES, VIDEO_SUFFIXES
 
 __all__ = ["Video", "read_first_frame", "read_image"]
 
@@ -28,7 +28,7 @@ def read_image(path: str | Path) -> np.ndarray:
         ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
         OSError: If the file cannot be read.
     """
-    if str(path).startswith(REMOTE):
+    if str(path).startswith(URL_PREFIXES):
         with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as response:
             content = response.read()
     else:
@@ -55,7 +55,7 @@ class Video:
     """
 
     def __init__(self, path: str | Path) -> None:
-        if str(path).startswith(REMOTE):
+        if str(path).startswith(URL_PREFIXES):
             raise ValueError("videos are not read from URLs: download the file first")
         with open(path, "rb"):  # OpenCV would not report a missing file or permission
             self._capture = cv2.VideoCapture(str(path))
@@ -72,4 +72,4 @@ class Video:
 
 def read_first_frame(path: Path) -> np.ndarray:
     """Read an image, or the first frame of a video; see `read_image` and `Video`."""
-    return next(iter(Video(path))) if path.suffix.lower() in VIDEOS else read_image(path)
+    return next(iter(Video(path))) if path.suffix.lower() in VIDEO_SUFFIXES else read_image(path)

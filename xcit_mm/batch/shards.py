@@ -5,7 +5,6 @@ import gzip
 import importlib.util
 import json
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -63,28 +62,11 @@ class Record(NamedTuple):
 _BRIEF_FIELDS = ["number", "path", "file_name", "image_id", "frame", "error"]
 
 
-class ShardFormat(ABC):
-    """Writer of records to an open file, and reader of records from a path."""
+class JsonLines:
+    """Writer of compressed JSON lines without null fields. The checksum of gzip detects damage.
 
-    suffix: str
-
-    @abstractmethod
-    def __init__(self, file: IO[bytes]) -> None: ...
-
-    @abstractmethod
-    def write(self, record: Record) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write buffered records. The file stays open."""
-
-    @staticmethod
-    @abstractmethod
-    def read(path: Path, brief: bool) -> Iterator[Record]: ...
-
-
-class JsonLines(ShardFormat):
-    """Compressed JSON lines, without null fields. The checksum of gzip detects damage."""
+    `close` leaves the file open.
+    """
 
     suffix = ".jsonl.gz"
 
@@ -108,8 +90,8 @@ class JsonLines(ShardFormat):
                 yield Record(**json.loads(line))
 
 
-class Parquet(ShardFormat):
-    """Parquet, written by pyarrow, for pandas, DuckDB and similar tools."""
+class Parquet:
+    """Writer of Parquet, for pandas, DuckDB and similar tools; by pyarrow. `close` leaves the file open."""
 
     suffix = ".parquet"
     _ROW_GROUP = 64  # records in memory
@@ -170,6 +152,7 @@ def _to_utf8(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+ShardFormat = JsonLines | Parquet
 FORMATS: dict[str, type[ShardFormat]] = dict(coco=JsonLines, parquet=Parquet)
 
 

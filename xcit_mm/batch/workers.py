@@ -78,9 +78,7 @@ class Ranks:
 
     def __init__(self) -> None:
         if "RANK" not in os.environ:
-            raise ValueError(
-                "launcher='pytorch' needs torchrun, which sets RANK and MASTER_ADDR: start the process by it"
-            )
+            raise ValueError("launcher='pytorch' needs RANK and MASTER_ADDR: start the command by torchrun")
         self.store, self.rank, self.size = next(torch.distributed.rendezvous("env://"))
 
     def wait(self, condition: Callable[[], bool]) -> None:

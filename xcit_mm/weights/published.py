@@ -9,9 +9,9 @@ from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
-from tqdm import tqdm
 
 from ..utils.atomic import atomic_write
+from ..utils.progress import progress_bar
 
 __all__ = ["PUBLISHED", "REMOTE_PREFIXES", "download", "download_folder", "ensure_downloaded", "local_path"]
 
@@ -99,7 +99,7 @@ def _download(url: str, path: Path) -> None:
     with urlopen(request, timeout=60) as response, atomic_write(path) as file:
         length = response.headers.get("Content-Length")
         size = None if length is None else int(length)
-        with tqdm(total=size, unit="B", unit_scale=True, unit_divisor=1024) as bar:
+        with progress_bar(size, "B", unit_scale=True, unit_divisor=1024) as bar:
             while chunk := response.read(2**17):
                 file.write(chunk)
                 bar.update(len(chunk))
