@@ -34,18 +34,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
     Returns:
         The exit code.
     """
-    wants_help = "-h" in argv or "--help" in argv
-    config = next((argument for argument in argv if argument.endswith(".py")), None)
-    if wants_help and config is None:
-        _parser(tool).print_help()
-        return 0
     command: list[str] = []
-
-    def prepare() -> None:
-        if wants_help:
-            command.extend([_script_of(str(config), [], tool)[1], "--help"])
-        else:
-            command.extend(_checked_command(tool, argv))
 
     def run() -> int | None:
         sys.argv = command
@@ -57,8 +46,9 @@ def run_tool(tool: str, argv: list[str]) -> int:
             return 130
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
-    code = cli_main(prepare, "the run has not started", ValueError, TypeError, OSError, ModuleNotFoundError)
-    return code or cli_main(run, end, CheckpointMismatch)
+    errors = (ValueError, TypeError, OSError, ModuleNotFoundError)
+    code = cli_main(lambda: command.extend(_checked_command(tool, argv)), "the run has not started", *errors)
+    return code if code or not command else cli_main(run, end, CheckpointMismatch)
 
 
 def _load(script: Path) -> ModuleType:
@@ -109,7 +99,13 @@ def _script_of(config: str, argv: list[str], tool: str) -> tuple[Config, str]:
 
 
 def _checked_command(tool: str, argv: list[str]) -> list[str]:
-    """Return the library's script and its arguments, after checks that the run can start."""
+    """Return the library's script and its arguments, after checks that the run can start; [] after a help text."""
+    if "-h" in argv or "--help" in argv:
+        config = next((argument for argument in argv if argument.endswith(".py")), None)
+        if config:
+            return [_script_of(config, [], tool)[1], "--help"]
+        _parser(tool).print_help()
+        return []
     options = _parser(tool).parse_known_args(argv)[0]
     cfg, script = _script_of(options.config, argv, tool)
     if tool == "test":

@@ -115,7 +115,7 @@ class ResumableCheckpointHook(CheckpointHook):
         self._remove({self._path(step) for step in outdated})
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        # mmengine removes the former best checkpoints before it writes the new ones, unless it knows of none.
+        # mmengine would remove the former best checkpoints before it writes the new ones, so their paths are hidden.
         single, several = self.best_ckpt_path, self.best_ckpt_path_dict
         self.best_ckpt_path, self.best_ckpt_path_dict = None, dict.fromkeys(several)
         super()._save_best_checkpoint(runner, metrics)
