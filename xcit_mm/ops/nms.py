@@ -102,10 +102,10 @@ def soft_nms(
         best = chosen + int(np.nan_to_num(columns[4, chosen:], nan=-np.inf, posinf=np.inf).argmax())
         for table in (columns, index):
             table[..., [chosen, best]] = table[..., [best, chosen]]
-        others = columns[:, chosen + 1 :]
-        others[4] *= _decay(columns[:4, chosen, None], others[:4], iou_threshold, sigma, method, offset)
+        remaining = columns[:, chosen + 1 :]
+        remaining[4] *= _decay(columns[:4, chosen, None], remaining[:4], iou_threshold, sigma, method, offset)
         chosen += 1
-        dropped = others[4] < min_score
+        dropped = remaining[4] < min_score
         if dropped.any():
             order = np.concatenate([np.arange(chosen), chosen + _close_gaps(dropped)])
             columns, index = columns[:, order], index[order]
@@ -113,10 +113,10 @@ def soft_nms(
 
 
 def _decay(
-    box: np.ndarray, others: np.ndarray, iou_threshold: float, sigma: float, method: int, offset: int
+    box: np.ndarray, remaining: np.ndarray, iou_threshold: float, sigma: float, method: int, offset: int
 ) -> np.ndarray:
     """Return the factors (n,) for the scores of boxes (4, n) beside a chosen box (4, 1)."""
-    x1, y1, x2, y2 = others
+    x1, y1, x2, y2 = remaining
     width = np.minimum(box[2], x2) - np.maximum(box[0], x1) + offset
     height = np.minimum(box[3], y2) - np.maximum(box[1], y1) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
