@@ -1,11 +1,10 @@
-"""Milliseconds per image of a model in torch and of its files in onnxruntime and, if installed, OpenVINO, as a table.
+"""Print a table of the milliseconds per image of a model in torch, onnxruntime and, if installed, OpenVINO.
 
-    python benchmarks/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --picture photo.jpg
+    python benchmarks/benchmark_deployment.py CONFIG CHECKPOINT float32.onnx int8.onnx --image photo.jpg
 
-All take turns, so that other work of the machine meets each of them, and the medians of one image are printed, with
-AP or mIoU on images of the config's test set. OpenVINO is timed in float32 and as it is by default, which is bfloat16
-where the processor has AMX. A detector finds what its config's score threshold lets through: the table's first line
-says how many objects these were, and each of them costs time.
+The runtimes take turns, so that other load affects all of them alike. The table has the medians of one image, and AP
+or mIoU on images of the config's test set. OpenVINO is timed in float32 and in its default precision, which is bfloat16
+on a processor with AMX. Each object that a detector finds takes time, so the first line states their number.
 """
 
 import argparse
@@ -22,11 +21,11 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from xcit_mm.deployment.detectors import Detections
+from xcit_mm.deployment.detectors import ExportableDetector
 from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
 from xcit_mm.deployment.formats import read_onnx
 from xcit_mm.deployment.quantization import milliseconds
-from xcit_mm.deployment.traceable import Logits
+from xcit_mm.deployment.traceable import ExportableSegmentor
 from xcit_mm.models.build import model_from_config
 from xcit_mm.utils.configs import normalisation, read_config, takes_rgb
 
@@ -37,25 +36,23 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("checkpoint")
-    parser.add_argument("files", nargs="+", type=Path, help=".onnx files of tools/export.py that take images")
-    parser.add_argument("--picture", type=Path, help="resized to --size; default: noise")
+    parser.add_argument("files", nargs="+", type=Path, help=".onnx files of tools/export.py without preprocessing")
+    parser.add_argument("--image", type=Path, help="an image, resized to --size; default: noise")
     parser.add_argument("--size", default="800x1344", metavar="HxW")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--evaluate", type=int, metavar="N", help="images to score all on; default: none")
+    parser.add_argument("--evaluate", type=int, metavar="N", help="number of images to evaluate on; default: none")
     return parser.parse_args()
 
 
-def input_image(cfg: Config, picture: Path | None, size: str) -> Tensor:
-    """The normalised image (1, 3, H, W)."""
+def input_image(cfg: Config, path: Path | None, size: str) -> Tensor:
+    """Return the normalised image (1, 3, H, W)."""
     height, width = map(int, size.split("x"))
-    if picture is None:
+    if path is None:
         return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
-    image = torch.from_numpy(mmcv.imresize(mmcv.imread(picture), (width, height))).permute(2, 0, 1)
-    given = normalisation(cfg)
-    mean, std = (
-        torch.tensor(one or default).view(-1, 1, 1) for one, default in zip(given, ([0.0], [1.0]), strict=True)
-    )
+    image = torch.from_numpy(mmcv.imresize(mmcv.imread(path), (width, height))).permute(2, 0, 1)
+    mean, std = normalisation(cfg)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (mean or [0.0], std or [1.0]))
     return (((image.flip(0) if takes_rgb(cfg) else image) - mean) / std)[None].contiguous()
 
 
@@ -63,11 +60,11 @@ def in_openvino(path: Path, threads: int, settings: dict[str, str]) -> Callable[
     import openvino
 
     compiled = openvino.Core().compile_model(path, "CPU", dict(INFERENCE_NUM_THREADS=threads) | settings)
-    return lambda image: [torch.from_numpy(one.copy()) for one in compiled(dict(image=image.numpy())).values()]
+    return lambda image: [torch.from_numpy(out.copy()) for out in compiled(dict(image=image.numpy())).values()]
 
 
 def runs_of(model: Any, files: list[Path], threads: int) -> dict[str, Callable[[Tensor], Any]]:
-    """For each row of the table a function of an image."""
+    """Return a function of an image for each row of the table."""
     torch.set_num_threads(threads)
     runs: dict[str, Callable[[Tensor], Any]] = {"torch": model}
     for file in files:
@@ -84,8 +81,8 @@ def main() -> None:
     if args.evaluate is not None:
         check_evaluation(cfg, "model", args.evaluate)
     model: Any = model_from_config(cfg, args.checkpoint).eval()
-    traced = Detections(model) if cfg.default_scope == "mmdet" else Logits(model)
-    image = input_image(cfg, args.picture, args.size)
+    traced = ExportableDetector(model) if cfg.default_scope == "mmdet" else ExportableSegmentor(model)
+    image = input_image(cfg, args.image, args.size)
     rows: dict[str, list[str]] = {}
     for threads in args.threads:
         runs = runs_of(traced, args.files, threads)
@@ -93,20 +90,21 @@ def main() -> None:
             rows.setdefault(name, []).append(f"{value:.0f}")
     heads = ["", *(f"ms, {n} thread{'s' * (n > 1)}" for n in args.threads), "MB"]
     for name, cells in rows.items():
-        of_files = [one.stat().st_size for one in args.files if name.endswith(f", {one}")]
-        size = of_files[0] if of_files else sum(one.nbytes for one in model.state_dict().values())
+        file_sizes = [file.stat().st_size for file in args.files if name.endswith(f", {file}")]
+        size = file_sizes[0] if file_sizes else sum(tensor.nbytes for tensor in model.state_dict().values())
         cells.append(f"{size / 1e6:.1f}")
     if args.evaluate is not None:
         logging.disable(logging.ERROR)  # mmseg's tables
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools'
-            count, scores = evaluate_files(cfg, model, list(runs.values())[1:], args.evaluate)
+            del runs["torch"]
+            count, scores = evaluate_files(cfg, model, runs, args.evaluate)
         for metric, values in scores.items():
             if metric.endswith(("mAP", "mIoU")):
                 heads.append(f"{metric}, {count} images")
-                for cells, value in zip(rows.values(), values, strict=True):
+                for cells, value in zip(rows.values(), values.values(), strict=True):
                     cells.append(f"{value:.4g}")
-    if isinstance(traced, Detections):
-        print(f"{args.size}, {len(traced(image)[0])} objects of a score over {traced.score_threshold.item():g}\n")
+    if isinstance(traced, ExportableDetector):
+        print(f"{args.size}, {len(traced(image)[0])} objects with a score above {traced.score_threshold.item():g}\n")
     for cells in (heads, ["---"] * len(heads), *([name, *cells] for name, cells in rows.items())):
         print(f"| {' | '.join(cells)} |")
 

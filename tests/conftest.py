@@ -1,10 +1,11 @@
+import functools
 import importlib
 import importlib.util
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
+import configs  # noqa: F401  # makes mmengine parse each metafile only once
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 
 BINARY = """
@@ -47,6 +49,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is")
         # By default a GPU computes float32 convolutions in TF32, with errors of a thousandth.
         torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def metafiles() -> Iterator[None]:
+    """Cache the metafiles of the libraries, which mmengine reads for every base of a config."""
+    from mmengine.config import utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "load", functools.cache(utils.load))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Data sets for the doctor, correct ones where the shipped configs look for them, and its findings."""
+"""Correct data sets at the paths of the shipped configs, and the findings of the doctor."""
 
 import json
 import re
@@ -17,6 +17,7 @@ MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_c
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
 UPERNET = CONFIGS / "upernet" / "upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
 SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
+FOUR_BANDS = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py"
 
 COCO = Path("data/coco")
 TRAIN_JSON, VAL_JSON = (COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val"))
@@ -37,7 +38,7 @@ def write_map(path: Path, labels: list[int]) -> None:
 
 
 def write_coco(root: Path) -> None:
-    """Two splits of three images, with one annotation of each of COCO's classes."""
+    """Write two splits of three images, with one annotation for each of COCO's classes."""
     categories = [dict(id=2 * i + 1, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"])]
     annotations = []
     for number, category in enumerate(categories):
@@ -68,17 +69,17 @@ def edit_json(path: Path, change: Callable[[dict], object]) -> None:
 
 
 def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
-    edit_json(path, lambda content: [change(one) for one in content["annotations"]])
+    edit_json(path, lambda content: [change(annotation) for annotation in content["annotations"]])
 
 
 def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
-    """The doctor's findings, of one level or of all."""
+    """Return the findings of the doctor, of one level or of all levels."""
     found = diagnose(str(config), ["--cfg-options", *options] if options else [])
     return [finding for finding in found if level in ("", finding.level)]
 
 
 def failures(config: Path, *options: str) -> list[Finding]:
-    """The failures, which must have fixes."""
+    """Return the failures, which must have fixes."""
     found = findings(config, *options, level="FAIL")
     assert all(finding.fix for finding in found)
     return found
@@ -93,5 +94,5 @@ def assert_named(found: Sequence[Finding], expected: Sequence[tuple]) -> None:
     texts = "\n".join(map(str, found))
     assert [finding.code for finding in found] == [code for code, *_ in expected], texts
     for finding, (_, *values) in zip(found, expected, strict=True):
-        absent = [one for one in values if not re.search(rf"(?<!\w){re.escape(str(one))}(?!\w)", finding.text)]
+        absent = [value for value in values if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", finding.text)]
         assert absent == [], finding.text

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import configs  # noqa: F401  # makes mmengine parse each metafile only once
+
 # A server imports the libraries once; every process is forked from it, with no thread running.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(

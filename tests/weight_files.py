@@ -1,8 +1,8 @@
-"""Weights files of every project, written here: its names and wrapping around golden values.
+"""Weights files of every project, written here: its names and wrapping around golden values. Models to load them.
 
-The names, and which published parameter each stands for, were read off files that the projects' own code wrote
-(`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models off mmseg 0.11's code). With the
-golden checkpoints beside the clone, those files themselves are tested too.
+The names, and the published parameter that each stands for, come from files that the projects' own code wrote
+(`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models from the code of mmseg 0.11).
+With the golden checkpoints beside the clone, those files themselves are tested too.
 """
 
 import argparse
@@ -10,12 +10,18 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import torch
 from golden import parameter
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import BaseLoop
 from paths import GOLDEN, SHARED
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+
+from xcit_mm import StrictLoadHook
 
 MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
@@ -24,10 +30,15 @@ _NAMES = json.loads((GOLDEN / "layout_names.json").read_text())
 _CHECKPOINTS = SHARED / "golden" / "checkpoints"
 
 
-def official(patch_size: int) -> dict[str, Tensor]:
-    """An ImageNet file's tensors, of 10 classes, with golden values in float32."""
-    state = {key: parameter(key, tuple(shape)) for key, shape in KEYS[f"official_p{patch_size}"].items()}
+def _golden(shapes: dict[str, list[int]]) -> dict[str, Tensor]:
+    """Golden values in float32 of tensors by name, with or without the prefix of a backbone."""
+    state = {key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes.items()}
     return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def official(patch_size: int) -> dict[str, Tensor]:
+    """The tensors of an ImageNet file of 10 classes."""
+    return _golden(KEYS[f"official_p{patch_size}"])
 
 
 def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
@@ -40,13 +51,6 @@ def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
     return state
 
 
-def _dense(name: str) -> dict[str, Tensor]:
-    """A detector's or segmentor's."""
-    shapes = DENSE_KEYS[name].items()
-    state = {key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes}
-    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
-
-
 def _training_file() -> dict:
     state, args = official(16), argparse.Namespace(model="xcit_pico", lr=5e-4)
     schedule = dict(optimizer=dict(state={}, param_groups=[]), lr_scheduler=dict(epoch=3), epoch=3)
@@ -55,12 +59,14 @@ def _training_file() -> dict:
 
 def _maskrcnn(patch_size: int) -> dict:
     meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person", "car"), epoch=36, iter=263880)
-    return dict(meta=meta, state_dict=_dense(f"maskrcnn_p{patch_size}"), optimizer=dict(state={}, param_groups=[]))
+    return dict(
+        meta=meta, state_dict=_golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"]), optimizer=dict(state={}, param_groups=[])
+    )
 
 
 def _semfpn() -> dict:
     meta = dict(mmseg_version="0.11.0", config="model = dict()", CLASSES=("wall",), PALETTE=[[120, 120, 120]])
-    return dict(meta=meta, state_dict=_dense("semfpn_p16"))
+    return dict(meta=meta, state_dict=_golden(DENSE_KEYS["semfpn_p16"]))
 
 
 def _dino() -> dict[str, Tensor]:
@@ -110,3 +116,23 @@ def path_of(source: str, folder: Path) -> Path:
     else:
         torch.save(content, path)
     return path
+
+
+def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return state.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in state.items())
+
+
+def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
+    init_default_scope("mmseg")
+    head = dict(type="mmseg.FCNHead", in_channels=16, in_index=0, channels=8, num_convs=1, num_classes=num_classes)
+    backbone = dict(type="XCiT", arch=MINI, in_channels=bands, norm_cfg=dict(type="BN"))
+    return MODELS.build(dict(type="mmseg.EncoderDecoder", backbone=backbone, decode_head=head))
+
+
+def load_in_runner(model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook) -> None:
+    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default where training starts."""
+    loop = Mock(spec=BaseLoop) if train else None
+    runner = SimpleNamespace(model=model, _train_loop=loop, _resume=resume)
+    checkpoint = dict(checkpoint)
+    StrictLoadHook(**hook).after_load_checkpoint(runner, checkpoint)
+    model.load_state_dict(checkpoint["state_dict"])

@@ -9,8 +9,10 @@ FILE is a path, a URL or xcit://NAME.
 """
 
 import argparse
+import reprlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from broken_pipe import ignore_broken_pipe
@@ -22,6 +24,20 @@ from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint
 from xcit_mm.weights.pickle_globals import Namespace
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
 from xcit_mm.weights.reader import load_checkpoint
+
+
+class ShortRepr(reprlib.Repr):
+    """Shows the first items of nested values. The text of a few bytes of a hostile file may never end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxdict = self.maxlist = self.maxtuple = 20
+        self.maxstring = self.maxother = 200
+
+    def repr1(self, x: Any, level: int) -> str:
+        if isinstance(x, Namespace):
+            x = vars(x)
+        return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
 
 
 def read(args: argparse.Namespace) -> Weights:
@@ -41,7 +57,7 @@ def inspect(args: argparse.Namespace) -> None:
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
     print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")
     for key, value in weights.metadata.items():
-        text = " ".join(str(vars(value) if isinstance(value, Namespace) else value).split())
+        text = " ".join((value if isinstance(value, str) else ShortRepr().repr(value)).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
 
 

@@ -1,10 +1,10 @@
-"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab. Importing it registers everything."""
+"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes in mmengine."""
 
 from typing import Any
 
 try:
     from mmengine.config.utils import MODULE2PACKAGE
-except ModuleNotFoundError as error:  # no requirement of the package, which would put one stack over the other
+except ModuleNotFoundError as error:  # not a requirement, since it would install one stack over the other
     if error.name != "mmengine":
         raise
     raise ModuleNotFoundError("xcit_mm needs mmengine: pip install mmengine, or onedl-mmengine of the forks") from None
@@ -31,17 +31,17 @@ __all__ = [
 
 ops.install()
 
-# mmengine looks up `xcit_mm::CONFIG` only in packages of this table, and there by the name of a distribution, whose
-# place is not known if its install is editable: a module's name leads to the module's folder.
+# mmengine finds `xcit_mm::CONFIG` only if the package is in this table, by the name of a distribution. The folder of an
+# editable install is unknown to it, but a module's name leads to the module's folder.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
-# The distribution's name is mmsegmentation in one stack and onedl-mmsegmentation in the other; the module's is one.
+# The distribution is mmsegmentation in one stack and onedl-mmsegmentation in the other. The module has one name.
 MODULE2PACKAGE["mmseg"] = "mmseg"
 keep_scope_of_bases()
 
 
 @MODELS.register_module(name="MaskTTAModel")
 def _mask_tta_model(**kwargs: Any) -> Any:
-    """Build a `MaskTTAModel`. Its class derives from one of mmdet, which is imported only where it is used."""
+    """Build a `MaskTTAModel`, whose base class is in mmdet, which is imported only on use."""
     from .prediction.tta import MaskTTAModel
 
     return MaskTTAModel(**kwargs)
@@ -49,7 +49,7 @@ def _mask_tta_model(**kwargs: Any) -> Any:
 
 @MODELS.register_module(name="UnpaddedRPNHead")
 def _unpadded_rpn_head(**kwargs: Any) -> Any:
-    """Build an `UnpaddedRPNHead`, whose class derives from one of mmdet too."""
+    """Build an `UnpaddedRPNHead`, whose base class is in mmdet."""
     from .models.rpn_head import UnpaddedRPNHead
 
     return UnpaddedRPNHead(**kwargs)

@@ -1,4 +1,4 @@
-"""The XCiT family as data: the one place where its numbers stand."""
+"""The XCiT family as data. No other module repeats these numbers."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,20 +7,20 @@ __all__ = ["ARCHS", "MEAN", "PATCH_SIZES", "SIZES", "STD", "Arch", "arch_name", 
 
 PATCH_SIZES = (16, 8)
 
-# What published files call the size that an architecture's name begins with.
+# Sizes in the names of published files, by the first letter of an architecture.
 SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 
-# Of ImageNet's pixels, RGB in 0 to 255: the published trunks see images less MEAN, over STD.
+# Mean and standard deviation of ImageNet's pixels, RGB in 0 to 255. The published trunks take (image - MEAN) / STD.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 class Arch(NamedTuple):
-    """Shape of one trunk. Source: paper, Tables 1 and B.1.
+    """Shape of a trunk. Source: paper, Tables 1 and B.1.
 
     Attributes:
-        embed_dim: Channels of a token.
+        embed_dim: Number of channels of a token.
         depth: Number of blocks.
-        num_heads: Groups of channels in cross-covariance attention.
+        num_heads: Number of channel groups in cross-covariance attention.
         eta: Initial value of LayerScale.
         tokens_norm: Whether the second norm of class attention covers all tokens or the CLS token alone.
     """
@@ -44,11 +44,11 @@ ARCHS: dict[str, Arch] = {
 
 
 def resolve_arch(arch: str | Mapping) -> Arch:
-    """Look a published architecture up by name, or check one of the user's own.
+    """Return a published architecture by its name, or check a user's own architecture.
 
     Args:
-        arch: A key of `ARCHS`, or a mapping that holds every field of `Arch`. It may leave out
-            `tokens_norm`, which is then that of the published architecture of this shape, or True.
+        arch: A key of `ARCHS`, or a mapping with every field of `Arch`. The default of `tokens_norm` is the value of
+            the published architecture of this shape, or else True.
 
     Raises:
         ValueError: If the name is unknown, a field is missing, unknown or of a wrong value, or
@@ -81,18 +81,18 @@ def resolve_arch(arch: str | Mapping) -> Arch:
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:
-    """Name of the published architecture of this shape, or '32x12x4' (width, depth, heads) where there is none."""
+    """Return the name of the published architecture of this shape, or else a name such as '32x12x4'."""
     names = [name for name, arch in ARCHS.items() if arch[:3] == (embed_dim, depth, num_heads)]
     return names[0] if names else f"{embed_dim}x{depth}x{num_heads}"
 
 
 def default_out_indices(depth: int) -> tuple[int, ...]:
-    """Blocks (0-based) that feed strides 4, 8, 16 and 32: those at 1/3, 1/2, 2/3 and all of the depth.
+    """Return the blocks (0-based) for strides 4, 8, 16 and 32: at 1/3, 1/2, 2/3 and the whole of the depth.
 
-    That is (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24. Source: paper, appendix B.2.
+    They are (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24. Source: paper, appendix B.2.
 
     Raises:
-        ValueError: If the depth has too few blocks for four different taps.
+        ValueError: If the depth is too small for four different blocks.
     """
     indices = tuple(depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12))
     if indices[0] < 0 or len(set(indices)) < len(indices):

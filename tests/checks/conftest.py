@@ -1,7 +1,5 @@
-"""What the doctor's tests share."""
+"""Fixtures of the doctor's tests."""
 
-import copy
-import functools
 import shutil
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 from doctor_data import ADE, write_coco, write_segmentation_maps
 from mmengine.config import Config
 
-parse = functools.cache(Config.fromfile)
+from configs import read_config_file
 
 
 def not_in_a_metafile(package: str, config: str) -> str:
@@ -19,7 +17,7 @@ def not_in_a_metafile(package: str, config: str) -> str:
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory) -> Path:
-    """Correct data sets of the shipped configs."""
+    """Write correct data sets for the shipped configs."""
     root = tmp_path_factory.mktemp("doctor")
     write_coco(root)
     write_segmentation_maps(root / ADE, list(range(151)))
@@ -29,13 +27,13 @@ def written(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def doctors_place(written, tmp_path, monkeypatch) -> None:
-    """A folder with correct data sets, a machine without a GPU, and configs that are parsed once."""
+    """A folder with correct data sets, no GPU, and a cache of configs."""
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    # mmengine looks for `mmdet::_base_/...` in hundreds of metafiles, in vain, for seconds.
+    # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds nothing.
     monkeypatch.setattr("mmengine.config.config._get_external_cfg_path", not_in_a_metafile)
-    monkeypatch.setattr(Config, "fromfile", lambda path: copy.deepcopy(parse(path)))
+    monkeypatch.setattr(Config, "fromfile", read_config_file)

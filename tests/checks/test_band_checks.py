@@ -1,24 +1,29 @@
-"""Images, normalisation and weights of other bands than the model's are named before a run begins."""
+"""Bands of images and weights, and classes of hooks, metrics and wrappers, are compared whatever name a config has."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from doctor_data import MASK_RCNN, SEMANTIC_FPN, SHAPES, assert_named, failures, findings, oks, write_map
+from doctor_data import (
+    FOUR_BANDS,
+    SEMANTIC_FPN,
+    SHAPES,
+    assert_named,
+    failures,
+    findings,
+    oks,
+    write_map,
+)
 from mmengine.config import Config
-from paths import CONFIGS
+from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
-from xcit_mm.checks.model import build_model
-from xcit_mm.checks.preflight import check_backbone
-from xcit_mm.checks.start import check_training
-from xcit_mm.deployment.preprocessing import preparation
-from xcit_mm.utils.configs import channel_order, image_side, normalisation
+from xcit_mm.checks.machine import check_precision
+from xcit_mm.checks.start import check_test, check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
-FOUR = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py"
 BANDS, MEAN, STD = (
     f"model.{name}" for name in ("backbone.in_channels", "data_preprocessor.mean", "data_preprocessor.std")
 )
@@ -36,26 +41,20 @@ def write_rasters(count: int) -> None:
             write_map(Path("data/shapes-4band/annotations") / split / f"{number}.png", [1, 2, 3, 4, 5])
 
 
-def test_the_demo_of_four_bands_is_not_complained_of():
+def test_demo_of_four_bands_has_no_findings():
     write_rasters(4)
-    assert [finding for finding in findings(FOUR) if finding.level != "ok"] == []
+    assert [finding for finding in findings(FOUR_BANDS) if finding.level != "ok"] == []
 
 
-def test_images_of_other_bands_than_the_model_s_are_named():
+def test_images_of_other_bands_than_the_model_are_failures():
     write_rasters(5)
-    assert_named(failures(FOUR), [("D317", "train", 5, "in_channels=4"), ("D317", "val", 5, "in_channels=4")])
+    assert_named(failures(FOUR_BANDS), [("D317", "train", 5, "in_channels=4"), ("D317", "val", 5, "in_channels=4")])
     with pytest.raises(ValueError, match=r"^D317 train: .* 5 bands.* -- fix: .*LoadRasterFromFile"):
-        check_training(Config.fromfile(FOUR))
-
-
-def test_images_of_three_bands_for_a_model_of_four_are_named():
-    options = [f"{BANDS}=4", f"{MEAN}=[1.5]", f"{STD}=[1]"]
-    expected = [("D317", "train", 3, "in_channels=4"), ("D317", "val", 3, "in_channels=4")]
-    assert_named(failures(SHAPES, *options), expected)
+        check_training(Config.fromfile(FOUR_BANDS))
 
 
 def test_bands_that_the_pipeline_adds_count():
-    """As of an index computed from the others, or a mask that goes in with the image."""
+    """Such as a vegetation index, or a mask that is an input."""
     from mmengine.registry import TRANSFORMS
 
     @TRANSFORMS.register_module(force=True)
@@ -76,97 +75,15 @@ def test_bands_that_the_pipeline_adds_count():
     check_training(cfg)
 
 
-def test_an_unreadable_raster_is_named():
+def test_unreadable_raster_is_a_failure():
     write_rasters(4)
     Path("data/shapes-4band/rasters/training/1.tif").write_bytes(b"no image")
-    assert_named(failures(FOUR), [("D315", "train", "data/shapes-4band/rasters/training/1.tif", "RasterioIOError")])
+    assert_named(
+        failures(FOUR_BANDS), [("D315", "train", "data/shapes-4band/rasters/training/1.tif", "RasterioIOError")]
+    )
 
 
-@pytest.mark.parametrize(
-    "config, options, message",
-    [
-        (
-            SHAPES,
-            dict(in_channels=1),
-            "model.data_preprocessor.mean has 3 values, the backbone has in_channels=1: give one",
-        ),
-        (MASK_RCNN, dict(in_channels=4), "model.data_preprocessor.mean has 3 values, the backbone has in_channels=4"),
-        (
-            MASK_RCNN,
-            dict(in_channels=4, mean=[1, 2, 3, 4], std=[1, 1, 1, 1]),
-            r"DetDataPreprocessor takes 1 or 3: set mean and std to None and put dict\(type='Normalize'",
-        ),
-    ],
-)
-def test_normalisation_for_other_bands_is_named(config, options, message):
-    cfg = Config.fromfile(config)
-    cfg.model.backbone.in_channels = options.pop("in_channels")
-    cfg.model.data_preprocessor.update(options)
-    with pytest.raises(ValueError, match=message) as error:
-        check_backbone(cfg)
-    assert "\n" not in str(error.value)
-    cfg.model.data_preprocessor.update(mean=[1.5], std=[1.0])
-    check_backbone(cfg)
-    cfg.model.data_preprocessor.update(mean=None, std=None)
-    cfg.data_preprocessor = None
-    check_backbone(cfg)
-
-
-@pytest.mark.parametrize("split, other", [("train", "test"), ("test", "train")])
-def test_a_config_may_train_or_test_alone(split, other):
-    cfg = Config.fromfile(SHAPES)
-    cfg[f"{other}_dataloader"] = None
-    check_backbone(cfg)
-    step = dict(type="Normalize", mean=[1.5, 2.5], std=[2.5])
-    cfg[f"{split}_dataloader"].dataset.pipeline.insert(1, step)
-    with pytest.raises(ValueError, match=r"^Normalize.mean has 2 values, the backbone has in_channels=3"):
-        check_backbone(cfg)
-
-
-@pytest.mark.parametrize("swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")])
-def test_a_step_that_normalises_counts_as_the_preprocessor_does(swaps, to_rgb, order):
-    cfg = Config.fromfile(SHAPES)
-    cfg.model.data_preprocessor.update(bgr_to_rgb=swaps)
-    assert normalisation(cfg) == (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
-    if to_rgb:
-        cfg.model.data_preprocessor.update(mean=None, std=None)
-        step = dict(type="Normalize", mean=[1.5], std=[2.5], to_rgb=to_rgb)
-        cfg.test_dataloader.dataset.pipeline.insert(1, step)
-        assert normalisation(cfg) == ([1.5], [2.5])
-    assert channel_order(cfg) == order
-
-
-def test_a_preprocessor_beside_the_model_is_the_model_s():
-    """mmengine's Runner takes it from there; mmpretrain's configs are written so."""
-    inside, beside = Config.fromfile(SHAPES), Config.fromfile(SHAPES)
-    inside.model.data_preprocessor.size = (96, 128)
-    beside.model.pop("data_preprocessor")
-    beside.data_preprocessor = inside.model.data_preprocessor
-    for ask in (normalisation, channel_order, image_side, preparation):
-        assert ask(beside) == ask(inside)
-    assert normalisation(beside)[0] == inside.model.data_preprocessor.mean
-    assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"
-    beside.data_preprocessor.mean = [1.0, 2.0]
-    with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 2 values, "):
-        check_backbone(beside)
-    beside.data_preprocessor.mean = [1.0, 2.0, 3.0]
-    beside.model.backbone.ignore_padding = True
-    with pytest.raises(ValueError, match=r"^ignore_padding=True with data_preprocessor.mean="):
-        check_backbone(beside)
-
-
-def test_augmentation_takes_the_normalisation_beside_the_model():
-    """Where mmengine finds one there, it replaces the model's: mmseg's base configs bring it, for three bands."""
-    cfg = Config.fromfile(SHAPES)
-    cfg.model.backbone.in_channels = 4
-    cfg.model.data_preprocessor.update(mean=None, std=None)
-    check_backbone(cfg)
-    with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 3 values, the backbone has in_channels=4"):
-        check_backbone(cfg, tta=True)
-    check_backbone(Config.fromfile(FOUR), tta=True)
-
-
-def test_weights_for_rgb_fit_where_a_rule_is_given():
+def test_weights_for_rgb_fit_with_fill_stem():
     torch.save(XCiT("t12").state_dict(), "t12.pth")
     options = ["model.backbone.init_cfg.checkpoint=t12.pth", f"{BANDS}=4", f"{MEAN}=None", f"{STD}=None"]
     found = [finding for finding in failures(SEMANTIC_FPN, *options) if finding.code == "D704"]
@@ -174,3 +91,36 @@ def test_weights_for_rgb_fit_where_a_rule_is_given():
     assert found[0].fix == "fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg, or weights for such images"
     options.append("model.backbone.init_cfg.fill_stem=rgb-mean")
     assert "init_cfg t12.pth fits" in oks(SEMANTIC_FPN, *options)
+
+
+def test_bands_are_compared_for_any_name_of_xcit():
+    options = ["model.backbone.type=mmengine.XCiT", "model.backbone.in_channels=4"]
+    assert_named(failures(SHAPES, *options)[:1], [("D601", "model.data_preprocessor.mean", 3, "in_channels=4")])
+    options += ["model.data_preprocessor.mean=[1.5]", "model.data_preprocessor.std=[1]"]
+    expected = [("D317", "train", 3, "in_channels=4"), ("D317", "val", 3, "in_channels=4")]
+    assert_named(failures(SHAPES, *options), expected)
+
+
+def test_strict_hook_is_found_by_any_name(tmp_path):
+    config = tmp_path / "config.py"
+    config.write_text(f"_base_ = {str(SHAPES)!r}\ncustom_hooks = [dict(type='mmengine.StrictLoadHook')]\n")
+    assert "D701" not in [finding.code for finding in findings(config)]
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    state = MODELS.build(cfg.model).state_dict()
+    torch.save(dict(state_dict={key: state[key] for key in state if "conv_seg" not in key}), "headless.pth")
+    with pytest.raises(ValueError, match=r"headless\.pth: the checkpoint does not fit the model"):
+        check_test(cfg, "headless.pth")
+
+
+def test_ignored_label_of_metrics_is_found_by_any_name():
+    options = ["val_evaluator.type=mmseg.IoUMetric", "val_evaluator.ignore_index=0"]
+    labels = ("decode_head.ignore_index=255", "data_preprocessor.seg_pad_val=255", "val_evaluator.ignore_index=0")
+    assert_named(failures(SEMANTIC_FPN, *options), [("D509", *labels)])
+
+
+def test_mixed_precision_is_found_by_any_name(monkeypatch):
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    cfg = Config.fromfile(SHAPES)
+    cfg.optim_wrapper.type = "mmengine.AmpOptimWrapper"
+    assert_named(check_precision(cfg), [("D206", "AmpOptimWrapper")])

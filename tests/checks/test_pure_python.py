@@ -1,4 +1,4 @@
-"""Configs in mmengine's pure Python style, whose types are classes, are taken as those whose types are names."""
+"""Configs in mmengine's pure Python style, whose types are classes, equal configs whose types are names."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from processes import run_script, run_tool
 from configs import read_config_file
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.deployment.preprocessing import preparation
+from xcit_mm.deployment.preprocessing import preprocessing_steps
 from xcit_mm.deployment.supported import check_detector
 from xcit_mm.utils.configs import (
     backbone_class,
@@ -32,7 +32,7 @@ KINDS = (
 
 
 def write_pure_python(cfg: Config, path: Path) -> None:
-    """Write a config with the classes that its types name, each imported from where it is defined."""
+    """Write a config with classes in place of the names of types."""
     imports = set()
 
     def as_class(match: re.Match) -> str:
@@ -52,13 +52,13 @@ def write_pure_python(cfg: Config, path: Path) -> None:
 
 @pytest.fixture(params=SCORES)
 def both(request, tmp_path, shapes) -> tuple[Path, Path, list[str]]:
-    """A demo config with names for its types, the same with classes, and options for tiny data."""
+    """Return a demo config with names, the same config with classes, and options for tiny data."""
     path = DEMO / f"{request.param}.py"
     write_pure_python(read_config_file(path), tmp_path / path.name)
     return path, tmp_path / path.name, cfg_options(request.param, shapes, iterations=1)
 
 
-def test_the_doctor_says_the_same(both):
+def test_doctor_has_the_same_findings(both):
     named, pure, options = both
     expected, found = (
         [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line] for path in (named, pure)
@@ -67,11 +67,11 @@ def test_the_doctor_says_the_same(both):
     assert len(found) > 5 and not [line for line in found if line.startswith("FAIL")]
 
 
-def test_questions_have_the_same_answers(both):
+def test_functions_return_the_same_for_classes(both):
     expected, found = (read_config(str(path), options) for path, options in ((both[0], both[2]), both[1:]))
     assert not isinstance(found.model.type, str)
-    for ask in (backbone_class, channel_order, image_side, normalisation, preparation):
-        assert ask(found) == ask(expected) is not None, ask
+    for function in (backbone_class, channel_order, image_side, normalisation, preprocessing_steps):
+        assert function(found) == function(expected) is not None, function
     assert backbone_class(found) is XCiT
     if found.default_scope == "mmdet":
         check_detector(found)
@@ -81,7 +81,7 @@ def test_questions_have_the_same_answers(both):
 
 
 @pytest.mark.slow
-def test_they_are_trained_tested_and_predicted_with(both, shapes, tmp_path):
+def test_pure_python_config_trains_tests_and_predicts(both, shapes, tmp_path):
     _, pure, options = both
     work = tmp_path / "work"
     trained = run_tool("train", pure, "--work-dir", work, *options, cwd=tmp_path)

@@ -1,9 +1,11 @@
+import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import ROOT
 
-from xcit_mm.deployment.export import export_model
+from xcit_mm.deployment import ExportTarget, export_model
+from xcit_mm.models.build import model_from_config
 
-# The pipeline enlarges pictures, and the preprocessor pads them: what is found goes back through both.
+# The pipeline enlarges images, and the preprocessor pads them. Results are converted back from both.
 SEGMENTOR = """
 _base_ = "{root}/configs/demo/fpn_xcit-n12-p16_shapes.py"
 model = dict(
@@ -32,7 +35,7 @@ test_pipeline = [
 ]
 test_dataloader = dict(dataset=dict(data_root="{data}", pipeline=test_pipeline))
 """
-# Its pictures, of 96 pixels, become ones of 150, which it pads to 160.
+# Its images of 96 pixels are enlarged to 150 and padded to 160.
 MASK_RCNN = """
 _base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
 model = dict(
@@ -62,52 +65,74 @@ class Trained(NamedTuple):
     config: str
     checkpoint: str
 
-
-def write_trained(folder: Path, text: str, data: Path) -> Trained:
-    config, checkpoint = folder / "config.py", folder / "model.pth"
-    config.write_text(text.format(root=ROOT, data=data))
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    torch.save(dict(state_dict=fill(MODELS.build(cfg.model)).state_dict()), checkpoint)
-    return Trained(str(config), str(checkpoint))
+    def load(self) -> tuple[Config, Any]:
+        """Return the config and the model in eval mode."""
+        cfg = Config.fromfile(self.config)
+        return cfg, model_from_config(cfg, self.checkpoint)
 
 
-def write_file(folder: Path, model: Trained) -> Path:
+@pytest.fixture(scope="session")
+def write_trained(tmp_path_factory, shapes) -> Callable[..., Trained]:
+    """Write a config, and a checkpoint of its model or backbone."""
+
+    def write(text: str, part: str = "model", **names: object) -> Trained:
+        folder = tmp_path_factory.mktemp("trained")
+        config, checkpoint = folder / "config.py", folder / "model.pth"
+        config.write_text(text.format(root=ROOT, data=shapes, **names))
+        cfg = Config.fromfile(config)
+        init_default_scope(cfg.default_scope)
+        cfg.model.backbone.pop("init_cfg", None)
+        model = fill(MODELS.build(cfg.model if part == "model" else cfg.model.backbone))
+        torch.save(dict(state_dict=model.state_dict()), checkpoint)
+        return Trained(str(config), str(checkpoint))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def segmentor(write_trained) -> Trained:
+    """A small Semantic FPN."""
+    return write_trained(SEGMENTOR)
+
+
+@pytest.fixture(scope="session")
+def mask_rcnn(write_trained) -> Trained:
+    """A small Mask R-CNN."""
+    return write_trained(MASK_RCNN)
+
+
+def export(folder: Path, model: Trained) -> Path:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
-    export_model(*model, folder / "model.onnx")
+    export_model(*model, ExportTarget(folder / "model.onnx"))
     return folder / "model.onnx"
 
 
 @pytest.fixture(scope="session")
-def segmentor(tmp_path_factory, shapes) -> Trained:
-    """A small Semantic FPN."""
-    return write_trained(tmp_path_factory.mktemp("segmentor"), SEGMENTOR, shapes)
-
-
-@pytest.fixture(scope="session")
 def segmentor_file(segmentor, tmp_path_factory) -> Path:
-    """The file of it, which takes normalised images."""
-    return write_file(tmp_path_factory.mktemp("exported"), segmentor)
+    """The float32 file of the segmentor."""
+    return export(tmp_path_factory.mktemp("exported"), segmentor)
 
 
-@pytest.fixture(scope="session")
-def mask_rcnn(tmp_path_factory, shapes) -> Trained:
-    """A small Mask R-CNN."""
-    return write_trained(tmp_path_factory.mktemp("mask_rcnn"), MASK_RCNN, shapes)
+@pytest.fixture
+def exported_before(segmentor_file, monkeypatch) -> None:
+    """Let an export of the segmentor write its existing float32 file, since tracing takes most of the time."""
+    module = importlib.import_module("xcit_mm.deployment.export")
+    monkeypatch.setattr(module, "_trace", lambda *_: None)
+    monkeypatch.setattr(module, "write_onnx", lambda program, path, *_: shutil.copy(segmentor_file, path))
 
 
 @pytest.fixture(scope="session")
 def mask_rcnn_file(mask_rcnn, tmp_path_factory) -> Path:
-    """The file of it, which takes normalised images."""
-    return write_file(tmp_path_factory.mktemp("exported"), mask_rcnn)
+    """The float32 file of the detector."""
+    return export(tmp_path_factory.mktemp("exported"), mask_rcnn)
 
 
 @pytest.fixture
-def print_to_nobody(monkeypatch) -> Callable[[], None]:
-    """Called, lets what is printed go where nobody reads any more."""
+def close_stdout(monkeypatch) -> Callable[[], None]:
+    """Replace stdout by a pipe whose reader has gone."""
 
-    def close() -> None:  # in the test itself, before which pytest replaces stdout
+    def close() -> None:  # called by the test, since pytest replaces stdout before it
         reader, writer = os.pipe()
         os.close(reader)
         monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
@@ -116,32 +141,47 @@ def print_to_nobody(monkeypatch) -> Callable[[], None]:
 
 
 @pytest.fixture
+def raw_detections() -> dict[str, np.ndarray]:
+    """Outputs of a detector for an image of 100x150 pixels, padded to 128x160; some boxes exceed the image."""
+    boxes = [[10.2, 8.7, 60.1, 70.9], [-5, -8, 30, 25], [100, 60, 170, 120], [40.5, 40.5, 41, 41], [150, 90, 158, 130]]
+    grids = torch.from_numpy(np.random.default_rng(0).random((len(boxes), 1, 7, 7), dtype=np.float32))
+    masks = torch.nn.functional.interpolate(grids, (28, 28), mode="bicubic").clamp(0, 1)
+    return dict(
+        boxes=np.array(boxes, np.float32),
+        scores=np.array([0.9, 0.8, 0.7, 0.6, 0.2], np.float32),
+        labels=np.array([0, 1, 1, 0, 1]),
+        masks=masks[:, 0].numpy(),
+    )
+
+
+@pytest.fixture
 def detector(tmp_path) -> Callable[..., Path]:
-    """Writes a file that finds the same in every image, with the inputs, outputs and metadata of a detector's."""
+    """Write a file with the inputs and metadata of a detector, which returns the same outputs for every image."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, types = onnx.helper, onnx.TensorProto
 
-    def write(found: dict[str, np.ndarray], **facts: str) -> Path:
-        kinds = {name: helper.np_dtype_to_tensor_dtype(values.dtype) for name, values in found.items()}
+    def write(outputs: dict[str, np.ndarray], **facts: str) -> Path:
+        kinds = {name: helper.np_dtype_to_tensor_dtype(values.dtype) for name, values in outputs.items()}
         graph = helper.make_graph(
-            [helper.make_node("Identity", [f"constant_{name}"], [name]) for name in found],
+            [helper.make_node("Identity", [f"constant_{name}"], [name]) for name in outputs],
             "detector",
             [helper.make_tensor_value_info("image", types.FLOAT, ["batch", 3, "height", "width"])],
-            [helper.make_tensor_value_info(name, kinds[name], ["n", *found[name].shape[1:]]) for name in found],
-            [onnx.numpy_helper.from_array(values, f"constant_{name}") for name, values in found.items()],
+            [helper.make_tensor_value_info(name, kinds[name], ["n", *outputs[name].shape[1:]]) for name in outputs],
+            [onnx.numpy_helper.from_array(values, f"constant_{name}") for name, values in outputs.items()],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        given = dict(
+        steps = dict(resize=dict(scale=[160, 100], keep_ratio=True), pad_divisor=32, pad_value=0)
+        defaults = dict(
             task="instance segmentation",
             channel_order="RGB",
             mean="[123.675, 116.28, 103.53]",
             std="[58.395, 57.12, 57.375]",
             classes='["circle", "square"]',
             test_cfg='{"rcnn": {"mask_thr_binary": 0.5}}',
-            preparation=json.dumps(dict(resize=dict(scale=[160, 100], keep_ratio=True), pad_divisor=32, pad_value=0)),
+            preprocessing=json.dumps(steps),
         )
-        helper.set_model_props(model, given | facts)
+        helper.set_model_props(model, defaults | facts)
         onnx.save(model, tmp_path / "detector.onnx")
         return tmp_path / "detector.onnx"
 

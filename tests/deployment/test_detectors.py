@@ -6,21 +6,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from golden import fill
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.structures import InstanceData
 from paths import ROOT
 from torch import Tensor
 
-from xcit_mm.deployment import agreement, detectors, evaluation, export
+from xcit_mm.deployment import ExportTarget, detectors, export_model
 from xcit_mm.deployment.boxes import decode
-from xcit_mm.deployment.detectors import Detections
+from xcit_mm.deployment.comparison import DetectionComparison, Drift, compare_with_torch, to_detections, to_instances
+from xcit_mm.deployment.detectors import ExportableDetector
+from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
+from xcit_mm.deployment.images import synthetic_image
+from xcit_mm.deployment.run import Detections, Segmentation
 from xcit_mm.deployment.supported import check_detector
-from xcit_mm.models.build import model_from_config
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 NARROW = dict(in_channels=32, fc_out_channels=32, num_classes=4)
@@ -86,14 +89,19 @@ def retinanet() -> Config:
 
 
 def built(cfg: Config) -> Any:
-    """The model of a config with parameters under which scores spread and boxes move."""
+    """Build the model of a config with parameters under which scores spread and boxes move."""
     init_default_scope("mmdet")
     cfg.model.backbone.pop("init_cfg", None)
     return fill(MODELS.build(cfg.model))
 
 
-def in_torch(model: Detections) -> Callable:
-    """As a file would be run, but in torch."""
+@pytest.fixture(scope="module")
+def detector_model() -> Any:
+    return built(small_mask_rcnn())
+
+
+def in_torch(model: ExportableDetector) -> Callable:
+    """Read a detector as its file would be read, but run it in torch."""
 
     def read(score_threshold: float | None = None) -> Callable:
         def run(image: Tensor) -> list[Tensor]:
@@ -117,44 +125,43 @@ def in_torch(model: Detections) -> Callable:
         retinanet,
     ],
 )
-def test_what_is_traced_detects_what_mmdet_detects(config):
+def test_exportable_detector_equals_mmdet(config):
     cfg = config()
     check_detector(cfg)
-    model = Detections(built(cfg))
-    found = agreement.compare_with_mmdet(model, in_torch(model), 3)
+    model = ExportableDetector(built(cfg))
+    found = compare_with_torch(model, model.outputs, in_torch(model), 3)
     found.check()
-    assert (found.lonely, found.different_pixels) == (0, 0)
+    assert (found.unmatched, found.different_pixels) == (0, 0)
     assert found.detections > 2 * 2 * model.cfg.max_per_img * 0.9
     assert found.boxes < 1e-5 and found.scores < 1e-5
     assert (found.pixels > 0) == ("masks" in model.outputs) == model.model.with_mask
 
 
-def test_in_the_picture_s_own_pixels_as_mmdet_rescales():
-    model = Detections(built(small_mask_rcnn()))
-    image = agreement.made_picture(3, 120, 150, torch.Generator().manual_seed(1))
+def test_detections_are_rescaled_to_the_original_image_as_in_mmdet(detector_model):
+    model = ExportableDetector(detector_model)
+    image = synthetic_image(3, 120, 150, torch.Generator().manual_seed(1))
     meta = dict(img_shape=(120, 150), ori_shape=(240, 450), scale_factor=(1 / 3, 0.5))
     with torch.no_grad():
-        found = agreement.to_instances(list(model(image)), meta, 0.5)
+        found = to_detections(to_instances(model.model, list(model(image)), meta))
         (sample,) = model.model.predict(model.padded(image), [DetDataSample(metainfo=meta)], rescale=True)
-    assert found.masks.shape == (len(found), 240, 450) and len(found) > 20
-    compared = agreement.Agreement()
-    compared.add(found, sample.pred_instances, (240, 450), 0.05)
-    assert (compared.lonely, compared.different_pixels) == (0, 0) and compared.pixels > 1000
+    assert found.masks.shape == (len(found.scores), 240, 450) and len(found.scores) > 20
+    comparison = DetectionComparison()
+    comparison.add(found, to_detections(sample.pred_instances), (240, 450), 0.05)
+    assert (comparison.unmatched, comparison.different_pixels) == (0, 0) and comparison.pixels > 1000
 
 
-def test_boxes_end_with_the_picture_though_masks_were_made_for_the_whole_box():
-    meta = dict(ori_shape=(60, 50), scale_factor=(1.0, 1.0))
+def test_boxes_are_clipped_to_the_image_after_their_masks_are_pasted(detector_model):
     grid = torch.zeros(1, 28, 28)
     grid[:, :14, :14] = 1.0
     outputs = [torch.tensor([[10.0, 20, 90, 100]]), torch.ones(1), torch.zeros(1, dtype=torch.long), grid]
-    found = agreement.to_instances(outputs, meta, 0.5)
+    found = to_instances(detector_model, outputs, dict(ori_shape=(60, 50), scale_factor=(1.0, 1.0)))
     assert found.bboxes.tolist() == [[10, 20, 50, 60]]
     assert found.masks[0, 21:59, 11:49].all() and not found.masks[0, :20].any() and not found.masks[0, :, :10].any()
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> Callable[[Config], tuple[Any, Path]]:
-    """Exports the model of a config; returns the model and the file."""
+    """Export the model of a config; return the model and the file."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
 
@@ -165,15 +172,14 @@ def exported(tmp_path_factory) -> Callable[[Config], tuple[Any, Path]]:
         torch.save(dict(state_dict=model.state_dict()), folder / "model.pth")
         out = folder / "out" / "model.onnx"
         out.parent.mkdir()
-        export.export_model(str(folder / "config.py"), str(folder / "model.pth"), out)
+        export_model(str(folder / "config.py"), str(folder / "model.pth"), ExportTarget(out))
         return model, out
 
     return write
 
 
 def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
-    model = model_from_config(Config.fromfile(mask_rcnn.config), mask_rcnn.checkpoint)
-    check_file(model, mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"})
+    check_file(mask_rcnn.load()[1], mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"})
 
 
 @pytest.mark.slow
@@ -192,7 +198,7 @@ def check_file(model: Any, path: Path, slow_kinds: set[str]) -> None:
     assert list(path.parent.iterdir()) == [path]
     file = onnx.load(path)
     onnx.checker.check_model(file, full_check=True)
-    assert [(one.domain, one.version) for one in file.opset_import] == [("", 18)] and not file.functions
+    assert [(opset.domain, opset.version) for opset in file.opset_import] == [("", 18)] and not file.functions
     kinds = {node.op_type for node in file.graph.node}
     assert slow_kinds <= kinds and not kinds & {"If", "Loop", "Scan", "Einsum"}
     dims = {
@@ -203,112 +209,121 @@ def check_file(model: Any, path: Path, slow_kinds: set[str]) -> None:
     assert dims == dict(
         image=[1, 3, "height", "width"], boxes=["detections", 4], scores=["detections"], labels=["detections"], **masks
     )
-    told = {one.key: one.value for one in file.metadata_props}
-    assert told["task"] == ("instance segmentation" if masks else "object detection")
-    assert json.loads(told["test_cfg"])["rcnn" if masks else "nms"]
+    metadata = {prop.key: prop.value for prop in file.metadata_props}
+    assert metadata["task"] == ("instance segmentation" if masks else "object detection")
+    assert json.loads(metadata["test_cfg"])["rcnn" if masks else "nms"]
 
     session = InferenceSession(path)
-    for height, width in [(97, 64), (210, 311), (33, 47)]:
-        image = agreement.made_picture(3, height, width, torch.Generator().manual_seed(2))
-        outputs = [torch.from_numpy(one) for one in session.run(None, {"image": image.numpy()})]
-        meta = dict(img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0))
+    for size in [(97, 64), (210, 311), (33, 47)]:
+        image = synthetic_image(3, *size, torch.Generator().manual_seed(2))
+        outputs = [torch.from_numpy(output) for output in session.run(None, {"image": image.numpy()})]
+        meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
         with torch.no_grad():
-            (sample,) = model.predict(Detections(model).padded(image), [DetDataSample(metainfo=meta)], rescale=False)
-        found, compared = agreement.to_instances(outputs, meta, 0.5), agreement.Agreement()
-        compared.add(found, sample.pred_instances, (height, width), 0.05)
-        compared.check()
-        assert compared.lonely == 0 and compared.detections > 20
+            padded = ExportableDetector(model).padded(image)
+            (sample,) = model.predict(padded, [DetDataSample(metainfo=meta)], rescale=False)
+        comparison = DetectionComparison()
+        found = to_detections(to_instances(model, outputs, meta))
+        comparison.add(found, to_detections(sample.pred_instances), size, 0.05)
+        comparison.check()
+        assert comparison.unmatched == 0 and comparison.detections > 20
 
 
 @pytest.mark.slow
-def test_no_proposal_at_all_gives_no_detection(exported):
-    with pytest.raises(RuntimeError, match="detects nothing in generated pictures, whatever its score: not written"):
+def test_detector_without_any_proposal_is_not_written(exported):
+    with pytest.raises(RuntimeError, match="detects nothing in synthetic images"):
         exported(small_mask_rcnn(test_cfg=dict(rpn=dict(min_bbox_size=10_000))))
 
 
-def detected(count: int = 50) -> InstanceData:
-    generator = torch.Generator().manual_seed(0)
-    corner = torch.rand(count, 2, generator=generator) * 60
-    return InstanceData(
-        bboxes=torch.cat([corner, corner + 20], 1),
-        scores=torch.linspace(0.9, 0.1, count),
-        labels=torch.arange(count) % 4,
-        masks=torch.rand(count, 80, 80, generator=generator) > 0.5,
-    )
+@pytest.mark.slow
+def test_detector_with_other_boxes_is_not_written(exported, monkeypatch):
+    monkeypatch.setattr(detectors, "decode", lambda *args: decode(*args) * 1.01)
+    with pytest.raises(RuntimeError, match="detections of the exported model and torch have no match"):
+        exported(faster_rcnn_of_class_agnostic_boxes())
+
+
+def fifty_detections() -> Detections:
+    random = np.random.default_rng(0)
+    corner = random.random((50, 2), np.float32) * 60
+    masks = random.random((50, 80, 80)) > 0.5
+    boxes, scores = np.concatenate([corner, corner + 20], 1), np.linspace(0.9, 0.1, 50, dtype=np.float32)
+    return Detections(boxes, scores, np.arange(50) % 4, masks)
 
 
 @pytest.mark.parametrize(
     "chosen, field, change, message",
     [
         (slice(None), None, None, None),
-        (torch.arange(50).flip(0), None, None, None),
+        (np.arange(50)[::-1], None, None, None),
         (slice(49), None, None, None),  # the last is at the cut
         (slice(1, None), None, None, None),  # one in fifty may be a near tie
         (slice(5, None), None, None, "5 of 95 detections"),
         (slice(0), None, None, "49 of 49 detections"),
-        (slice(None), "bboxes", lambda boxes: boxes + 0.1, "98 of 98 detections"),
+        (slice(None), "boxes", lambda boxes: boxes + 0.1, "98 of 98 detections"),
         (slice(None), "scores", lambda scores: scores + 0.01, "99 of 99 detections"),
-        (slice(None), "labels", lambda labels: labels.roll(1), "98 of 98 detections"),
-        (slice(None), "masks", lambda masks: masks.roll(1, 2), r"differ from torch's in 6\d\.\d% of pixels"),
+        (slice(None), "labels", lambda labels: np.roll(labels, 1), "98 of 98 detections"),
+        (slice(None), "masks", lambda masks: np.roll(masks, 1, 2), r"differ from torch's in 6\d\.\d% of pixels"),
     ],
 )
-def test_what_counts_as_agreement(chosen, field, change, message):
-    found, compared = detected()[chosen], agreement.Agreement()
+def test_detections_agree_up_to_rounding_and_near_ties(chosen, field, change, message):
+    expected, comparison = fifty_detections(), DetectionComparison()
+    found = Detections(*(values[chosen] for values in expected))
     if field:
-        found[field] = change(found[field])
-    compared.add(found, detected(), (80, 80), cut=0.1)
+        found = found._replace(**{field: change(getattr(found, field))})
+    comparison.add(found, expected, (80, 80), cut=0.1)
     if message is None:
-        compared.check()
+        comparison.check()
     else:
         with pytest.raises(RuntimeError, match=message):
-            compared.check()
+            comparison.check()
 
 
-@pytest.mark.slow
-def test_a_file_that_detects_otherwise_is_not_written(exported, monkeypatch):
-    monkeypatch.setattr(detectors, "decode", lambda *args: decode(*args) * 1.01)
-    with pytest.raises(RuntimeError, match="detections of the exported model and torch have no counterpart"):
-        exported(faster_rcnn_of_class_agnostic_boxes())
+def test_drift_counts_detections_without_a_match_and_pixels():
+    boxes = np.array([[0, 0, 10, 10], [20, 0, 40, 10], [50, 0, 60, 10], [70, 0, 80, 10]], np.float32)
+    scores = np.array([0.9, 0.8, 0.7, 0.1], np.float32)
+    expected = Detections(boxes, scores, np.array([0, 1, 1, 0]), None)
+    shift = np.float32([[0, 0, 0, 0], [0, 0, 3, 0], [0, 0, 0, 0], [9, 0, 9, 0]])
+    # The third changes its class, the fourth has a low score.
+    found = Detections(boxes + shift, scores, np.array([0, 1, 0, 0]), None)
+    empty = Detections(*(values[:0] for values in expected[:3]), None)
+    for pair, drift in [
+        ((found, expected), Drift(6, 2, 3.0)),
+        ((empty, expected), Drift(3, 3, 0.0)),
+        ((empty, empty), Drift(0, 0, 0.0)),
+        ((Segmentation(np.eye(4)), Segmentation(np.zeros((4, 4)))), Drift(16, 4, None)),
+    ]:
+        counted = Drift()
+        counted.add(*pair)
+        assert counted == drift
 
 
-def test_scores_of_a_file_are_those_of_the_images_it_has_seen(shapes):
-    cfg = small_mask_rcnn()
-    dataset = cfg.test_dataloader.dataset
-    dataset.data_root = str(shapes)
-    cfg.test_evaluator.ann_file = f"{shapes}/annotations/instances_validation.json"
-    for step in dataset.pipeline:
-        if step.type == "Resize":
-            step.scale = (150, 150)  # which mmdet pads to 160
-    evaluation.check_evaluation(cfg, "model", 2)
-    model = built(cfg)
+def test_scores_of_a_file_are_those_of_the_evaluated_images(mask_rcnn):
+    cfg, model = mask_rcnn.load()  # enlarges images to 150 pixels, which mmdet pads to 160
+    check_evaluation(cfg, "model", 2)
     seen: list[tuple[int, ...]] = []
     truth = iter(ground_truth(Path(cfg.test_evaluator.ann_file)))
 
     def oracle(image: Tensor) -> list[Tensor]:
         seen.append(tuple(image.shape))
         boxes, labels = next(truth)
-        grid = torch.ones(len(boxes), 28, 28)
-        return [boxes * 150 / 96, torch.ones(len(boxes)), labels, grid]
+        return [boxes * 150 / 96, torch.ones(len(boxes)), labels, torch.ones(len(boxes), 28, 28)]
 
-    count, scores = evaluation.evaluate_files(cfg, model, [oracle], 2)
-    assert count == 2
-    assert seen == [(1, 3, 150, 150)] * 2
-    of_torch, of_file = scores["coco/bbox_mAP"]
-    assert of_file > 0.99 > 0.5 > of_torch
-    model_file = in_torch(Detections(model))()
-    for of_torch, of_file in evaluation.evaluate_files(cfg, model, [model_file], 3)[1].values():
-        assert of_torch == pytest.approx(of_file, abs=1e-3)
+    count, scores = evaluate_files(cfg, model, dict(oracle=oracle), 2)
+    assert count == 2 and seen == [(1, 3, 150, 150)] * 2
+    assert scores["coco/bbox_mAP"]["oracle"] > 0.99 > 0.5 > scores["coco/bbox_mAP"]["torch"]
+    run = in_torch(ExportableDetector(model))()
+    for values in evaluate_files(cfg, model, dict(file=run), 3)[1].values():
+        assert values["torch"] == pytest.approx(values["file"], abs=1e-3)
 
 
 def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
-    """Boxes and labels of each image of a COCO json."""
+    """Read boxes and labels of each image of a COCO json."""
     content = json.loads(path.read_text())
     found = []
     for image in content["images"]:
-        own = [one for one in content["annotations"] if one["image_id"] == image["id"]]
-        boxes = torch.tensor([one["bbox"] for one in own], dtype=torch.float)
+        own = [entry for entry in content["annotations"] if entry["image_id"] == image["id"]]
+        boxes = torch.tensor([entry["bbox"] for entry in own], dtype=torch.float)
         boxes[:, 2:] += boxes[:, :2]
-        found.append((boxes, torch.tensor([one["category_id"] for one in own]) - content["categories"][0]["id"]))
+        found.append((boxes, torch.tensor([entry["category_id"] for entry in own]) - content["categories"][0]["id"]))
     return found
 
 
@@ -318,7 +333,7 @@ def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
         (dict(type="MaskScoringRCNN"), r"model\.type='MaskScoringRCNN'"),
         (
             dict(rpn_head=dict(type="GARPNHead")),
-            r"model\.rpn_head\.type='GARPNHead' cannot be exported: one of RPNHead",
+            r"model\.rpn_head\.type='GARPNHead' cannot be exported: only RPNHead",
         ),
         (dict(roi_head=dict(type="PointRendRoIHead")), "PointRendRoIHead"),
         (dict(roi_head=dict(bbox_head=dict(type="DoubleConvFCBBoxHead"))), "DoubleConvFCBBoxHead"),
@@ -333,7 +348,7 @@ def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
         (dict(test_cfg=dict(rcnn=dict(nms=dict(class_agnostic=True)))), r"nms\.class_agnostic=True"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(options, message):
+def test_unsupported_part_is_named(options, message):
     with pytest.raises(ValueError, match=message) as raised:
         check_detector(small_mask_rcnn(**options))
     assert "\n" not in str(raised.value) and "--part backbone" in str(raised.value)
@@ -348,7 +363,7 @@ def test_what_is_not_known_is_refused_by_name(options, message):
         (small_mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
     ],
 )
-def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, message):
+def test_unlimited_test_cfg_is_named(config, where, value, message):
     cfg = config()
     cfg.merge_from_dict({f"model.test_cfg.{where}": value})
     with pytest.raises(ValueError, match=message) as raised:
@@ -356,15 +371,15 @@ def test_what_test_cfg_leaves_open_is_refused_by_name(config, where, value, mess
     assert "\n" not in str(raised.value)
 
 
-def test_nothing_to_evaluate_is_told_before_the_work(shapes):
+def test_impossible_evaluation_is_rejected_before_the_export(shapes):
     cfg = small_mask_rcnn()
     with pytest.raises(FileNotFoundError, match=r"^D311 .* no/such"):
         cfg.test_dataloader.dataset.data_root = "no/such"
-        evaluation.check_evaluation(cfg, "model", 1)
+        check_evaluation(cfg, "model", 1)
     cfg.test_dataloader.dataset.data_root = str(shapes)
     for part, count, message in [("backbone", 1, "has no score"), ("model", 0, "--evaluate 0: at least one image")]:
         with pytest.raises(ValueError, match=message):
-            evaluation.check_evaluation(cfg, part, count)
+            check_evaluation(cfg, part, count)
     cfg.test_evaluator = None
     with pytest.raises(ValueError, match="no test_evaluator"):
-        evaluation.check_evaluation(cfg, "model", 1)
+        check_evaluation(cfg, "model", 1)

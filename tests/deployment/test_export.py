@@ -1,4 +1,4 @@
-"""Exported files give what torch gives, at any size, with operators that every runtime has."""
+"""Exported files agree with torch at any size, with operators of every runtime."""
 
 import importlib
 import json
@@ -10,36 +10,27 @@ import torch
 import torch.nn.functional as F
 from golden import fill
 from mmengine.config import Config
-from mmengine.registry import MODELS, Registry, init_default_scope
+from mmengine.registry import MODELS, Registry
 from paths import ROOT
 from torch import nn
 
 from xcit_mm import XCiT
-from xcit_mm.deployment import export
+from xcit_mm.deployment import ExportReport, ExportTarget, export, export_model
 from xcit_mm.deployment.traceable import BinAverage, exportable
+from xcit_mm.models.build import backbone_from_config
+from xcit_mm.utils.compat import BatchNorm
 
-# Two levels suffice to meet every operator of a head; 3 with a patch of 8 upsample, keep and pool.
-FPN = """
-_base_ = "{root}/configs/demo/fpn_xcit-n12-p16_shapes.py"
-model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0), out_indices=(0, 1)),
-    neck=dict(in_channels=[32] * 2, out_channels=16, num_outs=2),
-    decode_head=dict(
-        in_channels=[16] * 2, in_index=[0, 1], feature_strides=[4, 8], channels=16, align_corners={align_corners}
-    ),
-)
-"""
-TWO_BANDS = """
+BANDS_AND_ONE_CLASS = """
 _base_ = "{base}"
-model = dict(backbone=dict(in_channels=2), data_preprocessor=dict(mean=None, std=None))
+model = dict(
+    backbone=dict(in_channels=2),
+    data_preprocessor=dict(mean=None, std=None),
+    decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)),
+)
 load = dict(type="LoadRasterFromFile", bands=(4, 1))
 normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
-test_dataloader = dict(dataset=dict(pipeline=[load, normalize]))
-"""
-ONE_CLASS = """
-_base_ = "{base}"
-model = dict(decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)))
-test_dataloader = dict(dataset=dict(metainfo=dict(classes=("shape",), palette=[(230, 60, 50)])))
+metainfo = dict(classes=("shape",), palette=[(230, 60, 50)])
+test_dataloader = dict(dataset=dict(pipeline=[load, normalize], metainfo=metainfo))
 """
 UPERNET = """
 _base_ = "{root}/configs/upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
@@ -49,12 +40,13 @@ model = dict(
     auxiliary_head=dict(in_channels=32, in_index=0, channels=16),
 )
 """
-MASK_RCNN = """
+# With a patch of 8, three levels upsample, keep and pool.
+DETECTOR = """
 _base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
 model = dict(
     backbone=dict(
-        arch=dict(_delete_=True, embed_dim=32, depth=3, num_heads=4, eta=1.0),
-        out_indices=(0, 1, 2),
+        arch=dict(_delete_=True, embed_dim=32, depth={depth}, num_heads=4, eta=1.0),
+        out_indices={out_indices},
         patch_size=8,
     ),
 )
@@ -62,74 +54,58 @@ model = dict(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Writes a config and a checkpoint of its model, or of its backbone alone; returns both paths and the model."""
-
-    def write(text: str, part: str = "model", **kwargs) -> tuple[str, str, nn.Module]:
-        folder = tmp_path_factory.mktemp("model")
-        config, checkpoint = folder / "config.py", folder / "model.pth"
-        config.write_text(text.format(root=ROOT, **kwargs))
-        cfg = Config.fromfile(config)
-        init_default_scope(cfg.default_scope)
-        cfg.model.backbone.pop("init_cfg", None)
-        model = fill(MODELS.build(cfg.model if part == "model" else cfg.model.backbone))
-        torch.save(dict(state_dict=model.state_dict()), checkpoint)
-        return str(config), str(checkpoint), model
-
-    return write
+def small(write_trained):
+    """A backbone of one block, which is exported in seconds."""
+    return write_trained(DETECTOR, part="backbone", depth=1, out_indices=(0,))
 
 
 @pytest.mark.parametrize("output_size", [1, 2, 3, 6, (3, 7)])
 @pytest.mark.parametrize("height, width", [(1, 5), (2, 7), (13, 32), (25, 6)])
-def test_average_of_bins_is_adaptive_pooling(output_size, height, width):
+def test_bin_average_equals_adaptive_pooling(output_size, height, width):
     x = torch.randn(2, 4, height, width, dtype=torch.double)
     torch.testing.assert_close(BinAverage(output_size)(x), F.adaptive_avg_pool2d(x, output_size))
 
 
 @pytest.mark.parametrize("given, used", [("auto", "covariance"), ("plain", "plain"), ("gram", "gram")])
-def test_what_is_traced_is_a_copy_in_one_form_with_folded_batch_norm(given, used):
+def test_traced_copy_folds_batch_norm_and_keeps_the_model(given, used):
     model = fill(XCiT(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), out_indices=(0,), attn_implementation=given))
     x = torch.randn(1, 3, 75, 101)
     with torch.no_grad():
         before = model(x)[0]
-        ready = exportable(model)
-        torch.testing.assert_close(ready(x)[0], before, rtol=1e-4, atol=1e-4)
+        copy = exportable(model)
+        torch.testing.assert_close(copy(x)[0], before, rtol=1e-4, atol=1e-4)
         assert torch.equal(model(x)[0], before)
-    assert (model.blocks[0].attn.implementation, ready.blocks[0].attn.implementation) == (given, used)
-    norms = [name for name, m in ready.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    assert norms == ["blocks.0.local_mp.bn"]
+    assert (model.blocks[0].attn.implementation, copy.blocks[0].attn.implementation) == (given, used)
+    assert [name for name, m in copy.named_modules() if isinstance(m, BatchNorm)] == ["blocks.0.local_mp.bn"]
 
 
-@pytest.mark.parametrize(
-    "text, kwargs", [pytest.param(FPN, dict(align_corners=True), marks=pytest.mark.slow), (UPERNET, {})]
-)
-def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
+def test_segmentor_in_onnx_agrees_with_torch_at_any_size(write_trained, tmp_path):
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    config, checkpoint, model = trained(text, **kwargs)
-    out = tmp_path / "model.onnx"
-    exported = export.export_model(config, checkpoint, out)
-    assert list(tmp_path.iterdir()) == [out]  # weights and all
+    trained, out = write_trained(UPERNET), tmp_path / "model.onnx"
+    report = export_model(*trained, ExportTarget(out))
+    assert list(tmp_path.iterdir()) == [out]  # with its weights
 
     file = onnx.load(out)
     onnx.checker.check_model(file, full_check=True)
-    assert [one.domain for one in file.opset_import] == [""] and not file.functions
+    assert [opset.domain for opset in file.opset_import] == [""] and not file.functions
     kinds = {node.op_type for node in file.graph.node}
     assert not kinds & {"If", "Loop", "Scan", "Einsum"}
-    assert kinds == set(exported.operators) and exported.operators["MatMul"] > 10
+    assert kinds == set(report.operators) and report.operators["MatMul"] > 10
     dims = [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in file.graph.input]
     assert dims == [["batch", 3, "height", "width"]]
     assert str(ROOT).encode() not in out.read_bytes() and b"site-packages" not in out.read_bytes()
 
-    metadata = {one.key: one.value for one in file.metadata_props}
-    assert metadata == exported.metadata
+    metadata = {prop.key: prop.value for prop in file.metadata_props}
+    assert metadata == report.metadata
     assert (metadata["task"], metadata["patch_size"]) == ("semantic segmentation", "16")
-    assert (metadata["arch"], metadata["channel_order"]) == (f"32x{len(model.backbone.blocks)}x4", "RGB")
+    assert (metadata["arch"], metadata["channel_order"]) == ("32x1x4", "RGB")
     assert json.loads(metadata["mean"]) == [123.675, 116.28, 103.53]
-    assert len(json.loads(metadata["classes"])) == model.decode_head.num_classes
+    assert len(json.loads(metadata["classes"])) == 150
 
+    _, model = trained.load()
     session = runtime.InferenceSession(out)
-    for batch, height, width in [(1, 64, 97), (3, 160, 72), (1, 33, 47)]:  # the last is below torch.export's least
+    for batch, height, width in [(1, 64, 97), (3, 160, 72), (1, 33, 47)]:  # torch.export's minimum is above the last
         image = torch.randn(batch, 3, height, width)
         with torch.no_grad():
             expected = model.inference(image, [dict(ori_shape=(height, width), img_shape=(height, width))] * batch)
@@ -137,33 +113,26 @@ def test_a_segmentor_in_onnx(text, kwargs, trained, tmp_path):
         torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_both_labels_of_a_segmentor_of_one_class_have_names(trained, tmp_path):
-    (tmp_path / "fpn.py").write_text(FPN.format(root=ROOT, align_corners=False))
-    config, _, model = trained(ONE_CLASS, base=tmp_path / "fpn.py")
-    metadata = export._metadata(Config.fromfile(config), model)
-    classes = json.loads(metadata["classes"])
-    assert classes == ["background", "shape"] and metadata["threshold"] == "0.5"
+def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_trained, segmentor, tmp_path):
     pytest.importorskip("onnxruntime")
     run = importlib.import_module("xcit_mm.deployment.run")
-    found = run.Segmentation(np.eye(64, 96, dtype=np.uint8))
-    assert [one["name"] for one in run.to_json(found, classes)["regions"]] == classes
-    assert run.draw(np.zeros((64, 96, 3), np.uint8), found, classes).shape[1] > 96  # with a legend
-
-
-def test_other_bands_are_told_by_the_step_that_loads_them(trained, tmp_path):
-    (tmp_path / "fpn.py").write_text(FPN.format(root=ROOT, align_corners=False))
-    config, checkpoint, _ = trained(TWO_BANDS, base=tmp_path / "fpn.py")
-    metadata = export.export_model(config, checkpoint, tmp_path / "model.pt2").metadata
+    trained = write_trained(BANDS_AND_ONE_CLASS, base=segmentor.config)
+    metadata = export_model(*trained, ExportTarget(tmp_path / "model.pt2")).metadata
     assert metadata["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
     assert json.loads(metadata["mean"]) == [5.5, 6.5] and json.loads(metadata["std"]) == [1, 2]
-    found = torch.export.load(tmp_path / "model.pt2").module()(torch.zeros(1, 2, 96, 128))
-    assert found.shape == (1, 5, 96, 128)
+    logits = torch.export.load(tmp_path / "model.pt2").module()(torch.zeros(1, 2, 96, 128))
+    assert logits.shape == (1, 1, 96, 128)
+
+    classes = json.loads(metadata["classes"])
+    assert classes == ["background", "shape"] and metadata["threshold"] == "0.5"
+    results = run.Segmentation(np.eye(64, 96, dtype=np.uint8))
+    assert [region["name"] for region in run.to_json(results, classes)["regions"]] == classes
+    assert run.draw(np.zeros((64, 96, 3), np.uint8), results, classes).shape[1] > 96  # with a legend
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("patch_size", [16, 8])
-def test_torchscript_s_exporter_keeps_sizes_variable(patch_size, tmp_path):
-    """It is the one that mmdeploy uses."""
+def test_torchscript_exporter_of_mmdeploy_keeps_sizes_variable(patch_size, tmp_path):
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     model = fill(XCiT(dict(embed_dim=32, depth=4, num_heads=4, eta=1.0), patch_size, out_indices=(0, 1, 2, 3)))
@@ -180,29 +149,23 @@ def test_torchscript_s_exporter_keeps_sizes_variable(patch_size, tmp_path):
                 torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_backbone_of_a_detector_in_torch_s_format(trained, tool, tmp_path):
-    config, checkpoint, model = trained(MASK_RCNN)
-    run = tool("export", config, checkpoint, "--out", tmp_path / "backbone.pt2", "--part", "backbone")
-    assert run.returncode == 0, run.stderr
-    assert "stride16        within" in run.stdout and "arch            32x3x4" in run.stdout
+def test_backbone_of_a_detector_in_torch_export_format(write_trained, call, tmp_path):
+    out = tmp_path / "backbone.pt2"
+    trained = write_trained(DETECTOR, part="backbone", depth=3, out_indices=(0, 1, 2))
+    code, printed, _ = call("export", *trained, "--out", out, "--part", "backbone")
+    assert code == 0 and "stride16        within" in printed and "arch            32x3x4" in printed
     extra = {"metadata.json": ""}
-    program = torch.export.load(tmp_path / "backbone.pt2", extra_files=extra).module()
+    program = torch.export.load(out, extra_files=extra).module()
     assert json.loads(extra["metadata.json"])["task"] == "backbone"
+    backbone = backbone_from_config(Config.fromfile(trained.config), trained.checkpoint)
     with torch.no_grad():
         for shape in [(1, 3, 64, 97), (3, 3, 160, 72)]:
             image = torch.randn(shape)
-            for found, expected in zip(program(image), model.backbone(image), strict=True):
+            for found, expected in zip(program(image), backbone(image), strict=True):
                 torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.fixture
-def small(trained) -> tuple[str, str]:
-    """A backbone of one block, fast to export."""
-    text = MASK_RCNN.replace("depth=3", "depth=1").replace("(0, 1, 2)", "(0,)")
-    return trained(text, part="backbone")[:2]
-
-
-def test_a_file_that_deviates_is_not_written(small, tmp_path, monkeypatch):
+def test_deviating_file_is_not_written(small, tmp_path, monkeypatch):
     def broken(model: nn.Module) -> nn.Module:
         model = exportable(model)
         model.blocks[0].gamma1.data *= 1.1
@@ -212,74 +175,88 @@ def test_a_file_that_deviates_is_not_written(small, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "exportable", broken)
     out.write_text("an earlier file")
     with pytest.raises(RuntimeError, match=r"deviates by .* from torch"):
-        export.export_model(*small, out, "backbone")
+        export_model(*small, ExportTarget(out, "backbone"))
     assert out.read_text() == "an earlier file"
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_what_cannot_be_exported_is_one_line(small, trained, tmp_path, monkeypatch):
+def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path, monkeypatch):
     detector, checkpoint = small
-    segmentor, _, _ = trained(FPN, align_corners=False)
-    fasterrcnn = tmp_path / "resnet.py"
-    fasterrcnn.write_text("_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'\ndefault_scope = 'mmdet'")
-    untested = tmp_path / "untested.py"
-    untested.write_text(f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
-    unregistered = tmp_path / "unregistered.py"
-    unregistered.write_text(f"_base_ = '{segmentor}'\ntest_dataloader = dict(dataset=dict(type='MyData'))\n")
+    configs = dict(
+        resnet="_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'\ndefault_scope = 'mmdet'",
+        untested=f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n",
+        unregistered=f"_base_ = '{segmentor.config}'\ntest_dataloader = dict(dataset=dict(type='MyData'))\n",
+    )
+    for name, text in configs.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        configs[name] = str(tmp_path / f"{name}.py")
     state = torch.load(checkpoint)["state_dict"]
-    classifier = tmp_path / "classifier.pth"
+    classifier = str(tmp_path / "classifier.pth")
     torch.save({key: value for key, value in state.items() if not key.startswith("fpn")}, classifier)
-    out = tmp_path / "model.pt2"
-    for config, file, path, part, error, message in [
-        (detector, checkpoint, out, "model", ValueError, r"a whole detector is written as \.onnx only"),
-        (detector, str(classifier), out, "backbone", ValueError, "pyramid, which would be random"),
-        (segmentor, checkpoint, out, "model", ValueError, "does not fit the model"),
-        (str(fasterrcnn), checkpoint, out, "model", ValueError, "backbone is ResNet"),
-        (str(untested), checkpoint, out, "backbone", ValueError, "the config has no test_dataloader"),
-        (str(unregistered), checkpoint, out, "model", ValueError, "no data set of type MyData is registered"),
-        (detector, "none.pth", out, "backbone", FileNotFoundError, "no checkpoint at none.pth"),
-        (detector, checkpoint, tmp_path / "model.pth", "model", ValueError, r"\.onnx or \.pt2"),
-        (detector, checkpoint, tmp_path / "no" / "model.pt2", "model", FileNotFoundError, "no folder"),
+    before = sorted(tmp_path.iterdir())
+    pt2, onnx = tmp_path / "model.pt2", tmp_path / "model.onnx"
+    for config, file, target, options, error, message in [
+        (detector, checkpoint, (pt2,), {}, ValueError, r"a whole detector is exported to \.onnx only"),
+        (detector, classifier, (pt2, "backbone"), {}, ValueError, "pyramid, which would be random"),
+        (segmentor.config, checkpoint, (pt2,), {}, ValueError, "does not fit the model"),
+        (configs["resnet"], checkpoint, (pt2,), {}, ValueError, "backbone is ResNet"),
+        (configs["untested"], checkpoint, (pt2, "backbone"), {}, ValueError, "the config has no test_dataloader"),
+        (configs["unregistered"], checkpoint, (pt2,), {}, ValueError, "no data set of type MyData is registered"),
+        (detector, "none.pth", (pt2, "backbone"), {}, FileNotFoundError, "no checkpoint at none.pth"),
+        (detector, checkpoint, (tmp_path / "model.pth",), {}, ValueError, r"\.onnx or \.pt2"),
+        (detector, checkpoint, (tmp_path / "no" / "model.pt2",), {}, FileNotFoundError, "no folder"),
+        (detector, checkpoint, (onnx, "head"), {}, ValueError, "part='head' in precision='float32': must be"),
+        (*segmentor, (pt2, "model", "float16"), {}, ValueError, "the model: only whole models in .onnx are written in"),
+        (*segmentor, (onnx, "backbone", "float16"), {}, ValueError, "the backbone: only whole models"),
+        (
+            *segmentor,
+            (pt2, "model", "int8"),
+            dict(calibration="images"),
+            ValueError,
+            r"only \.onnx files are quantised",
+        ),
+        (*segmentor, (onnx, "model", "int8"), {}, ValueError, "int8 alone needs calibration images"),
+        (*segmentor, (onnx,), dict(calibration="images"), ValueError, "int8 alone needs calibration images"),
+        (*segmentor, (onnx, "backbone", "int8"), dict(calibration="images"), ValueError, "a backbone has no score"),
+        (*segmentor, (pt2, "model", "float32", True), {}, ValueError, r"only \.onnx files preprocess images"),
+        (*segmentor, (onnx, "backbone", "float32", True), {}, ValueError, "not to a backbone"),
     ]:
         with pytest.raises(error, match=message) as raised:
-            export.export_model(config, file, path, part)
-        assert "\n" not in str(raised.value)
-        assert not path.exists()
+            export_model(config, file, ExportTarget(*target), **options)
+        assert "\n" not in str(raised.value) and sorted(tmp_path.iterdir()) == before
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
-        export.export_model(detector, checkpoint, tmp_path / "model.onnx")
+        export_model(detector, checkpoint, ExportTarget(onnx))
 
 
-def test_the_backbone_is_known_by_its_class(tmp_path):
+def test_backbone_of_another_library_with_this_name_is_rejected(tmp_path):
     registry = Registry("model", parent=MODELS, scope="xcitlib")
     registry.register_module(name="XCiT", module=nn.Identity)
     cfg = Config.fromfile(ROOT / "configs" / "demo" / "fpn_xcit-n12-p16_shapes.py")
+    target = ExportTarget(tmp_path / "model.onnx")
     try:
         cfg.model.backbone.type = "mmengine.XCiT"
-        export._check_part(cfg, "model", tmp_path / "model.onnx")
+        target.check_model(cfg)
         cfg.model.backbone.type = "xcitlib.XCiT"
-        with pytest.raises(
-            ValueError, match=r"^the config's backbone is xcitlib.XCiT: only models with this package's"
-        ):
-            export._check_part(cfg, "model", tmp_path / "model.onnx")
+        with pytest.raises(ValueError, match=r"^the config's backbone is xcitlib.XCiT: only"):
+            target.check_model(cfg)
     finally:
         del MODELS._children["xcitlib"]
 
 
-def test_a_torch_that_is_too_old_is_named_before_anything_is_read(refusal, monkeypatch):
+def test_old_torch_is_rejected_before_anything_is_read(refusal, monkeypatch):
     monkeypatch.delattr(export.Dim, "DYNAMIC", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.4.0")
     line = refusal("export", "none.py", "none.pth", "--out", "model.pt2")
-    assert line == "RuntimeError: torch 2.4.0 traces no images of any size: export with torch 2.6 or newer"
+    assert line == "RuntimeError: torch 2.4.0 cannot trace images of any size: export with torch 2.6 or newer"
 
 
-def test_a_reader_that_leaves_early_sees_no_traceback(print_to_nobody, tmp_path, monkeypatch):
+def test_closed_pipe_ends_the_tool_without_a_traceback(close_stdout, tmp_path, monkeypatch):
     tool, out = importlib.import_module("export"), tmp_path / "model.onnx"
     out.touch()
-    exported = export.Exported(dict(logits="within 0 of torch"), {})
-    monkeypatch.setattr(tool, "export_model", lambda **_: exported)
+    monkeypatch.setattr(tool, "export_model", lambda *_: ExportReport(dict(logits="within 0 of torch"), {}))
     monkeypatch.setattr(sys, "argv", ["export.py", "config.py", "model.pth", "--out", str(out)])
-    print_to_nobody()
+    close_stdout()
     with pytest.raises(SystemExit) as end:
         tool.main()
     assert end.value.code == 141

@@ -125,6 +125,14 @@ def test_statistics_of_several_sizes_cover_all_cells():
     assert int(norm.num_batches_tracked) == 1
 
 
+def test_without_running_statistics_all_images_normalise_together():
+    """In eval mode as in training: the two modes have the same outputs."""
+    norm_cfg = dict(type="BN", track_running_stats=False)
+    model = XCiT(twin("n12"), norm_cfg=norm_cfg, ignore_padding=True).double()
+    trained, tested = (model.train(mode)(pad(images())) for mode in (True, False))
+    torch.testing.assert_close(trained, tested)
+
+
 def test_checkpointing_counts_a_batch_once():
     results = []
     for with_cp in (False, True):

@@ -1,4 +1,4 @@
-"""docs/how-xcit-works.md says what the code does, and docs/figures.py draws it."""
+"""docs/how-xcit-works.md and the figures of docs/figures.py agree with the code."""
 
 import importlib.util
 import sys
@@ -42,7 +42,7 @@ def test_the_implementations_multiply_as_often_as_the_page_says(implementation, 
     assert found == pytest.approx(figures.multiplications(implementation, tokens, dim, heads), rel=0.02)
 
 
-def test_the_pages_table(figures):
+def test_the_table_of_the_page_is_current(figures):
     assert figures.table() in PAGE
 
 
@@ -64,7 +64,7 @@ def test_multiplications_of_the_whole_model(size):
 
 
 @pytest.mark.parametrize("column, patch_size", enumerate(PATCH_SIZES, start=3))
-def test_the_pyramid_is_made_as_the_page_says(column, patch_size):
+def test_the_pyramid_has_the_layers_of_the_page(column, patch_size):
     rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `fpn")]
     words = {0: "as it is", 1: "one", 2: "two"}
     levels = pyramid_levels(8, patch_size, STRIDES, dict(type="BN"))
@@ -76,7 +76,7 @@ def test_the_pyramid_is_made_as_the_page_says(column, patch_size):
         assert row[column].strip().startswith(expected)
 
 
-def test_no_text_leaves_its_figure(figures):
+def test_texts_lie_within_their_figure(figures):
     assert {f"figures/{name}.svg" for name in figures.FIGURES} == {
         part.split(")")[0] for part in PAGE.split("](") if part.startswith("figures/")
     }
@@ -89,30 +89,30 @@ def test_no_text_leaves_its_figure(figures):
 
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
-def test_the_readmes_picture(kind, figures, models, tmp_path):
-    image = tmp_path / "scene.png"
+def test_the_readme_s_image(kind, figures, models, tmp_path):
+    path = tmp_path / "noise.png"
     pixels = np.random.default_rng(0).integers(0, 256, (72, 96, 3)).astype(np.uint8)
-    cv2.imwrite(str(image), pixels)
-    picture = figures.hero(image, *models[kind])
-    assert picture.shape == (450, 1212, 3)
-    found, components = picture[:, :600], picture[:, 612:]
-    shown = cv2.resize(pixels, (600, 450), interpolation=cv2.INTER_AREA)
-    changed = (found != shown).any(axis=2).mean()
-    # A detector that is sure of nothing draws nothing; a segmentation map covers all.
+    cv2.imwrite(str(path), pixels)
+    image = figures.hero(path, *models[kind])
+    assert image.shape == (450, 1212, 3)
+    drawn, components = image[:, :600], image[:, 612:]
+    resized = cv2.resize(pixels, (600, 450), interpolation=cv2.INTER_AREA)
+    changed = (drawn != resized).any(axis=2).mean()
+    # A detector without high scores draws nothing, and a segmentation map covers every pixel.
     assert changed > 0.9 if kind == "seg" else changed == 0
     assert components.std() > 20 and len(np.unique(components.reshape(-1, 3), axis=0)) <= 60 * 45
 
 
-def test_the_readmes_picture_of_a_detector_without_masks(figures, models, tmp_path, monkeypatch):
-    cv2.imwrite(str(tmp_path / "scene.png"), np.zeros((72, 96, 3), np.uint8))
+def test_the_readme_s_image_of_a_detector_without_masks(figures, models, tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "black.png"), np.zeros((72, 96, 3), np.uint8))
     boxes = np.array([[10.0, 10, 60, 50], [0, 0, 30, 30]], np.float32)
     found = Instances(boxes, np.array([0.9, 0.1]), np.array([1, 0]), None)
     monkeypatch.setattr(Predictor, "predict", lambda predictor, image: Prediction(image, found, None))
-    drawn = figures.hero(tmp_path / "scene.png", *models["det"])[:, :600]
-    assert drawn[60:320, 60:380].any() and not drawn[:40, :40].any()  # the one of the two that is sure
+    drawn = figures.hero(tmp_path / "black.png", *models["det"])[:, :600]
+    assert drawn[60:320, 60:380].any() and not drawn[:40, :40].any()  # the box of the high score
 
 
-def test_a_picture_that_cannot_be_written_is_named(figures, tmp_path, monkeypatch):
+def test_an_image_that_cannot_be_written_is_named(figures, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "hero", lambda *args: np.zeros((9, 9, 3), np.uint8))
     monkeypatch.setattr(sys, "argv", ["figures.py", "--hero", "a", "b", "c", "--out", str(tmp_path)])
     (tmp_path / "hero.jpg").mkdir()

@@ -1,4 +1,4 @@
-"""The data set of shapes: the same files for the same arguments, and rasters that show what they say."""
+"""tools/make_shapes.py: reproducible files, correct rasters, and errors of one line that leave nothing behind."""
 
 from pathlib import Path
 
@@ -20,29 +20,29 @@ def rasters(tmp_path_factory) -> Path:
     return root
 
 
-def test_rasters_come_beside_the_other_files_and_change_none(rasters, tmp_path):
+def test_files_are_reproducible_and_do_not_depend_on_rasters(rasters, tmp_path):
     write_dataset(tmp_path / "plain", train=24, val=2, size=64)
     write_dataset(tmp_path / "again", train=24, val=2, size=64, rasters=True)
     plain, found = files(tmp_path / "plain"), files(rasters)
     assert found == files(tmp_path / "again")
-    beside = {name for name in found if name.startswith("rasters/")}
-    assert {name: content for name, content in found.items() if name not in beside} == plain
-    pictures = {name for name in plain if name.startswith("images/")}
-    assert beside == {name.replace("images/", "rasters/").replace(".jpg", ".tif") for name in pictures}
+    added = {name for name in found if name.startswith("rasters/")}
+    assert {name: content for name, content in found.items() if name not in added} == plain
+    images = {name for name in plain if name.startswith("images/")}
+    assert added == {name.replace("images/", "rasters/").replace(".jpg", ".tif") for name in images}
 
 
-def test_rasters_are_the_scenes_in_red_green_blue_and_near_infrared(rasters):
+def test_rasters_are_the_images_with_an_infrared_band_by_class(rasters):
     import rasterio
 
     infrared: dict[int, list[np.ndarray]] = {}
     for path in sorted((rasters / "rasters" / "training").iterdir()):
         with rasterio.open(path) as file:
             assert (file.count, set(file.dtypes), file.crs.to_epsg(), file.res) == (4, {"uint16"}, 32632, (1.0, 1.0))
-            assert [one.name for one in file.colorinterp] == ["red", "green", "blue", "undefined"]
+            assert [color.name for color in file.colorinterp] == ["red", "green", "blue", "undefined"]
             assert file.bounds.left == 500000 + 64 * int(path.stem)
             *rgb, fourth = file.read()
-        picture = cv2.imread(str(rasters / "images" / "training" / f"{path.stem}.jpg"))[..., ::-1]
-        np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, picture.mean((0, 1)), atol=2)
+        image = cv2.imread(str(rasters / "images" / "training" / f"{path.stem}.jpg"))[..., ::-1]
+        np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, image.mean((0, 1)), atol=2)
         labels = cv2.imread(str(rasters / "annotations" / "training" / f"{path.stem}.png"), cv2.IMREAD_UNCHANGED)
         for label in np.unique(labels):
             infrared.setdefault(label, []).append(fourth[labels == label])
@@ -51,7 +51,7 @@ def test_rasters_are_the_scenes_in_red_green_blue_and_near_infrared(rasters):
     assert sorted(by_class, key=by_class.get) == ["square", "star", "triangle", "circle"]
 
 
-def test_without_rasterio_nothing_is_begun(monkeypatch, tmp_path):
+def test_without_rasterio_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"--rasters needs rasterio: pip install xcit_mm\[raster\]"):
         write_dataset(tmp_path / "shapes", rasters=True)
@@ -59,10 +59,10 @@ def test_without_rasterio_nothing_is_begun(monkeypatch, tmp_path):
 
 
 class TestCommand:
-    """tools/make_shapes.py ends in a line, with nothing left and nothing of others gone."""
+    """The user's files in the same folder stay."""
 
     @pytest.fixture(autouse=True)
-    def beside(self, tmp_path, monkeypatch) -> None:
+    def user_files(self, tmp_path, monkeypatch) -> None:
         (tmp_path / "shapes.partial").mkdir()
         (tmp_path / "shapes.partial" / "thesis.txt").touch()
         (tmp_path / "file").touch()
@@ -70,9 +70,8 @@ class TestCommand:
         yield
         assert [path.name for path in Path("shapes.partial").iterdir()] == ["thesis.txt"]
 
-    def test_a_folder_of_a_like_name_is_let_alone(self, call):
-        small = ("--train", 2, "--val", 1, "--size", 64)
-        assert call("make_shapes", "shapes", *small)[0] == 0
+    def test_a_folder_with_a_similar_name_is_not_touched(self, call):
+        assert call("make_shapes", "shapes", "--train", 2, "--val", 1, "--size", 64)[0] == 0
         assert {path.name for path in Path().iterdir()} == {"shapes", "shapes.partial", "file"}
 
     @pytest.mark.parametrize(
@@ -84,11 +83,11 @@ class TestCommand:
             (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it or choose another folder"),
         ],
     )
-    def test_what_cannot_be_is_one_line(self, arguments, line, refusal):
+    def test_invalid_arguments_end_in_one_line(self, arguments, line, refusal):
         assert refusal("make_shapes", *arguments, "--train", 1, "--val", 1) == line
         assert {path.name for path in Path().iterdir()} == {"shapes.partial", "file"}
 
-    def test_ctrl_c_leaves_nothing(self, call, monkeypatch):
+    def test_an_interruption_leaves_nothing(self, call, monkeypatch):
         def interrupt(*args: object) -> None:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""`tools/weights.py` looks into files, writes them in other layouts, and says in one line what is wrong."""
+"""`tools/weights.py` inspects files, converts them to other layouts, and reports errors in one line."""
 
 import argparse
 import importlib
@@ -51,12 +51,15 @@ def test_inspect_and_convert(weights, refusal, tmp_path):
     assert "m.pth exists" in refusal("weights", "convert", "file.pth", "m.pth", "--to", "timm")
 
 
-def test_inspect_shows_metadata_of_any_kind(weights, tmp_path):
+def test_inspect_shows_metadata_of_any_kind_in_one_line_each(weights, tmp_path):
     args, meta = argparse.Namespace(lr=0.5), OrderedDict(mmdet_version="2.11.0")
-    torch.save(dict(meta=meta, state_dict=official(16), args=args), tmp_path / "file.pth")
+    nested = []
+    for _ in range(60):
+        nested = [nested, nested]  # 2**60 brackets
+    torch.save(dict(meta=meta, state_dict=official(16), args=args, nested=nested, name="a\nb"), tmp_path / "file.pth")
     text = weights("inspect", "file.pth")
-    assert "{'lr': 0.5}" in text
-    assert "2.11.0" in text
+    assert "meta        {'mmdet_version': '2.11.0'}\nargs        {'lr': 0.5}\nnested      [[[" in text
+    assert text.endswith("...\nname        a b\n")
 
 
 @pytest.mark.parametrize("arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["download", "xcit_huge"]])

@@ -1,4 +1,4 @@
-"""Two processes, on CPU or GPUs, train each task as one process would, with find_unused_parameters=False."""
+"""Two processes, on CPU or GPUs, train every task as a single process does, with find_unused_parameters=False."""
 
 import copy
 import logging
@@ -20,6 +20,7 @@ from paths import CONFIGS, ROOT
 from processes import in_two_processes
 from torch import Tensor, nn
 
+from configs import read_config_file
 from xcit_mm import NonFiniteHook, XCiT
 
 TASKS = {
@@ -29,14 +30,14 @@ TASKS = {
 }
 
 
-def build(task: str, device: str = "cpu", **backbone) -> torch.nn.Module:
-    cfg = Config.fromfile(CONFIGS / TASKS[task])
+def build(cfg: Config, device: str = "cpu", **backbone) -> torch.nn.Module:
+    cfg = copy.deepcopy(cfg)
     init_default_scope(cfg.default_scope)
     arch = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
     # SyncBN does not run on CPU under a process group.
     norm_cfg = dict(type="BN" if device == "cpu" else "SyncBN")
     cfg.model.backbone.update(arch=arch, norm_cfg=norm_cfg, **backbone)
-    if task == "mask_rcnn":
+    if cfg.default_scope == "mmdet":
         cfg.merge_from_dict(
             {
                 "model.train_cfg.rcnn.sampler.num": 16,
@@ -44,18 +45,20 @@ def build(task: str, device: str = "cpu", **backbone) -> torch.nn.Module:
                 "model.roi_head.mask_head.num_convs": 1,
             }
         )
-    if task != "upernet":
+    if "neck" in cfg.model:
         cfg.model.neck.in_channels = [32] * 4
-    if task == "semantic_fpn":
-        cfg.model.neck.out_channels = 32
+        if cfg.default_scope == "mmseg":
+            cfg.model.neck.out_channels = 32
+    if cfg.default_scope == "mmseg":
+        cfg.model.data_preprocessor.size = (64, 64)  # instead of padding to 512
     for head, channels in (("decode_head", [32] * 4), ("auxiliary_head", 32)):
         if head in cfg.model:
             cfg.model[head].update(in_channels=channels, channels=32, norm_cfg=norm_cfg)
     return MODELS.build(cfg.model).to(device)
 
 
-def make_batch(task: str) -> dict:
-    if task == "mask_rcnn":
+def make_batch(cfg: Config) -> dict:
+    if cfg.default_scope == "mmdet":
         from mmdet.testing import demo_mm_inputs
 
         return demo_mm_inputs(2, [(3, 64, 96)] * 2, num_items=[3, 3], num_classes=80, with_mask=True)
@@ -70,15 +73,13 @@ def make_batch(task: str) -> dict:
     return dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=samples)
 
 
-def train_two_steps(rank: int, task: str, device: str) -> None:
+def train_two_steps(rank: int, cfg: Config, device: str) -> None:
     torch.manual_seed(0)
-    model = MMDistributedDataParallel(
-        build(task, device).train(), find_unused_parameters=False, broadcast_buffers=False
-    )
+    model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
     optimizer = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     torch.manual_seed(rank)
     for _ in range(2):  # DDP reports a parameter without gradient at the second step
-        losses = model.train_step(make_batch(task), optimizer)
+        losses = model.train_step(make_batch(cfg), optimizer)
         assert losses["loss"].isfinite()
     for name, p in model.named_parameters():
         mean = p.detach().clone()
@@ -86,22 +87,22 @@ def train_two_steps(rank: int, task: str, device: str) -> None:
         torch.testing.assert_close(p.detach(), mean / 2, msg=f"{name} differs between the processes")
 
 
-def compare_gradients(rank: int, task: str, device: str) -> None:
-    """Gradients of two processes are those of one that is given both batches; frozen parts have none."""
+def compare_gradients(rank: int, cfg: Config, device: str) -> None:
+    """Compare the gradients of two processes with those of a single process on both batches."""
     torch.manual_seed(0)
-    # mmcv's NMS knows float32 only.
-    dtype, tolerance = (torch.float32, 1e-5) if task == "mask_rcnn" else (torch.float64, 1e-10)
-    single = build(task, device, frozen_stages=1, norm_eval=True).to(dtype).train()
+    # mmcv's NMS takes float32 only.
+    dtype, tolerance = (torch.float32, 1e-5) if cfg.default_scope == "mmdet" else (torch.float64, 1e-10)
+    single = build(cfg, device, frozen_stages=1, norm_eval=True).to(dtype).train()
     for module in single.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.eval()  # its statistics are of the batch, which differs
+            module.eval()  # the processes have other batches
         elif isinstance(module, torch.nn.Dropout | torch.nn.Dropout2d):
             module.p = 0.0
     model = MMDistributedDataParallel(copy.deepcopy(single), find_unused_parameters=False, broadcast_buffers=False)
 
     def backward(net: torch.nn.Module, number: int) -> None:
         torch.manual_seed(number)
-        data = single.data_preprocessor(make_batch(task), training=True)
+        data = single.data_preprocessor(make_batch(cfg), training=True)
         data["inputs"] = data["inputs"].to(dtype)
         torch.manual_seed(number)  # of the samplers
         loss, _ = single.parse_losses(net(**data, mode="loss"))
@@ -111,14 +112,14 @@ def compare_gradients(rank: int, task: str, device: str) -> None:
     for number in range(2):
         backward(single, number)
     largest = max(p.grad.abs().max() for p in single.parameters() if p.requires_grad)
-    for (name, one), (_, two) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
-        assert (one.grad is None) == (not one.requires_grad), name
-        if one.requires_grad:
-            assert (two.grad - one.grad / 2).abs().max() <= tolerance * largest, name
+    for (name, p), (_, q) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
+        assert (p.grad is None) == (not p.requires_grad), name
+        if p.requires_grad:
+            assert (q.grad - p.grad / 2).abs().max() <= tolerance * largest, name
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """Communicates forwards and backwards, as SyncBN does, which does not run on CPU."""
+    """A sum that communicates forwards and backwards. SyncBN does so too, but not on CPU."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 class SumNorm(nn.BatchNorm2d):
-    """SyncBN for training on CPU."""
+    """SyncBN for CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         sums = [x.sum(dim=(0, 2, 3)), x.square().sum(dim=(0, 2, 3)), x.new_tensor([x[:, 0].numel()])]
@@ -144,13 +145,13 @@ class SumNorm(nn.BatchNorm2d):
 
 
 UNPADDED = (
-    (((96, 128), (61, 75)), ((128, 33), (64, 96))),  # of the images of each process
-    (((96, 128), (61, 75)), ((64, 96), (64, 96))),  # a process without padding goes another way
+    (((96, 128), (61, 75)), ((128, 33), (64, 96))),  # sizes of the images of each process
+    (((96, 128), (61, 75)), ((64, 96), (64, 96))),  # the second process has no padding
 )
 
 
-def ignore_padding(rank: int, task: str, device: str) -> None:
-    """Batches of two images, padded in each process to a size of its own, act as one batch of the four."""
+def ignore_padding(rank: int, cfg: Config | None, device: str) -> None:
+    """Two batches of two images, padded to different sizes, give the gradients of a batch of four images."""
     torch.manual_seed(0)
     options = dict(arch=dict(embed_dim=32, depth=6, num_heads=4, eta=1.0), ignore_padding=True)
     synchronised = dict(type=SumNorm if device == "cpu" else "SyncBN")
@@ -164,8 +165,8 @@ def ignore_padding(rank: int, task: str, device: str) -> None:
             net.zero_grad()
             sum(m.square().sum() for m in net(stack_batch(batch))).backward()
         largest = max(p.grad.abs().max() for p in single.parameters())
-        for (name, one), (_, two) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
-            assert (2 * two.grad - one.grad).abs().max() <= 1e-10 * largest, name
+        for (name, p), (_, q) in zip(single.named_parameters(), model.module.named_parameters(), strict=True):
+            assert (2 * q.grad - p.grad).abs().max() <= 1e-10 * largest, name
 
 
 class Overflow(nn.Module):
@@ -173,8 +174,8 @@ class Overflow(nn.Module):
         return SumOverProcesses.apply(x * 1e30) * 1e30
 
 
-class Talkative(BaseModel):
-    """Modules before and after a communication, and a loss that a batch can spoil in one process alone."""
+class Communicating(BaseModel):
+    """Modules before and after a communication, and a loss that depends on the kind of the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +194,7 @@ class Talkative(BaseModel):
 
 
 def runner_of(model: nn.Module, folder: str) -> SimpleNamespace:
-    """What NonFiniteHook needs of mmengine's Runner."""
+    """Return the attributes of mmengine's Runner that NonFiniteHook uses."""
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     config = SimpleNamespace(filename="config.py")
     return SimpleNamespace(
@@ -204,16 +205,16 @@ def runner_of(model: nn.Module, folder: str) -> SimpleNamespace:
 FOUND = dict(
     input="in process 1 the input holds values that are not finite;",
     parameter="in process 1 the parameter first.weight holds values that are not finite;",
-    output=r"in process 1 the loss is inf, first in the output of the model \(Talkative\);",
+    output=r"in process 1 the loss is inf, first in the output of the model \(Communicating\);",
     gradient="in process 1 the loss is 0, but gradients are not finite, first that of last.(weight|bias);",
 )
 
 
-def name_together(rank: int, task: str, device: str) -> None:
-    """What is not finite in one process is named by all, and none waits for the other."""
+def name_together(rank: int, cfg: Config | None, device: str) -> None:
+    """All processes name the non-finite value of one process, and no process hangs."""
     for kind, message in FOUND.items():
         torch.manual_seed(0)
-        model = MMDistributedDataParallel(Talkative().train().to(device))
+        model = MMDistributedDataParallel(Communicating().train().to(device))
         with tempfile.TemporaryDirectory() as folder:
             runner = runner_of(model, folder)
             hook = NonFiniteHook()
@@ -229,36 +230,32 @@ def name_together(rank: int, task: str, device: str) -> None:
             torch.distributed.barrier()
 
 
-def stop_alone(rank: int, task: str, device: str) -> None:
-    """A process whose forward pass raises looks for the value by itself: the other is not there to answer."""
-    model = Talkative().train().to(device)
+def stop_alone(rank: int, cfg: Config | None, device: str) -> None:
+    """A process whose forward pass raises searches alone, without an answer of the other process."""
+    model = Communicating().train().to(device)
     with tempfile.TemporaryDirectory() as folder:
         runner = runner_of(model, folder)
         NonFiniteHook("skip").before_train(runner)
         batch = dict(inputs=torch.ones(2, 4, device=device), kind="error")
         if rank == 0:
-            model.scale(batch["inputs"])  # the sum of the first attempt, in which both take part
+            model.scale(batch["inputs"])  # the communication of the first attempt
             return
-        message = (
-            r"iteration 0: the forward pass raised ValueError \(no match\) after the output of scale \(Overflow\);"
-        )
+        message = r"iteration 0: the forward pass raised ValueError: no match after the output of scale \(Overflow\);"
         with pytest.raises(FloatingPointError, match=message):
             model.train_step(batch, runner.optim_wrapper)
         assert Path(folder, "non_finite_iter_0_rank1.pth").is_file()
 
 
-def skip_together(rank: int, task: str, device: str) -> None:
-    """A loss that is not finite in one process makes all skip the step."""
+def skip_together(rank: int, cfg: Config, device: str) -> None:
+    """All processes skip the step if the loss of one process is not finite."""
     torch.manual_seed(0)
-    model = MMDistributedDataParallel(
-        build(task, device).train(), find_unused_parameters=False, broadcast_buffers=False
-    )
+    model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
     with tempfile.TemporaryDirectory() as folder:
         runner = runner_of(model, folder)
         hook = NonFiniteHook("skip")
         hook.before_train(runner)
         before = {name: value.clone() for name, value in model.module.state_dict().items()}
-        batch = make_batch(task)
+        batch = make_batch(cfg)
         if rank == 1:
             batch["inputs"] = [image.float() * float("nan") for image in batch["inputs"]]
         model.train_step(batch, runner.optim_wrapper)
@@ -267,53 +264,53 @@ def skip_together(rank: int, task: str, device: str) -> None:
         torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
 
 
-def run_process(rank: int, check: str, task: str, device: str, store: str) -> None:
+def run_process(rank: int, checks: list[str], cfg: Config | None, device: str, store: str) -> None:
     torch.set_num_threads(1)
     backend = "gloo"
     if device == "cuda":
-        # NCCL takes one process a GPU; by gloo two processes share one.
+        # NCCL needs a GPU for each process. With gloo two processes share a GPU.
         gpus = torch.cuda.device_count()
         backend = "nccl" if gpus > 1 else "gloo"
         torch.cuda.set_device(rank % gpus)
     torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=2)
-    globals()[check](rank, task, device)
-    # The model is gone, and both processes are here, before the group they share goes.
-    torch.distributed.barrier()
+    for check in checks:
+        globals()[check](rank, cfg, device)
+        torch.distributed.barrier()  # until both processes have released the model
     torch.distributed.destroy_process_group()
 
 
-def run_two(check: str, task: str, device: str, tmp_path: Path) -> None:
-    if task in TASKS:
-        pytest.importorskip("mmdet" if task == "mask_rcnn" else "mmseg", exc_type=ImportError)
+def run_two(checks: list[str], task: str | None, device: str, tmp_path: Path) -> None:
+    cfg = None
+    if task:
+        cfg = read_config_file(CONFIGS / TASKS[task])
+        pytest.importorskip(cfg.default_scope, exc_type=ImportError)
     start_method = "forkserver" if device == "cpu" else "spawn"
-    in_two_processes(run_process, check, task, device, str(tmp_path / "store"), start_method=start_method)
+    in_two_processes(run_process, checks, cfg, device, str(tmp_path / "store"), start_method=start_method)
 
 
 @on_each_device
-@pytest.mark.parametrize("check", ["train_two_steps", "compare_gradients"])
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "upernet" else task for task in TASKS]
-)
-def test_two_processes(task, check, device, tmp_path):
-    run_two(check, task, device, tmp_path)
-
-
-@on_each_device
-def test_two_processes_ignore_padding(device, tmp_path):
-    run_two("ignore_padding", "backbone", device, tmp_path)
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_train_like_a_single_process(task, device, tmp_path):
+    run_two(["train_two_steps", "compare_gradients"], task, device, tmp_path)
 
 
 @on_each_device
 @pytest.mark.parametrize(
-    "check, task", [("name_together", "linear"), ("stop_alone", "linear"), ("skip_together", "semantic_fpn")]
+    "checks, task",
+    [
+        (["ignore_padding"], None),
+        (["name_together", "stop_alone"], None),
+        (["skip_together"], "semantic_fpn"),
+    ],
+    ids=["ignore_padding", "name_non_finite", "skip_non_finite"],
 )
-def test_two_processes_agree_on_what_is_not_finite(check, task, device, tmp_path):
-    run_two(check, task, device, tmp_path)
+def test_two_processes_act_as_one(checks, task, device, tmp_path):
+    run_two(checks, task, device, tmp_path)
 
 
 @pytest.fixture
 def shims(tmp_path) -> dict[str, str]:
-    """An environment whose python shows its arguments (mmengine's launchers need GPUs), with a Slurm of two nodes."""
+    """An environment with a python that prints its arguments, and a Slurm of two nodes."""
     files = dict(
         python='printf "%s|" "$@"',
         scontrol="printf 'n1\\nn2\\n'",

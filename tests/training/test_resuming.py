@@ -1,4 +1,4 @@
-"""Training that is killed, finds broken files or a full disk, and goes on."""
+"""Training resumes after a kill, a broken checkpoint or a full disk."""
 
 import json
 import random
@@ -29,8 +29,8 @@ train_dataloader = dict(sampler=dict(_delete_=True, type="DefaultSampler", shuff
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, max_keep_ckpts=5))
 model = dict(backbone=dict(drop_path_rate=0.2))
 """
-# When a process dies: the n-th call of a method of hooks or of fsync, which every checkpoint calls for its file and
-# then for last_checkpoint. Checkpoints are two iterations apart.
+# Calls at which a process is killed: the n-th call of a method of hooks, or of fsync. A checkpoint calls fsync for its
+# file and for last_checkpoint. Checkpoints are two iterations apart.
 STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter", 4), ("fsync", 3), ("fsync", 4)
 CHANCE = random.Random(0)
 CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "fsync")
@@ -46,7 +46,7 @@ OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(
         pytest.param(DET, 0, 80, OFTEN, id="detector-often", marks=pytest.mark.slow),
     ],
 )
-def test_killed_training_ends_where_uninterrupted_training_does(config, workers, length, kills, shapes, tmp_path):
+def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shapes, tmp_path):
     options = [*cfg_options(config, shapes, length, workers), "model.backbone.drop_path_rate=0.2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train = ("train", DEMO / f"{config}.py", *options, "--work-dir")
@@ -58,7 +58,7 @@ def test_killed_training_ends_where_uninterrupted_training_does(config, workers,
         assert run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill).returncode == -signal.SIGKILL
         assert not (broken / last).exists()
         if pointer.exists():
-            load_from_file(pointer.read_text())  # raises if it is not whole
+            load_from_file(pointer.read_text())  # raises if the file is incomplete
     run = run_tool(*train, broken, "--resume", cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
 
@@ -75,7 +75,7 @@ def test_killed_training_ends_where_uninterrupted_training_does(config, workers,
     assert tested[SCORES[config]] == scores[1][SCORES[config]]
 
 
-def test_epochs_resume_as_well(shapes, tmp_path):
+def test_epoch_based_training_resumes_after_kill(shapes, tmp_path):
     config = tmp_path / "config.py"
     config.write_text(EPOCHS.format(base=str(DEMO / f"{SEG}.py")))
     options = [o for o in cfg_options(SEG, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
@@ -86,39 +86,32 @@ def test_epochs_resume_as_well(shapes, tmp_path):
     killed = run_tool(*train, "--work-dir", broken, cwd=tmp_path, kill_at=("before_train_iter", 7))
     assert killed.returncode == -signal.SIGKILL
     assert (broken / "last_checkpoint").read_text().endswith("epoch_1.pth")
-    # The seed is left to chance by many configs; here it is taken from the checkpoint.
+    # Without a seed in the config, the seed of the checkpoint is used.
     run = run_tool(*train, "randomness.seed=None", "--work-dir", broken, "--resume", cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     assert_same_state(whole / "epoch_3.pth", broken / "epoch_3.pth")
 
 
-def test_broken_checkpoint_is_named_and_the_one_before_offered(shapes, tmp_path):
+def test_full_disk_and_broken_checkpoint_name_a_complete_checkpoint(shapes, tmp_path):
     work = tmp_path / "work"
     train = ("train", DEMO / f"{SEG}.py", "--work-dir", work)
     assert run_tool(*train, *cfg_options(SEG, shapes, 4), cwd=tmp_path).returncode == 0
     last = work / "iter_4.pth"
-    content = last.read_bytes()
-    last.write_bytes(content[: len(content) // 2])
-    run = run_tool(*train, "--resume", *cfg_options(SEG, shapes, 6), cwd=tmp_path)
+    resume = (*train, "--resume", *cfg_options(SEG, shapes, 6))
+    run = run_tool(*resume, cwd=tmp_path, file_size=last.stat().st_size // 2)
     assert run.returncode == 1
-    message = run.stderr.strip()
-    assert len(message.splitlines()) == 1
+    assert f"{work / 'iter_6.pth'}" in run.stderr.splitlines()[-1]
+    assert "could not be written: File too large; earlier checkpoints are complete" in run.stderr
+    assert (work / "last_checkpoint").read_text() == str(last)
+    load_from_file(str(last))
+    assert not list(work.glob("*iter_6*")) + list(work.glob(".*iter_6*"))
+
+    last.write_bytes(last.read_bytes()[:-1000])
+    run = run_tool(*resume, cwd=tmp_path)
+    assert run.returncode == 1
+    (message,) = run.stderr.strip().splitlines()
     assert f"cannot resume from {last}" in message
     assert f"resume from {work / 'iter_2.pth'}: --resume {work / 'iter_2.pth'}" in message
-
-
-def test_a_full_disk_is_an_error_and_the_checkpoint_before_it_is_whole(shapes, tmp_path):
-    work = tmp_path / "work"
-    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work)
-    assert run_tool(*train, *cfg_options(SEG, shapes, 2), cwd=tmp_path).returncode == 0
-    size = (work / "iter_2.pth").stat().st_size
-    run = run_tool(*train, "--resume", *cfg_options(SEG, shapes, 4), cwd=tmp_path, file_size=size // 2)
-    assert run.returncode == 1
-    assert f"{work / 'iter_4.pth'}" in run.stderr.splitlines()[-1]
-    assert "could not be written: File too large; earlier checkpoints are complete" in run.stderr
-    assert (work / "last_checkpoint").read_text() == str(work / "iter_2.pth")
-    load_from_file(str(work / "iter_2.pth"))
-    assert not list(work.glob("*iter_4*")) + list(work.glob(".*iter_4*"))
 
 
 class Line(BaseModel):
@@ -134,7 +127,7 @@ class Line(BaseModel):
 
 
 class Rising(BaseMetric):
-    """A score that is better every time."""
+    """A score that improves every time."""
 
     score = 0
 
@@ -171,7 +164,7 @@ def train_a_line(
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_a_constant_name_is_one_whole_file(keep, tmp_path):
+def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     name = dict(filename_tmpl="last.pth", max_keep_ckpts=keep)
     train_a_line(tmp_path, **name)
     assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
@@ -180,14 +173,14 @@ def test_a_constant_name_is_one_whole_file(keep, tmp_path):
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
-def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+def test_outdated_checkpoint_of_a_killed_run_is_removed_and_no_other_file(tmp_path, monkeypatch):
     work, other = tmp_path / "work", tmp_path / "other"
     with monkeypatch.context() as killed:
         killed.setattr(AtomicBackend, "remove", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_a_line(work, iterations=2, max_keep_ckpts=1)
     assert {path.name for path in work.glob("*.pth")} == {"iter_1.pth", "iter_2.pth"}
-    for folder, name in ((work, "iter_0.pth"), (other, "iter_1.pth")):  # of somebody else
+    for folder, name in ((work, "iter_0.pth"), (other, "iter_1.pth")):  # files of another run
         folder.mkdir(exist_ok=True)
         (folder / name).touch()
     (other / "last_checkpoint").write_text(str(work / "iter_2.pth"))
@@ -198,19 +191,27 @@ def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("best", ["score", ["score", "other"]])
-def test_the_new_best_outlives_the_former(best, tmp_path):
+def test_former_best_checkpoint_is_removed_after_the_new_one_is_written(best, tmp_path, monkeypatch):
     names = {f"best_{key}_last.pth" for key in ([best] if isinstance(best, str) else best)}
     train_a_line(tmp_path, iterations=2, filename_tmpl="last.pth", max_keep_ckpts=1, save_best=best, rule="greater")
     assert {path.name for path in tmp_path.glob("*.pth")} == {"last.pth", *names}
     assert all(load_from_file(str(tmp_path / name))["meta"]["iter"] == 2 for name in names)
-    # Names with the iteration: one best file stays.
     numbered = tmp_path / "numbered"
-    train_a_line(numbered, max_keep_ckpts=2, save_best=best, rule="greater")
+    with monkeypatch.context() as patch:
+        existing = []
+        remove = AtomicBackend.remove
+        patch.setattr(
+            AtomicBackend,
+            "remove",
+            lambda self, path: (existing.append(len(list(numbered.glob("best_score*")))), remove(self, path)),
+        )
+        train_a_line(numbered, max_keep_ckpts=2, save_best=best, rule="greater")
+    assert max(existing) == 2  # the former and the new file
     assert {path.name for path in numbered.glob("iter_*.pth")} == {"iter_2.pth", "iter_3.pth"}
     assert {path.name for path in numbered.glob("best_*")} == {name.replace("last", "iter_3") for name in names}
 
 
-def test_arguments_that_mean_local_files_are_written_whole_too(tmp_path):
+def test_explicit_local_backends_are_atomic_too(tmp_path):
     for number, given in enumerate(
         ({}, dict(file_client_args=dict(backend="disk")), dict(backend_args=dict(backend="local")))
     ):
@@ -220,7 +221,7 @@ def test_arguments_that_mean_local_files_are_written_whole_too(tmp_path):
     assert (remote.file_client_args, remote.backend_args) == (dict(backend="petrel"), None)
 
 
-def test_writing_replaces_a_file_whole(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_former_file(tmp_path, monkeypatch):
     backend = AtomicBackend()
     backend.put(b"old", tmp_path / "file")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -230,7 +231,7 @@ def test_writing_replaces_a_file_whole(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_random_state_goes_through_a_checkpoint(tmp_path):
+def test_random_state_survives_a_checkpoint(tmp_path):
     import numpy as np
 
     def draw() -> tuple:
@@ -243,7 +244,7 @@ def test_random_state_goes_through_a_checkpoint(tmp_path):
     assert draw() == drawn
 
 
-# What a scheduler must be given besides the optimizer, by its name up to LR, Momentum or ParamScheduler.
+# Arguments of a scheduler besides the optimizer, by its name up to LR, Momentum or ParamScheduler.
 SCHEDULERS = dict(
     Constant=dict(factor=0.5, end=4),
     CosineAnnealing=dict(T_max=8),
@@ -285,7 +286,7 @@ def test_every_scheduler_resumes(name, by, tmp_path):
         ResumableCheckpointHook().before_save_checkpoint(None, checkpoint)
     torch.save(checkpoint, tmp_path / "file.pth")
     if by == "this hook":
-        torch.load(tmp_path / "file.pth", weights_only=True)  # which refuses functions
+        torch.load(tmp_path / "file.pth", weights_only=True)  # raises if the file holds functions
     content = load_from_file(str(tmp_path / "file.pth"))
     resumed.optimizer.load_state_dict(content["optimizer"])
     (state,) = content["param_schedulers"]
@@ -294,7 +295,7 @@ def test_every_scheduler_resumes(name, by, tmp_path):
 
 
 @pytest.mark.parametrize("hook", ["CheckpointHook", "ResumableCheckpointHook"])
-def test_a_run_with_one_cycle_resumes(hook, tmp_path):
+def test_one_cycle_schedule_resumes_bit_identical(hook, tmp_path):
     schedule = dict(type="OneCycleLR", eta_max=0.1, total_steps=6, end=6, by_epoch=False)
     whole = tmp_path / "whole"
     train_a_line(tmp_path, 1, schedule, type=hook)

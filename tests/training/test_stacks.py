@@ -1,4 +1,4 @@
-"""OpenMMLab's libraries and the forks of OneDL: a checkpoint of one goes on, and is scored, with the other."""
+"""A checkpoint of OpenMMLab's libraries resumes and is tested with the OneDL forks, and the reverse."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def run(venv: str, tool: str, *arguments: object) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not all(python.exists() for python in VENVS.values()), reason="needs `make setup` of both stacks")
 @pytest.mark.parametrize("config", SCORES)
-def test_checkpoints_go_from_one_stack_to_the_other(config, shapes, tmp_path):
+def test_checkpoint_of_a_stack_resumes_with_the_other_stack(config, shapes, tmp_path):
     options = [*cfg_options(config, shapes, 4), "model.backbone.drop_path_rate=0.2"]
     file = DEMO / f"{config}.py"
     for venv, other in zip(VENVS, reversed(VENVS), strict=True):

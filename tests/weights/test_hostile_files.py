@@ -73,7 +73,7 @@ REJECTED = {
     "deep key": (lambda: legacy(b"}" + DEEP + b"K\x01s."), "a key of type tuple"),
     "deep storage key": (lambda: legacy_with_storages(b"](" + DEEP + b"K\x01e."), "lacks the data"),
     "bytearray": (lambda: legacy(CALL % b"bytearray"), "it names builtins.bytearray"),
-    "bytes": (lambda: legacy(CALL % b"bytes"), "no_bytes"),
+    "bytes": (lambda: legacy(CALL % b"bytes"), "it calls builtins.bytes with 1 arguments"),
     "error with content": (lambda: legacy(opcodes(doubled()) + b")R."), "it calls a list"),
     "name with content": (lambda: legacy(opcodes(doubled()) + b"q\xffh\xff\x93."), "it names a list of a list"),
     # What a tensor claims.

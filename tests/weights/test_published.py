@@ -1,4 +1,4 @@
-"""Published names, and downloads that are whole, once, and for all processes."""
+"""Published names, and downloads that are complete, once, and for all processes."""
 
 import time
 from collections import Counter
@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 import torch
 from processes import in_two_processes
-from weight_files import official
+from weight_files import official, same
 
 from xcit_mm.weights.published import PUBLISHED, download, ensure_downloaded
 from xcit_mm.weights.reader import load_from_url, load_from_xcit
@@ -18,49 +18,47 @@ from xcit_mm.weights.reader import load_from_url, load_from_xcit
 NAME = "xcit_nano_12_p16_224"
 
 
-def test_names():
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """The folder of downloads, which does not exist yet."""
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def test_published_names():
     assert len(PUBLISHED) == 70
     assert PUBLISHED["maskrcnn_xcit_small_12_p16"].endswith("/coco/maskrcnn_xcit_small_12_p16.pth")
     assert PUBLISHED["xcit_small_12_cp16_dino"].endswith("/xcit/xcit_small_12_cp16_dino.pth")
-
-
-def test_kept_file_is_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
-    torch.save(dict(model=official(16)), tmp_path / "xcit_nano_12_p16_224.pth")
-    content = load_from_xcit("xcit://xcit_nano_12_p16_224")
-    key = "blocks.11.mlp.fc2.weight"
-    assert torch.equal(content["model"][key], official(16)[key])
-
-
-def test_unknown_name_and_no_network(tmp_path, monkeypatch):
-    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
     with pytest.raises(ValueError, match=r"'xcit_huge' is not a published name"):
         ensure_downloaded("xcit_huge")
+
+
+def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
+    torch.save(dict(model=official(16)), tmp_path / "source.pth")
+    monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
+    assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
+    (tmp_path / "source.pth").unlink()
+    assert same(load_from_xcit(f"xcit://{NAME}")["model"], official(16))
+    assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
+
+
+def test_error_names_where_to_put_the_file_by_hand(folder, tmp_path, monkeypatch):
     url = (tmp_path / "none.pth").as_uri()
     monkeypatch.setitem(PUBLISHED, NAME, url)
-    with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {tmp_path}"):
+    with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {folder}"):
         ensure_downloaded(NAME)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.glob("*")) == []
 
 
-def test_download_is_kept_under_its_name(tmp_path, monkeypatch):
-    (tmp_path / "source.pth").write_bytes(b"weights")
-    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
-    monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
-    assert ensure_downloaded(NAME).read_bytes() == b"weights"
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["xcit_nano_12_p16_224.pth"]
-
-
-def test_files_of_one_name_from_two_places_are_kept_apart(tmp_path, monkeypatch):
-    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "kept"))
-    (tmp_path / "kept").mkdir()
+def test_files_of_one_name_from_two_servers_are_stored_apart(folder, monkeypatch):
+    folder.mkdir()
     monkeypatch.setattr("xcit_mm.weights.published.download", lambda url, path: torch.save(url, path))
     assert load_from_url("https://a.org/model.bin") == "https://a.org/model.bin"
     assert load_from_url("https://b.org/model.bin") == "https://b.org/model.bin"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` slowly, and counts what it is asked for; it refuses HEAD, as presigned addresses do."""
+    """Serves `content` slowly and counts requests; it rejects HEAD, as presigned addresses do."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
@@ -95,20 +93,20 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_server_may_refuse_head(server, tmp_path):
+def test_server_may_reject_head_requests(server, tmp_path):
     download(server.url, tmp_path / "kept" / "file.pth")
     assert (tmp_path / "kept" / "file.pth").read_bytes() == server.content
     assert server.asked == {"GET": 1}
 
 
-def test_half_a_download_is_thrown_away(server, tmp_path):
+def test_half_a_download_is_removed(server, tmp_path):
     server.sent = 3000
     with pytest.raises(ConnectionError, match=r"cannot download .*3000.*: download it elsewhere and put it at"):
         download(server.url, tmp_path / "file.pth")
     assert list(tmp_path.iterdir()) == []
 
 
-def fetch_in_one_of_two(rank: int, url: str, folder: str) -> None:
+def download_in_process(rank: int, url: str, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     path = Path(folder, "kept", "file.pth")
     download(url, path)
@@ -117,8 +115,8 @@ def fetch_in_one_of_two(rank: int, url: str, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path):
-    in_two_processes(fetch_in_one_of_two, server.url, str(tmp_path))
+def test_one_of_two_processes_downloads_while_the_other_waits(server, tmp_path):
+    in_two_processes(download_in_process, server.url, str(tmp_path))
     assert server.asked == {"GET": 1}
     assert [(tmp_path / f"seen{rank}").read_bytes() for rank in range(2)] == [server.content] * 2
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["file.pth"]

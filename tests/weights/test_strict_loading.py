@@ -1,4 +1,4 @@
-"""StrictLoadHook in mmengine's runs: lenient only where it is asked to be, and only where training begins."""
+"""StrictLoadHook in mmengine's runs: lenient on request only, and only where training starts."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def other_classes(tmp_path) -> str:
     return str(tmp_path / "three.pth")
 
 
-def test_other_heads_only_where_training_begins(other_classes, shapes, tmp_path):
+def test_heads_for_other_classes_only_where_training_starts(other_classes, shapes, tmp_path):
     lenient = tmp_path / "lenient.py"
     lenient.write_text(LENIENT.format(base=str(CONFIG)))
     options = cfg_options(CONFIG.stem, shapes, 1)
@@ -51,7 +51,7 @@ def test_other_heads_only_where_training_begins(other_classes, shapes, tmp_path)
 
 
 @pytest.mark.parametrize("order", [("EMAHook", "StrictLoadHook"), ("StrictLoadHook", "EMAHook")])
-def test_the_average_of_the_weights_begins_with_the_file_s(order, tmp_path):
+def test_averaged_weights_start_from_the_file(order, tmp_path):
     cfg = Config.fromfile(CONFIG)
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.arch = MINI

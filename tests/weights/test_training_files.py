@@ -1,4 +1,4 @@
-"""What training really writes is read: resumed from, loaded and tested, whatever its data set says of itself."""
+"""Checkpoints of real runs are resumed from, whatever the metainfo of the data set holds."""
 
 import logging
 
@@ -14,8 +14,8 @@ from weight_files import MINI
 
 from xcit_mm.weights.reader import load_from_file
 
-# What a data set's class may say of it; a config adds dicts, which mmengine makes ConfigDicts.
-SAID = dict(
+# Values that the class of a data set may hold; a config adds dicts, which mmengine makes ConfigDicts.
+RICH = dict(
     anchors=np.zeros((0, 4)),
     weights=np.ones(5, np.float32),
     void={"sky", "other"},
@@ -28,12 +28,12 @@ SAID = dict(
 
 @pytest.fixture
 def runner(shapes, tmp_path):
-    """Builds a short run of Semantic FPN on a data set that says more of itself than classes and palette."""
+    """Builds a short run of Semantic FPN on a data set whose metainfo holds more than classes and palette."""
 
     def build(iterations: int, resume: bool) -> Runner:
         @DATASETS.register_module(force=True)
-        class TalkativeDataset(BaseSegDataset):
-            METAINFO = SAID
+        class RichDataset(BaseSegDataset):
+            METAINFO = RICH
 
         cfg = Config.fromfile(DEMO / "fpn_xcit-n12-p16_shapes.py")
         cfg.model.backbone.arch = MINI
@@ -42,27 +42,27 @@ def runner(shapes, tmp_path):
         cfg.train_cfg.update(max_iters=iterations, val_interval=100)
         for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
             loader.update(batch_size=2, num_workers=0, persistent_workers=False)
-            loader.dataset.update(type="TalkativeDataset", data_root=str(shapes))
+            loader.dataset.update(type="RichDataset", data_root=str(shapes))
             loader.dataset.metainfo.update(source=dict(camera=dict(name="none", lenses=[dict(f=35), (1, 2)])))
         cfg.default_hooks.checkpoint.interval = 2
-        cfg.update(work_dir=str(tmp_path), resume=resume, experiment_name=f"talkative-{tmp_path.name}-{iterations}")
+        cfg.update(work_dir=str(tmp_path), resume=resume, experiment_name=f"rich-{tmp_path.name}-{iterations}")
         return Runner.from_cfg(cfg)
 
     yield build
-    DATASETS._module_dict.pop("TalkativeDataset", None)
+    DATASETS.module_dict.pop("RichDataset", None)
     init_default_scope("mmengine")
 
 
-def test_a_run_whose_metainfo_holds_more_than_names_resumes(runner, tmp_path, caplog):
+def test_run_with_rich_metainfo_resumes(runner, tmp_path, caplog):
     first = runner(2, resume=False)
     first.train()
     content = load_from_file(str(tmp_path / "iter_2.pth"))
     assert "cfg" not in content["meta"] and "cfg" not in content["message_hub"]["runtime_info"]
-    for said in (content["meta"]["dataset_meta"], content["message_hub"]["runtime_info"]["dataset_meta"]):
-        np.testing.assert_equal({key: said[key] for key in SAID}, SAID)
-        assert said["anchors"].dtype == SAID["anchors"].dtype
-        assert type(said["source"]) is type(said["source"].camera.lenses[0]) is ConfigDict
-        assert said["source"].camera.lenses == [dict(f=35), (1, 2)]
+    for metainfo in (content["meta"]["dataset_meta"], content["message_hub"]["runtime_info"]["dataset_meta"]):
+        np.testing.assert_equal({key: metainfo[key] for key in RICH}, RICH)
+        assert metainfo["anchors"].dtype == RICH["anchors"].dtype
+        assert type(metainfo["source"]) is type(metainfo["source"].camera.lenses[0]) is ConfigDict
+        assert metainfo["source"].camera.lenses == [dict(f=35), (1, 2)]
     with caplog.at_level(logging.WARNING):
         second = runner(4, resume=True)
         second.train()

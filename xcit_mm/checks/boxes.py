@@ -8,10 +8,10 @@ import numpy as np
 
 from .findings import Finding, fail, note
 
-__all__ = ["FEW", "check_boxes"]
+__all__ = ["MAX_WRONG", "check_boxes"]
 
-FEW = 0.05  # fraction of wrong annotations in a data set that is otherwise correct
-MANY = 20  # boxes that cannot lie in the same corner by chance
+MAX_WRONG = 0.05  # fraction of the annotations of a data set that is otherwise correct
+MIN_BOXES = 20  # boxes that cannot lie in the same corner by chance
 SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
 
 
@@ -74,7 +74,7 @@ def _first_point(segmentation: Any) -> tuple[float, float] | None:
 def _beyond_image(boxes: Boxes) -> Finding | None:
     beyond = np.any((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK), axis=1)
     text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
-    if beyond.mean() <= FEW:
+    if beyond.mean() <= MAX_WRONG:
         return note("D411", text, "cut the boxes off at the border of the image") if beyond.any() else None
     corners = (boxes.extents > boxes.starts).all() and (boxes.extents <= boxes.sizes + SLACK).all()
     fix = "bbox=[x, y, width, height] in pixels of the image"
@@ -84,7 +84,7 @@ def _beyond_image(boxes: Boxes) -> Finding | None:
 def _in_a_corner(boxes: Boxes) -> Finding | None:
     """Report boxes that all lie in the upper left, such as boxes in percent or of smaller copies of the images."""
     reach = (boxes.ends / boxes.sizes).max()
-    if len(boxes.ends) < MANY or reach > 0.5:
+    if len(boxes.ends) < MIN_BOXES or reach > 0.5:
         return None
     text = f"all {len(boxes.ends)} boxes lie in the upper left {reach:.0%} of width and height"
     fix = "bbox=[x, y, width, height] in pixels of the image, if the boxes are of an image of another size"
@@ -95,7 +95,7 @@ def _polygons(boxes: Boxes) -> Finding | None:
     drawn = [place for place, point in enumerate(boxes.points) if point]
     points = _array((boxes.points[place] or () for place in drawn), 2)
     outside = ((points < boxes.starts[drawn] - SLACK) | (points > boxes.ends[drawn] + SLACK)).any(1)
-    if outside.sum() <= FEW * len(drawn):
+    if outside.sum() <= MAX_WRONG * len(drawn):
         return None
     return fail(
         "D413",
@@ -108,7 +108,7 @@ def _areas(boxes: Boxes) -> Finding | None:
     full = boxes.extents.prod(1)
     relative = (boxes.areas <= 1) & (full > 4)
     wrong = (boxes.areas > 1.1 * full + 1) | relative
-    if wrong.mean() <= FEW:
+    if wrong.mean() <= MAX_WRONG:
         return None
     (width, height), area = boxes.extents[wrong][0], boxes.areas[wrong][0]
     return fail(

@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from ..utils.configs import evaluators, metainfo
 from ..utils.errors import preview
-from .boxes import FEW, check_boxes
+from .boxes import MAX_WRONG, check_boxes
 from .coco_json import Coco, load_instances
 from .findings import Finding, fail, note, ok
 from .images import check_images, pipeline_step
@@ -238,7 +238,7 @@ def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) ->
     text += ": " + ", ".join(f"{times} {why}" for why, times in named) if named else ""
     fix = FIXES.get(named[0][0], EMPTY) if named else EMPTY
     broken = sum(dropped[why] for why in (THIN, NO_AREA, OUTSIDE))
-    if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or broken > FEW * number:
+    if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or broken > MAX_WRONG * number:
         yield fail("D408", text, fix)
     else:
         yield note("D408", text, fix)

@@ -14,7 +14,7 @@ from .findings import Finding, fail, note
 
 __all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "sample_evenly"]
 
-SAMPLE = 32  # images of a data set to read
+SAMPLE_SIZE = 32  # images of a data set to read
 
 
 def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
@@ -87,5 +87,5 @@ def missing_paths(paths: Sequence[str]) -> dict[str, None]:
 
 
 def sample_evenly(items: Sequence) -> list:
-    """Return at most `SAMPLE` items, evenly from the first to the last."""
-    return [items[place] for place in np.linspace(0, len(items) - 1, min(SAMPLE, len(items))).astype(int)]
+    """Return at most `SAMPLE_SIZE` items, evenly from the first to the last."""
+    return [items[place] for place in np.linspace(0, len(items) - 1, min(SAMPLE_SIZE, len(items))).astype(int)]

@@ -59,7 +59,7 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-class FeatureMap(NamedTuple):
+class FeatureMapSpec(NamedTuple):
     """Specification of a feature map: channels, and stride in pixels."""
 
     channels: int
@@ -72,7 +72,7 @@ def check_channels(cfg: Config, model: Any) -> Iterator[Finding]:
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
     source, backbone = "the backbone", model.backbone
-    maps = [FeatureMap(backbone.arch.embed_dim, stride) for stride in backbone.strides]
+    maps = [FeatureMapSpec(backbone.arch.embed_dim, stride) for stride in backbone.strides]
     if cfg.model.get("neck"):
         widths = [feature_map.channels for feature_map in maps]
         first: Any = cfg.model.neck if isinstance(cfg.model.neck, dict) else cfg.model.neck[0]
@@ -80,7 +80,7 @@ def check_channels(cfg: Config, model: Any) -> Iterator[Finding]:
         if given != widths:
             yield fail("D602", f"neck.in_channels is {given}, the backbone gives {widths}", f"in_channels={widths}")
         try:
-            maps = _maps_of(model, [FeatureMap(width, m.stride) for width, m in zip(given, maps, strict=True)])
+            maps = _maps_of(model, [FeatureMapSpec(width, m.stride) for width, m in zip(given, maps, strict=True)])
         except Exception as error:  # a neck may be anything
             if given == widths:
                 yield note("D604", f"the neck cannot be tried on small maps ({reason(error)})")
@@ -94,7 +94,7 @@ def check_channels(cfg: Config, model: Any) -> Iterator[Finding]:
     )
 
 
-def _maps_of(model: Any, maps: Sequence[FeatureMap]) -> list[FeatureMap]:
+def _maps_of(model: Any, maps: Sequence[FeatureMapSpec]) -> list[FeatureMapSpec]:
     """Compute the feature maps of a model's neck, at no cost on the meta device.
 
     Raises:
@@ -106,7 +106,7 @@ def _maps_of(model: Any, maps: Sequence[FeatureMap]) -> list[FeatureMap]:
         shapes = [tuple(output.shape) for output in model.neck.eval()(given)]
     if any(len(shape) != 4 for shape in shapes):
         raise ValueError(f"it gives {shapes}")
-    return [FeatureMap(shape[1], SIDE / shape[3]) for shape in shapes]
+    return [FeatureMapSpec(shape[1], SIDE / shape[3]) for shape in shapes]
 
 
 def _listed(numbers: Iterable[float]) -> str:

@@ -1,4 +1,4 @@
-"""mmdet's detectors as functions of one image that trace: image in, boxes, scores, labels and masks out."""
+"""mmdet's detectors as traceable functions of one image, which return boxes, scores, labels and masks."""
 
 from typing import Any
 
@@ -9,20 +9,21 @@ from torch import Tensor, nn
 from .boxes import batched_nms, candidates, decode, propose
 from .operators import roi_align
 
-__all__ = ["Detections"]
+__all__ = ["ExportableDetector"]
 
 
-class Detections(nn.Module):
-    """What mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet detects in one image.
+class ExportableDetector(nn.Module):
+    """Detect objects in one image as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
 
-    All options of the config's test_cfg are honoured. The image is padded here, as mmdet's preprocessor does it, since
-    proposals end where the padding begins; not with `ignore_padding`, which computes nothing for the padding.
+    All options of the config's test_cfg are respected. The module pads the image itself, as mmdet's preprocessor does,
+    since proposals are clipped before the padding. It does not pad with `ignore_padding`, which skips the padding.
 
     Args:
-        model: mmdet's detector, of parts that `check_detector` knows.
+        model: mmdet's detector, which `check_detector` has accepted.
 
     Attributes:
-        score_threshold: (1,), detections of a higher score are given.
+        outputs: Names of the outputs.
+        score_threshold: (1,), minimum score, exclusive.
     """
 
     score_threshold: Tensor
@@ -36,21 +37,17 @@ class Detections(nn.Module):
         preprocessor = model.data_preprocessor
         self.divisor = 1 if getattr(model.backbone, "ignore_padding", False) else preprocessor.pad_size_divisor
         self.pad_value = float(preprocessor.pad_value)
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of what `forward` returns."""
-        return ["boxes", "scores", "labels"] + ["masks"] * self.model.with_mask
+        self.outputs = ["boxes", "scores", "labels"] + ["masks"] * model.with_mask
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Detect.
+        """Detect objects.
 
         Args:
-            image: One image, normalised, (1, C, H, W).
+            image: One normalised image, (1, C, H, W).
 
         Returns:
             Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest first; labels (n,), int64; with a
-            mask head probabilities (n, 28, 28) that the cells of a grid over the box are of the object.
+            mask head probabilities (n, 28, 28) that the cells of a grid over the box belong to the object.
         """
         height, width = image.shape[2:]
         size = (height, width)
@@ -67,30 +64,30 @@ class Detections(nn.Module):
         return (*detected, _masks(roi_head, maps, boxes, labels))
 
     def padded(self, image: Tensor) -> Tensor:
-        """The image (1, C, H, W) with its sides padded to a multiple of the preprocessor's divisor."""
+        """Pad an image (1, C, H, W) so that its sides are multiples of the preprocessor's divisor."""
         height, width = image.shape[2:]
         return F.pad(image, (0, -width % self.divisor, 0, -height % self.divisor), value=self.pad_value)
 
     def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        iou_threshold, most = self.cfg.nms.iou_threshold, self.cfg.max_per_img
-        kept = batched_nms(boxes, scores, labels, iou_threshold, self.score_threshold, most)
+        iou_threshold, max_num = self.cfg.nms.iou_threshold, self.cfg.max_per_img
+        kept = batched_nms(boxes, scores, labels, iou_threshold, self.score_threshold, max_num)
         return boxes[kept], scores[kept], labels[kept]
 
 
 def _stages(part: Any) -> list[Any]:
-    """The stages of a cascade's part, or the one part of another head."""
+    """Return the stages of a cascade's part, or the part alone."""
     return list(part) if isinstance(part, nn.ModuleList) else [part]
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:
-    """Of values for each class (n, classes, ...) those of the labels (n,)."""
+    """Select the values of the labels (n,) from values (n, classes, ...)."""
     return values[torch.arange(labels.shape[0], device=labels.device), labels]
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
-    """Features (n, C, size, size) of boxes (n, 4)."""
+    """Pool features (n, C, size, size) of boxes (n, 4)."""
     layers = extractor.roi_layers
-    levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet's boxes begin with the image's number
+    levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet puts the image's index before the box
     scales = [layer.spatial_scale for layer in layers]
     return roi_align(
         list(maps[: len(layers)]), boxes, levels, scales, layers[0].output_size[0], layers[0].sampling_ratio
@@ -100,7 +97,7 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
 def _classified(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes, scores and labels of each pair of proposal (n, 4) and class: (n * classes, 4), (n * classes,) twice."""
+    """Classify proposals (n, 4): boxes (n * classes, 4), scores and labels (n * classes,) of each pair with a class."""
     extractors, heads = _stages(roi_head.bbox_roi_extractor), _stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
@@ -121,7 +118,7 @@ def _classified(
 
 
 def _masks(roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
-    """Probabilities (n, 28, 28) for the classes of boxes (n, 4)."""
+    """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4)."""
     extractors, heads = _stages(roi_head.mask_roi_extractor), _stages(roi_head.mask_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):

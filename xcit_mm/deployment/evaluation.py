@@ -1,6 +1,6 @@
 """Scores of exported files on a config's test set, beside those of the model in torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -8,22 +8,30 @@ import torch
 from mmengine.config import Config
 from mmengine.evaluator import Evaluator
 from mmengine.runner import Runner
-from torch import Tensor
 
 from ..checks.data import check_paths
 from ..checks.findings import raise_first
 from ..utils.configs import evaluators
-from .agreement import to_instances
+from .comparison import to_instances
+from .images import to_model_input
 
-__all__ = ["check_evaluation", "evaluate_files", "file_input"]
+__all__ = ["Scores", "check_evaluation", "evaluate_files", "score_lines"]
+
+Scores = dict[str, dict[str, float]]
+"""For each metric the score of each runtime, `torch` first."""
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
-    """Check that a file of this part can be evaluated on so many images of a config's test set; None: all.
+    """Check that a file can be evaluated on a config's test set.
+
+    Args:
+        cfg: Config of mmdet or mmseg.
+        part: Exported part, 'backbone' or 'model'.
+        count: Number of images; None: all.
 
     Raises:
-        FileNotFoundError: If the data are not there.
-        ValueError: If there is nothing to evaluate.
+        FileNotFoundError: If the data are missing.
+        ValueError: If the part has no score, or config and count specify no evaluation.
     """
     if part != "model":
         raise ValueError("a backbone has no score: leave --evaluate and --int8 out, or export the whole model")
@@ -35,58 +43,57 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
 
 
 @torch.no_grad()
-def evaluate_files(
-    cfg: Config, model: Any, runs: Sequence[Callable], count: int | None
-) -> tuple[int, dict[str, tuple[float, ...]]]:
-    """Score the first images of a config's test set by its evaluator.
+def evaluate_files(cfg: Config, model: Any, runs: Mapping[str, Callable], count: int | None) -> tuple[int, Scores]:
+    """Score a model and its files on the first images of a config's test set, by the config's evaluator.
 
-    Files see the images that the config's pipeline and preprocessor make, a detector's without the padding. A
-    segmentor's file always takes the image whole, whatever its test_cfg's `mode`.
+    Files get the images that the config's pipeline and preprocessor make, for a detector without the padding. A
+    segmentor's file takes the image whole, whatever the `mode` of test_cfg.
 
     Args:
-        cfg: A config of mmdet or mmseg.
+        cfg: Config of mmdet or mmseg.
         model: Its model, in eval mode.
-        runs: From an image (1, C, H, W) to a file's outputs, one for each file.
-        count: How many images; None: all.
+        runs: For the name of each file a function from an image (1, C, H, W) to its outputs.
+        count: Number of images; None: all.
 
     Returns:
-        How many images there were, and of each metric torch's score and then the files'.
+        Number of evaluated images, and the scores.
     """
-    alone = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
+    one_by_one = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
     in_order = dict(sampler=dict(type="DefaultSampler", shuffle=False))
-    loader = Runner.build_dataloader(cfg.test_dataloader | alone | in_order)
-    judges = [Evaluator(evaluators(cfg, "test")) for _ in range(1 + len(runs))]
+    loader = Runner.build_dataloader(cfg.test_dataloader | one_by_one | in_order)
+    scorers = {name: Evaluator(evaluators(cfg, "test")) for name in ("torch", *runs)}
     seen = []
     for batch in islice(loader, count):
-        predictions = [model.test_step(batch), *([_predicted_by_file(cfg, model, run, batch)] for run in runs)]
-        for evaluator, predicted in zip(judges, predictions, strict=True):
-            evaluator.dataset_meta = loader.dataset.metainfo
-            evaluator.process(predicted, batch)
-        seen += [sample.metainfo.get("img_id") for sample in predictions[0]]
-    for evaluator in judges:
-        for metric in evaluator.metrics:
+        for name, scorer in scorers.items():
+            samples = [_predict(cfg, model, runs[name], batch)] if name in runs else model.test_step(batch)
+            scorer.dataset_meta = loader.dataset.metainfo
+            scorer.process(samples, batch)
+        seen.append(samples[0].metainfo.get("img_id"))
+    scores: Scores = {}
+    for name, scorer in scorers.items():
+        for metric in scorer.metrics:
             if hasattr(metric, "img_ids"):  # CocoMetric would count all other images as missed
                 metric.img_ids = seen
-    scores = [evaluator.evaluate(len(seen)) for evaluator in judges]
-    return len(seen), {name: tuple(float(one[name]) for one in scores) for name in scores[0]}
+        for metric_name, score in scorer.evaluate(len(seen)).items():
+            scores.setdefault(metric_name, {})[name] = float(score)
+    return len(seen), scores
 
 
-def file_input(data: dict, is_detector: bool) -> Tensor:
-    """The image (1, C, h, w) of a preprocessed batch of one as a file takes it: a detector's file pads by itself."""
-    image: Tensor = data["inputs"]
-    if not is_detector:
-        return image
-    height, width = data["data_samples"][0].img_shape[:2]
-    return image[..., :height, :width].contiguous()
+def score_lines(scores: Scores) -> list[str]:
+    """Summarize the scores of the last file, with those of the other runtimes as references."""
+    lines = []
+    for metric, values in scores.items():
+        *references, (_, score) = values.items()
+        lines.append(f"{metric} {score:.4f} ({', '.join(f'{name}: {value:.4f}' for name, value in references)})")
+    return lines
 
 
-def _predicted_by_file(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:
-    """The data sample of a batch of one image, with what the file predicts."""
+def _predict(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:
+    """Return the data sample of a batch of one image with the predictions of a file."""
     data = model.data_preprocessor(batch, False)
     (sample,) = data["data_samples"]
-    outputs = run(file_input(data, cfg.default_scope == "mmdet"))
+    outputs = run(to_model_input(data, cfg))
     if cfg.default_scope == "mmseg":
         return model.postprocess_result(outputs[0], [sample])[0]
-    threshold = cfg.model.test_cfg.get("rcnn", {}).get("mask_thr_binary", 0.5)
-    sample.pred_instances = to_instances(outputs, sample.metainfo, threshold)
+    sample.pred_instances = to_instances(model, outputs, sample.metainfo)
     return sample

@@ -1,4 +1,4 @@
-"""The formats of exported models: ONNX and torch.export's."""
+"""Writing and reading of exported models: ONNX and torch.export's format."""
 
 import json
 from ast import literal_eval
@@ -14,14 +14,14 @@ from torch.export import ExportedProgram
 
 from .operators import to_onnx
 
-__all__ = ["count_operators", "read_onnx", "read_pt2", "write_onnx", "write_pt2"]
+__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "read_pt2", "write_onnx", "write_pt2"]
 
-OPSET = 18  # the one that torch's exporter writes without converting
-DETECTED = ("boxes", "scores", "labels", "masks")
+OPSET = 18  # torch's exporter writes it without a conversion
+DETECTIONS = ("boxes", "scores", "labels", "masks")
 
 
 def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
-    """Write a program, weights and all, in one file."""
+    """Write a program with its weights to one file."""
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
@@ -36,16 +36,16 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
     names_given: Counter[str] = Counter()
     for node in graph:
         node.name = _node_name(node, names_given)
-        node.metadata_props.clear()  # stack traces, with paths of this machine
+        node.metadata_props.clear()  # stack traces, with local paths
     for output in graph.outputs:
-        if output.name in DETECTED:
+        if output.name in DETECTIONS:
             output.shape[0] = "detections"  # the exporter's name is a number
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
 
 
 def _node_name(node: Any, given: Counter[str]) -> str:
-    """The module that a node is of and its operator, `model.neck.fpn_convs.0.conv/Conv`; repeated, with a number."""
+    """Return the module and the operator of a node, `model.neck.fpn_convs.0.conv/Conv`, with a number if repeated."""
     scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
     name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
     given[name] += 1
@@ -53,14 +53,34 @@ def _node_name(node: Any, given: Counter[str]) -> str:
 
 
 def count_operators(path: Path) -> Counter[str]:
-    """How often each operator occurs in an ONNX file."""
+    """Count the operators of an ONNX file."""
     import onnx
 
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
+def megabytes(**files: Path) -> dict[str, float]:
+    """Return the size of each file."""
+    return {name: path.stat().st_size / 1e6 for name, path in files.items()}
+
+
+def add_metadata(path: Path, key: str, value: str) -> None:
+    """Add an entry to the metadata of an ONNX file."""
+    import onnx
+
+    model = onnx.load(path)
+    model.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
+
+
 def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
-    """A file as a function; a detector's score threshold can be another than the config's. 0 threads: all cores."""
+    """Return an ONNX file as a function of an image (B, C, H, W).
+
+    Args:
+        path: Path of the file.
+        score_threshold: Score threshold of a detector; default: the config's.
+        threads: Number of threads of onnxruntime; 0: all cores.
+    """
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
     options = SessionOptions()
@@ -71,15 +91,17 @@ def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0
     session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(image: Tensor) -> list[Tensor]:
-        assert options  # with the initializer, which has to outlive the session
-        return [torch.from_numpy(out) for out in session.run(None, {"image": image.numpy()})]
+        assert options  # its initializer has to outlive the session
+        return [torch.from_numpy(output) for output in session.run(None, {"image": image.numpy()})]
 
     return run
 
 
 def write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
+    """Write a program in torch.export's format, the metadata as JSON in the extra file `metadata.json`."""
     torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
 
 
 def read_pt2(path: Path) -> nn.Module:
+    """Return a file in torch.export's format as a function of an image."""
     return torch.export.load(path).module()

@@ -1,4 +1,4 @@
-"""Non-maximum suppression and RoIAlign as torch operators whose number of outputs the data decide, and as ONNX's."""
+"""Non-maximum suppression and RoIAlign as traceable torch operators, and their translation to ONNX."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -12,14 +12,14 @@ __all__ = ["nms", "roi_align", "to_onnx"]
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
-    """Indices of the boxes that no better one overlaps, best first.
+    """Return the indices of the boxes that overlap no better box, best first.
 
     Args:
         boxes: (n, 4), x1, y1, x2, y2.
         scores: (n,)
-        iou_threshold: A box goes that overlaps a better one by more.
-        score_threshold: (1,), a box needs more.
-        max_num: No more than so many are kept.
+        iou_threshold: A box is dropped if its IoU with a better box is larger.
+        score_threshold: (1,), minimum score, exclusive.
+        max_num: Maximum number of kept boxes.
 
     Returns:
         (kept,), int64.
@@ -37,7 +37,7 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tens
     return boxes.new_empty(kept, dtype=torch.long)
 
 
-# With its schema, since torch 2.4 makes none of `list[Tensor]`.
+# torch 2.4 cannot infer a schema from `list[Tensor]`.
 @torch.library.custom_op(
     "xcit_mm::roi_align",
     mutates_args=(),
@@ -46,15 +46,15 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tens
 def roi_align(
     maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
 ) -> Tensor:
-    """What RoIAlign, aligned, pools from the maps of one image, for each box from the map of its level.
+    """Pool features by aligned RoIAlign from the maps of one image, for each box from the map of its level.
 
     Args:
-        maps: A level each, (1, C, h, w).
+        maps: Feature map of each level, (1, C, h, w).
         boxes: (n, 4), in pixels of the image.
         levels: (n,), int64.
-        scales: Of each level, cells a pixel.
-        size: Rows and columns of what is pooled.
-        sampling_ratio: Samples a cell and direction; 0: as many as there are cells of the map.
+        scales: Cells per pixel of each level.
+        size: Rows and columns of the pooled features.
+        sampling_ratio: Samples per bin and axis; 0: one per cell of the map.
 
     Returns:
         (n, C, size, size)
@@ -64,7 +64,7 @@ def roi_align(
     pooled = boxes.new_zeros(len(boxes), maps[0].shape[1], size, size)
     for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
         chosen = (levels == level).nonzero()[:, 0]
-        rois = torch.nn.functional.pad(boxes[chosen], (1, 0))  # of image 0
+        rois = torch.nn.functional.pad(boxes[chosen], (1, 0))  # with index 0 of the image
         pooled[chosen] = pool(features, rois, size, scale, sampling_ratio, "avg", True)
     return pooled
 
@@ -75,7 +75,7 @@ def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], si
 
 
 def to_onnx() -> dict[Callable, Callable]:
-    """The operators, and GELU, in ONNX's standard ones, for the `custom_translation_table` of torch's exporter."""
+    """Return translations of these operators and GELU to standard operators of ONNX, for `torch.onnx.export`."""
     from onnxscript import opset18
 
     op: Any = opset18
@@ -88,13 +88,13 @@ def to_onnx() -> dict[Callable, Callable]:
             op.Constant(value_floats=[iou_threshold]),
             score_threshold,
         )
-        return op.Squeeze(op.Slice(kept, [2], [3], [1]), [1])  # of image, class, box
+        return op.Squeeze(op.Slice(kept, [2], [3], [1]), [1])  # from (image, class, box)
 
     def onnx_roi_align(maps: Any, boxes: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int) -> Any:
         chosen, pooled = [], []
         for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
             indices = op.Squeeze(op.NonZero(op.Equal(levels, op.Constant(value_int=level))), [0])
-            image = op.Sub(indices, indices)  # of a batch of one, the first for all
+            image = op.Sub(indices, indices)  # index 0 for each box
             pooled.append(
                 op.RoiAlign(
                     features,
@@ -114,7 +114,7 @@ def to_onnx() -> dict[Callable, Callable]:
         return op.Gather(op.Concat(*pooled, axis=0), op.ScatterElements(order, order, positions))
 
     def onnx_gelu(x: Any, approximate: str = "none") -> Any:
-        # In the order in which onnxruntime fuses it to one operator; torch's multiplies (1 + erf) by 0.5 first.
+        # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by 0.5 first.
         assert approximate == "none", approximate
         return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, op.Constant(value_float=sqrt(2)))), 1.0)), 0.5)
 

@@ -1,121 +1,165 @@
-"""How a config's test pipeline prepares pictures: as data for the runner, and as a graph inside the file."""
+"""Preprocessing of a config's test pipeline, as metadata for the runtime and as a graph inside the file."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import mmcv
+import numpy as np
+import torch
 from mmengine.config import Config
 
 from ..utils.configs import data_preprocessor, tested_dataset, type_name
+from .comparison import Drift, to_prediction
+from .images import load_batch, sample_images, to_model_input
+from .run import Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["check_preparation", "preparation", "prepare_graph", "put_preprocessing", "with_preprocessing"]
+__all__ = [
+    "PreprocessingDrift",
+    "add_preprocessing",
+    "check_preprocessing",
+    "compare_preprocessing",
+    "preprocessing_steps",
+    "with_preprocessing",
+]
 
-_HARMLESS = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # the image passes through them as it is
-# What each step may be told; anything else would have to be done by a runner too.
-_KNOWN: dict[str, dict[str, Any]] = dict(
+PASSTHROUGH = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # steps that do not change the image
+# Supported steps. Options of `_REQUIRED` need these values if they are set, options of `_OPTIONAL` may have any.
+_REQUIRED: dict[str, dict[str, Any]] = dict(
     LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
     Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
 )
-_FREE = dict(
+_OPTIONAL = dict(
     LoadImageFromFile=("backend_args", "file_client_args", "ignore_empty"),
     Resize=("scale", "keep_ratio", "clip_object_border"),
 )
+MAX_GREY_LEVELS = 1.001  # with the rounding of float32
+# Of the detections. Few are compared, and objects at the padding move, but a wrong scale would lose all of them.
+MAX_DETECTION_DRIFT = 0.5
 
 
-def preparation(cfg: Config) -> dict[str, Any]:
-    """What a config's test pipeline and data preprocessor do with an RGB or BGR picture besides normalising it.
+def preprocessing_steps(cfg: Config) -> dict[str, Any]:
+    """Describe the preprocessing of an RGB or BGR image by a config, besides its normalisation.
 
     Returns:
         `resize`, None or a dict of `scale` [width, height], `keep_ratio` and `interpolation`; `pad_divisor` and
-        `pad_value` of the padding at the right and the bottom, after normalisation. Where anything else is done to
-        pictures, `unknown` alone, which says what.
+        `pad_value` of the padding at the right and the bottom, after normalisation. For a pipeline with an unsupported
+        step, `unknown` alone, which names the step.
     """
     try:
-        return _preparation(cfg)
-    except _Unknown as error:
+        return _steps(cfg)
+    except _Unsupported as error:
         return dict(unknown=str(error))
 
 
-class _Unknown(Exception):
+class _Unsupported(Exception):
     pass
 
 
-def _preparation(cfg: Config) -> dict[str, Any]:
+def _steps(cfg: Config) -> dict[str, Any]:
     resize = None
     for step in tested_dataset(cfg).get("pipeline", []):
         name = type_name(step)
-        if name in _HARMLESS:
+        if name in PASSTHROUGH:
             continue
-        if name not in _KNOWN or (name == "Resize" and resize is not None):
-            raise _Unknown(f"{name} in the config's test pipeline")
-        _check_step(name, step)
+        if name not in _REQUIRED or (name == "Resize" and resize is not None):
+            raise _Unsupported(f"{name} in the config's test pipeline")
+        for key, value in step.items():
+            if key != "type" and key not in _OPTIONAL[name] and value != _REQUIRED[name].get(key, ...):
+                raise _Unsupported(f"{name}({key}={value!r}) in the config's test pipeline")
         if name == "Resize":
-            scale = step["scale"]
+            scale = step.get("scale")
+            if scale is None:
+                raise _Unsupported("Resize without a scale in the config's test pipeline")
             scale = [scale, scale] if isinstance(scale, int) else list(scale)
             resize = dict(scale=scale, keep_ratio=step.get("keep_ratio", False), interpolation="bilinear")
     divisor, value = _padding(data_preprocessor(cfg))
     if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        raise _Unknown("test_cfg.mode='slide' in the config")
+        raise _Unsupported("test_cfg.mode='slide' in the config")
     return dict(resize=resize, pad_divisor=divisor, pad_value=value)
 
 
-def _check_step(name: str, step: dict) -> None:
-    for key, value in step.items():
-        if key != "type" and key not in _FREE[name] and value != _KNOWN[name].get(key, ...):
-            raise _Unknown(f"{name}({key}={value!r}) in the config's test pipeline")
-    if name == "Resize" and step.get("scale") is None:
-        raise _Unknown("Resize without a scale in the config's test pipeline")
-
-
 def _padding(preprocessor: dict) -> tuple[int, float]:
-    """Divisor of the padded sides and the value there, of mmdet's or mmseg's data preprocessor in testing."""
+    """Return the divisor of the padded sides and the padding value of mmdet's or mmseg's data preprocessor in tests."""
     name = type_name(preprocessor) if preprocessor else None
     if name == "DetDataPreprocessor":
-        return 1, 0  # a detector's file pads, and so knows where the picture ends
+        return 1, 0  # a detector's file pads the image itself, since boxes are clipped before the padding
     if name != "SegDataPreProcessor":
-        raise _Unknown(f"data_preprocessor.type={name!r} in the config")
+        raise _Unsupported(f"data_preprocessor.type={name!r} in the config")
     test_cfg = preprocessor.get("test_cfg") or {}
     if test_cfg.get("size") is not None:
-        raise _Unknown(f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
+        raise _Unsupported(f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
     return test_cfg.get("size_divisor") or 1, preprocessor.get("pad_val", 0)
 
 
-def with_preprocessing(model: "ModelProto") -> "ModelProto":
-    """A file of this package that takes the picture itself: `picture` (H, W, 3), RGB, uint8, for `image`.
+def check_preprocessing(task: str, steps: dict[str, Any]) -> None:
+    """Check that preprocessing steps can be added to the file of a model.
 
-    A detector's boxes are then in pixels of the picture, up to rounding within it; a segmentor gives
+    Args:
+        task: Task in the file's metadata, such as 'backbone'.
+        steps: Result of `preprocessing_steps`.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    if task == "backbone" or not steps:
+        raise ValueError(f"preprocessing can be added to whole detectors and segmentors, not to a {task}")
+    if "unknown" in steps:
+        raise ValueError(f"preprocessing cannot be added because of {steps['unknown']}: leave --with-preprocessing out")
+
+
+def with_preprocessing(model: "ModelProto") -> "ModelProto":
+    """Return an exported model whose input is an image's `pixels` (H, W, 3), RGB, uint8.
+
+    The boxes of a detector are in these pixels; they may exceed the image by rounding. A segmentor returns
     `segmentation_map` (H, W), the classes as uint8, or int32 beyond 256 classes.
 
     Raises:
-        ValueError: If the model is neither, or does not tell how pictures are prepared.
+        ValueError: If the model is a backbone, or its metadata do not specify the preprocessing.
     """
     from onnx import compose
 
-    facts = {one.key: one.value for one in model.metadata_props}
-    check_preparation(facts.get("task", "file of another origin"), json.loads(facts.get("preparation", "{}")))
-    prepare = prepare_graph(model)
-    inner = compose.add_prefix(model, "model_")
+    from .preprocessing_graph import detector_graph, preprocessing_graph, segmentor_graph
+
+    facts = {prop.key: prop.value for prop in model.metadata_props}
+    check_preprocessing(facts.get("task", "file of another origin"), json.loads(facts.get("preprocessing", "{}")))
     outputs = [output.name for output in model.graph.output]
-    finish = _parsed(model, _segmentor_s_end(facts) if outputs == ["logits"] else _detector_s_end(outputs))
-    joined = compose.merge_models(prepare, inner, io_map=[("image", "model_image")])
-    used = [value.name for value in finish.graph.input]
+    if outputs == ["logits"]:
+        after, outputs = segmentor_graph(model), ["segmentation_map"]
+    else:
+        after = detector_graph(model)
+        model = _rename(model, "boxes", "model_boxes")  # `boxes` are those in pixels of the image
+    before = compose.merge_models(preprocessing_graph(model), model, io_map=[("image", "image")])
     whole = compose.merge_models(
-        joined,
-        finish,
-        io_map=[(name, name) for name in used],
-        outputs=[value.name for value in finish.graph.output],
+        before,
+        after,
+        io_map=[(value.name, value.name) for value in after.graph.input],
+        outputs=outputs,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
     )
-    del whole.opset_import[1:]  # the same, of each part
+    del whole.opset_import[1:]  # the same version, from each part
+    whole.graph.output.sort(key=lambda value: outputs.index(value.name))
     return whole
 
 
-def put_preprocessing(path: Path) -> None:
-    """Let a written file take pictures, as `with_preprocessing` says."""
+def _rename(model: "ModelProto", name: str, new_name: str) -> "ModelProto":
+    """Return a copy of a model in which an output has another name."""
+    renamed = type(model).FromString(model.SerializeToString())
+    for node in renamed.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new_name if value == name else value for value in names]
+    for output in renamed.graph.output:
+        output.name = new_name if output.name == name else output.name
+    return renamed
+
+
+def add_preprocessing(path: Path) -> None:
+    """Replace an exported file by `with_preprocessing` of it."""
     import onnx
 
     model = with_preprocessing(onnx.load(path))
@@ -123,236 +167,59 @@ def put_preprocessing(path: Path) -> None:
     onnx.save(model, path)
 
 
-def check_preparation(task: str, steps: dict[str, Any]) -> None:
-    """Check that the preparation of pictures, `preparation`'s, can go into the file of a model of this task.
+class PreprocessingDrift(NamedTuple):
+    """Differences between a file that preprocesses images and torch, for which OpenCV resizes them.
+
+    Attributes:
+        images: Description of the compared images.
+        grey_levels: Largest deviation of a preprocessed image.
+        drift: Differences between the predictions.
+    """
+
+    images: str
+    grey_levels: float
+    drift: Drift
+
+    def line(self) -> str:
+        """Summarize the differences for a report."""
+        return f"within {self.grey_levels:.1f} grey levels of OpenCV; {self.drift.line()} ({self.images})"
+
+
+@torch.no_grad()
+def compare_preprocessing(cfg: Config, model: Any, path: Path) -> PreprocessingDrift:
+    """Compare a file that preprocesses images with torch, on images of the test set or else on synthetic images.
+
+    Args:
+        cfg: Config of mmdet or mmseg.
+        model: Its model, in eval mode.
+        path: File to compare.
 
     Raises:
-        ValueError: If it cannot.
+        RuntimeError: If a preprocessed image deviates by more than a grey level, more than a fiftieth of the pixels
+            change class, or more than half of the detections have no match.
     """
-    if task == "backbone" or not steps:
-        raise ValueError(f"the preparation of pictures goes into whole detectors and segmentors, not into a {task}")
-    if "unknown" in steps:
-        raise ValueError(f"the preparation of pictures cannot go into a file, for {steps['unknown']}: leave it out")
+    import onnx
+    from onnxruntime import InferenceSession
 
+    from .preprocessing_graph import preprocessing_graph
 
-def _parsed(model: "ModelProto", text: str) -> "ModelProto":
-    """A graph in ONNX's text form as a model, of the versions of another one."""
-    from onnx import parser
-
-    version = next(one.version for one in model.opset_import if not one.domain)
-    return parser.parse_model(f'<ir_version: {model.ir_version}, opset_import: ["": {version}]>\n{text}')
-
-
-def prepare_graph(model: "ModelProto") -> "ModelProto":
-    """A model's preparation: `picture` (H, W, 3), RGB, uint8, to `image` (1, 3, h, w), `size` and `prepared_size`.
-
-    The sizes are (height, width), before and after resizing; `image` is padded besides.
-    """
-    facts = {one.key: one.value for one in model.metadata_props}
-    steps = json.loads(facts["preparation"])
-    return _parsed(
-        model,
-        f"""
-        prepare (uint8[H, W, 3] picture) => (float[1, 3, h, w] image, int64[2] size, int64[2] prepared_size) {{
-            size = Shape <start = 0, end = 2> (picture)
-            {_prepared_size(steps["resize"])}
-            {_resized(steps["resize"])}
-            planes = Transpose <perm = [2, 0, 1]> (resized)
-            batch_axis = Constant <value_ints = [0]> ()
-            batch = Unsqueeze (planes, batch_axis)
-            values = Cast <to = 1> (batch)
-            {_ordered(facts["channel_order"])}
-            {_normalised(json.loads(facts["mean"]), json.loads(facts["std"]))}
-            {_padded(steps["pad_divisor"], steps["pad_value"])}
-        }}""",
-    )
-
-
-def _prepared_size(resize: dict | None) -> str:
-    """mmcv's `rescale_size`, in double precision as Python computes it, so that every picture is as large as there."""
-    if resize is None:
-        return "prepared_size = Identity (size)"
-    width, height = resize["scale"]
-    if not resize["keep_ratio"]:
-        return f"prepared_size = Constant <value_ints = [{height}, {width}]> ()"
-    return f"""
-            sides = Cast <to = 11> (size)
-            longer = ReduceMax (sides)
-            shorter = ReduceMin (sides)
-            longest = Constant <value = double {{{max(width, height)}}}> ()
-            shortest = Constant <value = double {{{min(width, height)}}}> ()
-            by_longer = Div (longest, longer)
-            by_shorter = Div (shortest, shorter)
-            factor = Min (by_longer, by_shorter)
-            scaled = Mul (sides, factor)
-            half = Constant <value = double {{0.5}}> ()
-            nearest = Add (scaled, half)
-            prepared_size = Cast <to = 7> (nearest)"""
-
-
-def _resized(resize: dict | None) -> str:
-    """A picture resized as by OpenCV's INTER_LINEAR, in integers as by the runner.
-
-    The operator Resize, rounded, would give one value in eight another grey level.
-    """
-    if resize is None:
-        return "resized = Identity (picture)"
-    lines = "".join(
-        f"""
-            {line} = Gather <axis = 0> (picture, rows_{line})
-            {line}_before = Gather <axis = 1> ({line}, columns_first)
-            {line}_after = Gather <axis = 1> ({line}, columns_second)
-            {line}_left = Cast <to = 6> ({line}_before)
-            {line}_right = Cast <to = 6> ({line}_after)
-            {line}_weighted_left = Mul ({line}_left, left_weights)
-            {line}_weighted_right = Mul ({line}_right, right_weights)
-            {line}_sum = Add ({line}_weighted_left, {line}_weighted_right)
-            {line}_across = Div ({line}_sum, bits_4)
-            {line}_weighted = Mul ({line}_across, {line}_weights)
-            {line}_part = Div ({line}_weighted, bits_16)"""
-        for line in ("first", "second")
-    )
-    return f"""
-            zero = Constant <value_int = 0> ()
-            one = Constant <value_int = 1> ()
-            middle = Constant <value = double {{0.5}}> ()
-            unit = Constant <value = double {{1.0}}> ()
-            none = Constant <value = float {{0.0}}> ()
-            all = Constant <value = float {{1.0}}> ()
-            bits_11 = Constant <value = float {{2048.0}}> ()
-            bits_4 = Constant <value = int32 {{16}}> ()
-            bits_16 = Constant <value = int32 {{65536}}> ()
-            bits_2 = Constant <value = int32 {{4}}> ()
-            rounding = Constant <value = int32 {{2}}> ()
-            {_fixed_taps("rows", 0)}
-            {_fixed_taps("columns", 1)}
-            last_axis = Constant <value_ints = [1]> ()
-            last_axes = Constant <value_ints = [1, 2]> ()
-            left_weights = Unsqueeze (columns_first_weight, last_axis)
-            right_weights = Unsqueeze (columns_second_weight, last_axis)
-            first_weights = Unsqueeze (rows_first_weight, last_axes)
-            second_weights = Unsqueeze (rows_second_weight, last_axes)
-            {lines}
-            parts = Add (first_part, second_part)
-            parts_and_half = Add (parts, rounding)
-            blended = Div (parts_and_half, bits_2)
-            resized = Cast <to = 2> (blended)"""
-
-
-def _fixed_taps(side: str, number: int) -> str:
-    """The runner's function of this name."""
-    return f"""
-            {side}_before = Gather (size, {"zero" if number == 0 else "one"})
-            {side}_after = Gather (prepared_size, {"zero" if number == 0 else "one"})
-            {side}_entries = Range (zero, {side}_after, one)
-            {side}_entry = Cast <to = 11> ({side}_entries)
-            {side}_centre = Add ({side}_entry, middle)
-            {side}_from = Cast <to = 11> ({side}_before)
-            {side}_to = Cast <to = 11> ({side}_after)
-            {side}_ratio = Div ({side}_to, {side}_from)
-            {side}_scale = Div (unit, {side}_ratio)
-            {side}_scaled = Mul ({side}_centre, {side}_scale)
-            {side}_exact = Sub ({side}_scaled, middle)
-            {side}_place = Cast <to = 1> ({side}_exact)
-            {side}_floor = Floor ({side}_place)
-            {side}_fraction = Sub ({side}_place, {side}_floor)
-            {side}_whole = Cast <to = 7> ({side}_floor)
-            {side}_last = Sub ({side}_before, one)
-            {side}_under = Less ({side}_whole, zero)
-            {side}_over = GreaterOrEqual ({side}_whole, {side}_last)
-            {side}_outside = Or ({side}_under, {side}_over)
-            {side}_weight = Where ({side}_outside, none, {side}_fraction)
-            {side}_from_zero = Max ({side}_whole, zero)
-            {side}_first = Min ({side}_from_zero, {side}_last)
-            {side}_next = Add ({side}_first, one)
-            {side}_second = Min ({side}_next, {side}_last)
-            {side}_rest = Sub (all, {side}_weight)
-            {side}_first_share = Mul ({side}_rest, bits_11)
-            {side}_second_share = Mul ({side}_weight, bits_11)
-            {side}_first_rounded = Round ({side}_first_share)
-            {side}_second_rounded = Round ({side}_second_share)
-            {side}_first_weight = Cast <to = 6> ({side}_first_rounded)
-            {side}_second_weight = Cast <to = 6> ({side}_second_rounded)"""
-
-
-def _ordered(channel_order: str) -> str:
-    if channel_order == "RGB":
-        return "ordered = Identity (values)"
-    return """
-            blue_first = Constant <value_ints = [2, 1, 0]> ()
-            ordered = Gather <axis = 1> (values, blue_first)"""
-
-
-def _normalised(mean: list[float] | None, std: list[float] | None) -> str:
-    if mean is None or std is None:
-        return "normalised = Identity (ordered)"
-    tensors = ("{" + ", ".join(map(repr, map(float, values))) + "}" for values in (mean, std))
-    means, stds = (f"float[1, {len(mean)}, 1, 1] {values}" for values in tensors)
-    return f"""
-            mean = Constant <value = {means}> ()
-            std = Constant <value = {stds}> ()
-            centred = Sub (ordered, mean)
-            normalised = Div (centred, std)"""
-
-
-def _padded(divisor: int, value: float) -> str:
-    if divisor == 1:
-        return "image = Identity (normalised)"
-    return f"""
-            divisor = Constant <value_ints = [{divisor}]> ()
-            negative = Neg (prepared_size)
-            missing = Mod (negative, divisor)
-            nowhere = Constant <value_ints = [0, 0, 0, 0, 0, 0]> ()
-            pads = Concat <axis = 0> (nowhere, missing)
-            pad_value = Constant <value = float {{{float(value)!r}}}> ()
-            image = Pad (normalised, pads, pad_value)"""
-
-
-def _segmentor_s_end(facts: dict[str, str]) -> str:
-    """Logits without padding, resized to the picture's size as mmseg does, and their classes."""
-    mode = "align_corners" if json.loads(facts["align_corners"]) else "half_pixel"
-    threshold = json.loads(facts["threshold"])
-    kind, number = ("uint8", 2) if len(json.loads(facts["classes"])) <= 256 else ("int32", 6)
-    if threshold is None:
-        classes = "label = ArgMax <axis = 1> (enlarged)"
-    else:
-        classes = f"""
-            probability = Sigmoid (enlarged)
-            threshold = Constant <value = float {{{float(threshold)!r}}}> ()
-            label = Greater (probability, threshold)"""
-    return f"""
-        finish (float[1, C, h, w] model_logits, int64[2] size, int64[2] prepared_size)
-            => ({kind}[H, W] segmentation_map) {{
-            corner = Constant <value_ints = [0, 0]> ()
-            rows_and_columns = Constant <value_ints = [2, 3]> ()
-            unpadded = Slice (model_logits, corner, prepared_size, rows_and_columns)
-            channels = Shape <start = 0, end = 2> (unpadded)
-            map_shape = Concat <axis = 0> (channels, size)
-            enlarged = Resize <mode = "linear", coordinate_transformation_mode = "{mode}"> (
-                unpadded, , , map_shape)
-            {classes}
-            number = Cast <to = {number}> (label)
-            first_axes = Constant <value_ints = [0, 1]> ()
-            segmentation_map = Squeeze (number, first_axes)
-        }}"""
-
-
-def _detector_s_end(outputs: list[str]) -> str:
-    """Boxes in the picture's pixels; whatever else is found, as it is."""
-    kinds = dict(scores="float[n]", labels="int64[n]", masks="float[n, 28, 28]")
-    others = [name for name in outputs if name != "boxes"]
-    given = "".join(f", {kinds[name]} model_{name}" for name in others)
-    returned = "".join(f", {kinds[name]} {name}" for name in others)
-    same = "\n".join(f"            {name} = Identity (model_{name})" for name in others)
-    return f"""
-        finish (float[n, 4] model_boxes{given}, int64[2] size, int64[2] prepared_size)
-            => (float[n, 4] boxes{returned}) {{
-            before = Cast <to = 11> (size)
-            after = Cast <to = 11> (prepared_size)
-            scale = Div (after, before)
-            width_first = Constant <value_ints = [1, 0, 1, 0]> ()
-            scales = Gather (scale, width_first)
-            box_scales = Cast <to = 1> (scales)
-            boxes = Div (model_boxes, box_scales)
-{same}
-        }}"""
+    graph = preprocessing_graph(onnx.load(path)).SerializeToString()
+    preprocess, runtime = InferenceSession(graph, providers=["CPUExecutionProvider"]), Model(path)
+    unit = getattr(model.data_preprocessor, "std", torch.ones(())).numpy()  # absent without normalisation
+    grey_levels, drift = 0.0, Drift()
+    with TemporaryDirectory() as folder:
+        description, images = sample_images(cfg, Path(folder))
+        for image in images:
+            pixels = mmcv.imread(image, channel_order="rgb")
+            batch = load_batch(cfg, image)
+            expected = to_model_input(model.data_preprocessor(batch, False), cfg).numpy()
+            (found,) = preprocess.run(["image"], dict(pixels=pixels))
+            if found.shape != expected.shape:
+                raise RuntimeError(f"an image preprocessed in the file is {found.shape}, not {expected.shape}")
+            grey_levels = max(float((np.abs(found - expected) * unit).max()), grey_levels)
+            if not grey_levels <= MAX_GREY_LEVELS:
+                raise RuntimeError(f"an image preprocessed in the file deviates by {grey_levels:.1f} grey levels")
+            drift.add(runtime(pixels), to_prediction(model.test_step(batch)[0]))
+    if drift.exceeds(MAX_DETECTION_DRIFT):
+        raise RuntimeError(f"{drift.share:.1%} is found differently if the file preprocesses images")
+    return PreprocessingDrift(description, grey_levels, drift)

@@ -1,188 +1,140 @@
-"""int8: static quantisation of an exported file by pictures, with what it costs and what it brings."""
+"""int8: static quantisation of an exported file by calibration images, with a report of accuracy and speed."""
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose, pseudo_collate
-from mmengine.registry import init_default_scope
 from torch import Tensor
 
-from ..batch.inputs import find_inputs
-from ..utils.configs import tested_dataset, type_name
-from ..utils.errors import reason
-from .evaluation import evaluate_files, file_input
-from .formats import read_onnx
+from .evaluation import Scores, evaluate_files
+from .formats import add_metadata, megabytes, read_onnx
+from .images import model_inputs
 
-__all__ = ["LOSS", "Quantized", "calibration_paths", "milliseconds", "quantize", "write_int8"]
+__all__ = ["Int8Report", "losses_in_points", "milliseconds", "quantize", "write_int8"]
 
 THRESHOLD = "score_threshold"  # a detector's constant
-MOST = 100  # calibration images
 THREADS = (1, 2)
 REPEATS = 7
-LOSS = 0.5  # points of AP or mIoU, beyond which the report says that it is much
-OPERATORS = ("Conv", "Gemm", "MatMul")  # those with an int8 kernel on CPUs
-# Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the images'
-# own values and depthwise convolutions take little time, and the last layers' outputs are logits and offsets of boxes.
-FLOAT = re.compile(
+MAX_LOSS = 0.5  # points of AP or mIoU, beyond which the report warns
+OPERATORS = ("Conv", "Gemm", "MatMul")  # operators with an int8 kernel on CPUs
+# Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the stem and
+# depthwise convolutions take little time, and the outputs of the last layers are logits and offsets of boxes.
+FLOAT32_NODES = re.compile(
     r"\.attn\b|\.pos_embeder\b|\.patch_embed\b|\.local_mp\b|"
     r"\.(conv_seg|rpn_cls|rpn_reg|fc_cls|fc_reg|conv_logits|retina_cls|retina_reg)/"
 )
 
 
-@dataclass
-class Quantized:
-    """What int8 costs and brings.
+class Int8Report(NamedTuple):
+    """Comparison of an int8 file with its float32 file.
 
     Attributes:
-        layers: How many are computed in int8, of all convolutions and matrix products with constant weights.
-        images: Calibration images.
-        evaluated: Images of the test set.
-        scores: Of each metric those of torch, the float32 file and the int8 file.
-        points: What a score of 1 is in points: 100, or 1 of percentages.
-        milliseconds: For each number of threads, an image of `size` in the float32 and the int8 file, medians.
-        size: Height and width of the image.
-        megabytes: Of the float32 and the int8 file.
+        layers: Number of layers computed in int8.
+        all_layers: Number of convolutions and matrix products with constant weights.
+        calibration_images: Number of calibration images.
+        evaluated: Number of images of the test set.
+        scores: Scores of torch and both files.
+        losses: Losses of AP or mIoU against the float32 file, in points.
+        milliseconds: For each number of threads the median time of an image in each file.
+        size: Height and width of this image.
+        megabytes: Size of each file.
     """
 
-    layers: tuple[int, int]
-    images: int
+    layers: int
+    all_layers: int
+    calibration_images: int
     evaluated: int
-    scores: dict[str, tuple[float, ...]]
-    points: float
-    milliseconds: dict[int, tuple[float, float]]
+    scores: Scores
+    losses: dict[str, float]
+    milliseconds: dict[int, dict[str, float]]
     size: tuple[int, int]
-    megabytes: tuple[float, float]
-
-    @property
-    def losses(self) -> dict[str, float]:
-        """Of AP or mIoU, in points against the float32 file; of all metrics where there is neither."""
-        main = [name for name in self.scores if name.endswith(("mAP", "mIoU"))] or list(self.scores)
-        return {name: (self.scores[name][1] - self.scores[name][2]) * self.points for name in main}
+    megabytes: dict[str, float]
 
     def lines(self) -> list[str]:
-        """For a report."""
-        (before, after), (height, width) = self.megabytes, self.size
-        chosen, total = self.layers
-        lines = [f"{chosen} of {total} layers, calibrated by {self.images} images; {before:.1f} to {after:.1f} MB"]
+        """Summarize the comparison."""
+        images = f"{self.layers} of {self.all_layers} layers, calibrated by {self.calibration_images} images"
+        lines = [images + "; {float32:.1f} to {int8:.1f} MB".format(**self.megabytes)]
         for name, loss in self.losses.items():
-            _, full, small = self.scores[name]
-            much = f", a loss of more than {LOSS}: weigh it" if loss > LOSS else ""
-            lines.append(
-                f"{name} {small:.4f}, of float32 {full:.4f}: {-loss:+.2f} points on {self.evaluated} images{much}"
-            )
-        for threads, (full, small) in self.milliseconds.items():
-            times = f"{small:.0f} ms, of float32 {full:.0f}, {full / small:.2f} times as fast"
-            lines.append(f"{times} ({height}x{width}, {threads} thread{'s' * (threads > 1)})")
+            scores = "{int8:.4f} (float32: {float32:.4f})".format(**self.scores[name])
+            warning = f", a loss of more than {MAX_LOSS}" if loss > MAX_LOSS else ""
+            lines.append(f"{name} {scores}: {-loss:+.2f} points on {self.evaluated} images{warning}")
+        for threads, times in self.milliseconds.items():
+            speed = "{int8:.0f} ms (float32: {float32:.0f})".format(**times)
+            ratio = f"{times['float32'] / times['int8']:.2f} times as fast"
+            size = "{}x{}".format(*self.size)
+            lines.append(f"{speed}: {ratio} ({size}, {threads} thread{'s' * (threads > 1)})")
         return lines
 
     def to_json(self) -> str:
-        """For the file's metadata."""
-        return json.dumps(
-            dict(
-                layers=self.layers[0],
-                calibration_images=self.images,
-                evaluation_images=self.evaluated,
-                scores={name: dict(float32=one[1], int8=one[2]) for name, one in self.scores.items()},
-                loss_in_points=self.losses,
-                milliseconds={
-                    f"{threads} threads": dict(float32=before, int8=after)
-                    for threads, (before, after) in self.milliseconds.items()
-                },
-                milliseconds_at=self.size,
-                megabytes=dict(float32=self.megabytes[0], int8=self.megabytes[1]),
-            )
-        )
+        """Return the value of the file's metadata."""
+        return json.dumps(self._asdict())
 
 
-def calibration_paths(cfg: Config, given: str) -> list[str]:
-    """The images of a folder, glob or list, of many every n-th, each of which the config's test pipeline can read.
-
-    Raises:
-        FileNotFoundError: If there are none.
-        ValueError: If one is no image or cannot be read.
-    """
-    inputs = find_inputs(given).inputs
-    inputs = inputs[:: -(-len(inputs) // MOST)]
-    init_default_scope(cfg.default_scope)  # for the pipeline's names
-    pipeline = _pipeline(cfg)
-    for one in inputs:
-        if one.is_video:
-            raise ValueError(f"calibration image {one.path}: it is a video, give images")
-        try:
-            pipeline(_given(one.path))
-        except Exception as error:  # readers and transforms raise nearly anything
-            raise ValueError(f"calibration image {one.path} cannot be read: {reason(error)[:200]}") from None
-    return [one.path for one in inputs]
-
-
-def _pipeline(cfg: Config) -> Compose:
-    """A config's test pipeline without its annotations."""
-    return Compose([step for step in tested_dataset(cfg)["pipeline"] if type_name(step) != "LoadAnnotations"])
-
-
-def _given(path: str) -> dict[str, Any]:
-    return dict(img_path=path, img_id=0)
-
-
-def prepared_images(cfg: Config, model: Any, paths: Iterable[str]) -> Iterator[np.ndarray]:
-    """Images (1, C, H, W) as a file takes them, prepared by the config's test pipeline and data preprocessor."""
-    pipeline = _pipeline(cfg)
-    for path in paths:
-        data = model.data_preprocessor(pseudo_collate([pipeline(_given(path))]), False)
-        yield file_input(data, cfg.default_scope == "mmdet").numpy()
-
-
-def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Quantized:
-    """Write an exported file in int8, score and time both, and say so in the metadata of the new one.
+def losses_in_points(scores: Scores, points: float) -> dict[str, float]:
+    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics.
 
     Args:
-        cfg: A config of mmdet or mmseg.
+        scores: Scores of both files.
+        points: Points of a score of 1: 100, or 1 for percentages.
+    """
+    main = [name for name in scores if name.endswith(("mAP", "mIoU"))] or list(scores)
+    return {name: (scores[name]["float32"] - scores[name]["int8"]) * points for name in main}
+
+
+def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Int8Report:
+    """Write an exported file in int8, and compare both. The report is added to the new file's metadata.
+
+    Args:
+        cfg: Config of mmdet or mmseg.
         model: Its model, in eval mode.
         path: The float32 file.
         out: The int8 file.
-        paths: Of calibration images.
-        count: Images of the test set to score the files on; None: all.
+        paths: Paths of calibration images.
+        count: Number of images of the test set to evaluate both on; None: all.
     """
-    import onnx
-
-    layers = quantize(path, out, prepared_images(cfg, model, paths))
-    evaluated, scores = evaluate_files(cfg, model, [read_onnx(file) for file in (path, out)], count)
-    image = next(prepared_images(cfg, model, paths))
-    quantized = Quantized(
+    layers, all_layers = quantize(path, out, model_inputs(cfg, model, paths))
+    files = dict(float32=path, int8=out)
+    evaluated, scores = evaluate_files(cfg, model, {name: read_onnx(file) for name, file in files.items()}, count)
+    image = torch.from_numpy(next(model_inputs(cfg, model, paths)))
+    times = {}
+    for threads in THREADS:
+        runs = [read_onnx(file, threads=threads) for file in files.values()]
+        times[threads] = dict(zip(files, milliseconds(runs, image, REPEATS), strict=True))
+    report = Int8Report(
         layers=layers,
-        images=len(paths),
+        all_layers=all_layers,
+        calibration_images=len(paths),
         evaluated=evaluated,
         scores=scores,
-        points=100 if cfg.default_scope == "mmdet" else 1,
-        milliseconds=measure_speed(path, out, image),
-        size=image.shape[2:],
-        megabytes=(path.stat().st_size / 1e6, out.stat().st_size / 1e6),
+        losses=losses_in_points(scores, points=100 if cfg.default_scope == "mmdet" else 1),
+        milliseconds=times,
+        size=(image.shape[2], image.shape[3]),
+        megabytes=megabytes(**files),
     )
-    file = onnx.load(out)
-    file.metadata_props.add(key="int8", value=quantized.to_json())
-    onnx.save(file, out)
-    return quantized
+    add_metadata(out, "int8", report.to_json())
+    return report
 
 
 def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, int]:
-    """Write an exported file with its layers in int8, weights per channel, activations by the range they had.
+    """Write an exported file with its layers in int8, weights per channel, activations by their calibrated range.
 
     Args:
         path: The float32 file.
-        out: The int8 file, of standard operators as well: QuantizeLinear and DequantizeLinear around each layer.
-        images: For calibration, (1, C, H, W).
+        out: The int8 file, with the standard operators QuantizeLinear and DequantizeLinear around each layer.
+        images: Calibration images, (1, C, H, W).
 
     Returns:
-        How many layers are quantised, and how many there are.
+        Number of quantised layers, and of all layers.
+
+    Raises:
+        ValueError: If the model has no layer to quantise.
     """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
@@ -196,20 +148,19 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
             return None if image is None else dict(image=image)
 
     model = onnx.load(path)
-    constants = {one.name: one for one in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     layers = [
         node.name
         for node in model.graph.node
         if node.op_type in OPERATORS and not constants.keys().isdisjoint(node.input)
     ]
-    chosen = [name for name in layers if not FLOAT.search(name)]
+    chosen = [name for name in layers if not FLOAT32_NODES.search(name)]
     if not chosen:
         raise ValueError("the model has no layer to quantise: leave --int8 out")
-    threshold = constants.get(THRESHOLD)
-    given = onnx.TensorProto()
-    if threshold is not None:  # the masks' layers have to see objects in every image
-        given.CopyFrom(threshold)
-        threshold.CopyFrom(onnx.numpy_helper.from_array(np.zeros(1, np.float32), THRESHOLD))
+    threshold = onnx.TensorProto()
+    if THRESHOLD in constants:  # the layers of the masks have to get objects from every image
+        threshold.CopyFrom(constants[THRESHOLD])
+        constants[THRESHOLD].CopyFrom(onnx.numpy_helper.from_array(np.zeros(1, np.float32), THRESHOLD))
     quantize_static(
         model,
         out,
@@ -223,32 +174,22 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
         extra_options=dict(OpTypesToExcludeOutputQuantization=["Gemm", "MatMul"]),
     )
     quantized = onnx.load(out)
-    for constant in quantized.graph.initializer:
-        if constant.name == THRESHOLD:
-            constant.CopyFrom(given)
+    for tensor in quantized.graph.initializer:
+        if tensor.name == THRESHOLD:
+            tensor.CopyFrom(threshold)
     del quantized.metadata_props[:]
     quantized.metadata_props.extend(model.metadata_props)
     used = {node.domain for node in quantized.graph.node}
-    kept = [one for one in quantized.opset_import if one.domain in used]
+    opsets = [opset for opset in quantized.opset_import if opset.domain in used]
     del quantized.opset_import[:]
-    quantized.opset_import.extend(kept)
+    quantized.opset_import.extend(opsets)
     onnx.checker.check_model(quantized, full_check=True)
     onnx.save(quantized, out)
     return len(chosen), len(layers)
 
 
-def measure_speed(before: Path, after: Path, image: np.ndarray) -> dict[int, tuple[float, float]]:
-    """Milliseconds of an image (1, C, H, W) in two files, for each number of threads."""
-    found = {}
-    for threads in THREADS:
-        runs = [read_onnx(path, threads=threads) for path in (before, after)]
-        full, small = milliseconds(runs, torch.from_numpy(image), REPEATS)
-        found[threads] = (full, small)
-    return found
-
-
 def milliseconds(runs: Sequence[Callable[[Tensor], Any]], image: Tensor, repeats: int) -> list[float]:
-    """Of each of several functions of an image, medians of runs in turns, so that other work meets each of them."""
+    """Return median times of functions of an image. They take turns, so that other load affects all of them alike."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(1 + repeats):  # the first warms up
         for run, values in zip(runs, seconds, strict=True):

@@ -1,13 +1,13 @@
-"""Run a detector or segmentor that tools/export.py has written: numpy, onnxruntime and pillow are all it needs.
+"""Run a detector or segmentor that tools/export.py has written, with numpy, onnxruntime and pillow alone.
 
-    python run.py model.onnx photo.jpg --out drawn.png --json found.json
+    python run.py model.onnx photo.jpg --out drawn.png --json results.json
 
-This file uses nothing else of its package: copy it to where the model goes. In a program:
+This file uses nothing else of its package: copy it to the target machine. In a program:
 
     model = Model("model.onnx")
-    picture = read_picture("photo.jpg")
-    found = model(picture)  # Detections or Segmentation, in pixels of the picture
-    drawn = draw(picture, found, model.classes)
+    image = read_image("photo.jpg")
+    results = model(image)  # Detections or Segmentation, in pixels of the image
+    drawn = draw(image, results, model.classes)
 """
 
 import argparse
@@ -23,19 +23,19 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-__all__ = ["Detections", "Model", "Segmentation", "draw", "read_picture", "to_json"]
+__all__ = ["Detections", "Model", "Segmentation", "draw", "read_image", "to_json"]
 
 _STRIP = 2**24  # values of a segmentor's logits that are resized at a time
 
 
 class Detections(NamedTuple):
-    """Objects found in a picture (H, W).
+    """Objects in an image (H, W).
 
     Attributes:
         boxes: Left, top, right and bottom in pixels, (n, 4).
         scores: (n,).
         labels: Class numbers from 0, (n,).
-        masks: (n, H, W), bool; None of a model without masks.
+        masks: (n, H, W), bool; None for a model without masks.
     """
 
     boxes: np.ndarray
@@ -45,24 +45,24 @@ class Detections(NamedTuple):
 
 
 class Segmentation(NamedTuple):
-    """The class of every pixel of a picture, from 0, (H, W)."""
+    """Class of every pixel of an image, from 0, (H, W)."""
 
     labels: np.ndarray
 
 
 class Model:
-    """A file of tools/export.py, with or without the preparation of pictures in it, on the CPU.
+    """A model in a file of tools/export.py, with or without preprocessing in the file, on the CPU.
 
     Args:
         path: The .onnx file.
-        threads: How many onnxruntime uses; default: its own choice.
+        threads: Number of threads; default: onnxruntime's choice.
 
     Attributes:
-        classes: Their names.
+        classes: Names of the classes.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no such model, or how it wants pictures to be prepared is not told in it.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not such a model, or its metadata do not specify the preprocessing.
     """
 
     def __init__(self, path: str | Path, threads: int | None = None) -> None:
@@ -72,41 +72,48 @@ class Model:
         options.intra_op_num_threads = threads or 0
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises classes of its own, all of them Exception's
-            raise ValueError(f"{path} is no ONNX file that can be run: {_one_line(error)}") from None
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise ValueError(f"{path} is not an ONNX file that can be run: {_one_line(error)}") from None
         facts = self._session.get_modelmeta().custom_metadata_map
         task = facts.get("task", "")
         if task == "backbone" or "classes" not in facts:
-            kind = "a backbone, which finds nothing" if task == "backbone" else "not written by tools/export.py"
+            kind = "a backbone, which predicts nothing" if task == "backbone" else "not written by tools/export.py"
             raise ValueError(f"{path} is {kind}: give a whole model that tools/export.py has written")
         self.classes: list[str] = json.loads(facts["classes"])
-        self._preparation: dict[str, Any] = json.loads(facts.get("preparation", "{}"))
-        self._takes_pictures = self._session.get_inputs()[0].name == "picture"
-        if "resize" not in self._preparation and not self._takes_pictures:
-            reason = self._preparation.get("unknown", "want of such metadata: export it again")
-            raise ValueError(f"{path} cannot tell how to prepare pictures, for {reason}")
+        self._steps: dict[str, Any] = json.loads(facts.get("preprocessing", "{}"))
+        self._has_preprocessing = self._session.get_inputs()[0].name == "pixels"
+        if "resize" not in self._steps and not self._has_preprocessing:
+            cause = self._steps.get("unknown", "missing metadata: export it again")
+            raise ValueError(f"{path} does not specify the preprocessing of images because of {cause}")
         self._order = slice(None, None, -1 if facts["channel_order"] == "BGR" else 1)
         self._mean, self._std = (json.loads(facts[name]) for name in ("mean", "std"))
         self._mask_threshold: Any = (json.loads(facts["test_cfg"]).get("rcnn") or {}).get("mask_thr_binary")
         self._align_corners: bool = json.loads(facts.get("align_corners", "false"))
         self._threshold: float | None = json.loads(facts.get("threshold", "null"))
 
-    def __call__(self, picture: np.ndarray, score_thr: float = 0.0) -> Detections | Segmentation:
-        """What is in a picture (H, W, 3), RGB, uint8, in its pixels; of detections those of at least this score.
+    def __call__(self, image: np.ndarray, score_thr: float = 0.0) -> Detections | Segmentation:
+        """Predict an image.
+
+        Args:
+            image: (H, W, 3), RGB, uint8.
+            score_thr: Minimum score of a detection.
+
+        Returns:
+            Results in pixels of the image.
 
         Raises:
-            ValueError: If it is no such picture, or resizing as the model wants it leaves nothing of it.
-            RuntimeError: If onnxruntime fails, as where memory runs out.
+            ValueError: If the image is of another shape or type, or too narrow for the model's resizing.
+            RuntimeError: If onnxruntime fails, for example for lack of memory.
         """
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
-            raise ValueError(f"a picture of {picture.shape}, {picture.dtype}: give it as (H, W, 3), RGB, uint8")
-        height, width = picture.shape[:2]
-        size = self._prepared_size(height, width)
-        given = dict(picture=picture) if self._takes_pictures else dict(image=self._prepare(picture, size))
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise ValueError(f"an image of {image.shape}, {image.dtype}: give it as (H, W, 3), RGB, uint8")
+        height, width = image.shape[:2]
+        size = self._resized_size(height, width)
+        inputs = dict(pixels=image) if self._has_preprocessing else dict(image=self._preprocess(image, size))
         names = [output.name for output in self._session.get_outputs()]
         try:
-            outputs = dict(zip(names, self._session.run(names, given), strict=True))
-        except Exception as error:  # as above
+            outputs = dict(zip(names, self._session.run(names, inputs), strict=True))
+        except Exception as error:  # see above
             raise RuntimeError(f"the model cannot be run on {height}x{width} pixels: {_one_line(error)}") from None
         if "segmentation_map" in outputs:
             return Segmentation(outputs["segmentation_map"])
@@ -115,17 +122,17 @@ class Model:
             return Segmentation(_labels(logits, (height, width), self._align_corners, self._threshold))
         kept = outputs["scores"] >= score_thr
         boxes, scores, labels = (outputs[name][kept] for name in ("boxes", "scores", "labels"))
-        if not self._takes_pictures:
+        if not self._has_preprocessing:
             boxes = boxes / np.array([size[1] / width, size[0] / height] * 2, np.float32)
         masks = None
         if "masks" in outputs:
             masks = _paste(outputs["masks"][kept], boxes, height, width, self._mask_threshold)
-        # Only now, since masks fill their whole boxes; by rounding these may end beyond the picture.
+        # After the masks, which fill whole boxes. Rounding may place a side of a box beyond the image.
         return Detections(boxes.clip(0, [width, height] * 2).astype(np.float32), scores, labels, masks)
 
-    def _prepared_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width to which a picture is resized: mmcv's rule, rounding included."""
-        resize = self._preparation.get("resize")
+    def _resized_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width of a resized image by mmcv's rule, with its rounding."""
+        resize = self._steps.get("resize")
         if resize is None:
             return height, width
         if resize["keep_ratio"]:
@@ -135,29 +142,29 @@ class Model:
         else:
             size = resize["scale"][1], resize["scale"][0]
         if not min(size):
-            raise ValueError(f"a picture of {height}x{width} pixels: the model's resizing leaves nothing of it; pad it")
+            raise ValueError(f"an image of {height}x{width} pixels: the model's resizing leaves nothing of it; pad it")
         return size
 
-    def _prepare(self, picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """The normalised image (1, 3, h, w) of a picture."""
-        resized = picture if size == picture.shape[:2] else _resize(picture, size)
-        image: np.ndarray = resized[..., self._order].astype(np.float32)
+    def _preprocess(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Resize, normalise and pad an image to the model's input (1, 3, h, w)."""
+        resized = image if size == image.shape[:2] else _resize(image, size)
+        values: np.ndarray = resized[..., self._order].astype(np.float32)
         if self._mean is not None:
-            image = (image - np.array(self._mean, np.float32)) / np.array(self._std, np.float32)
-        pad = [(0, -length % self._preparation["pad_divisor"]) for length in size]
-        image = np.pad(image, [*pad, (0, 0)], constant_values=self._preparation["pad_value"])
-        return np.ascontiguousarray(image.transpose(2, 0, 1)[None])
+            values = (values - np.array(self._mean, np.float32)) / np.array(self._std, np.float32)
+        pad = [(0, -length % self._steps["pad_divisor"]) for length in size]
+        values = np.pad(values, [*pad, (0, 0)], constant_values=self._steps["pad_value"])
+        return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
 
 
 def _taps(before: int, after: int, align_corners: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each of `after` entries the two of `before` that it lies between, and the second one's weight."""
+    """Return for each of `after` entries its two neighbours among `before`, and the weight of the second."""
     if align_corners:
-        place = np.arange(after) * ((before - 1) / max(after - 1, 1))
+        position = np.arange(after) * ((before - 1) / max(after - 1, 1))
     else:
-        place = (np.arange(after) + 0.5) * (before / after) - 0.5
-    place = place.clip(0, before - 1)
-    first = place.astype(np.int64)
-    return first, np.minimum(first + 1, before - 1), (place - first).astype(np.float32)
+        position = (np.arange(after) + 0.5) * (before / after) - 0.5
+    position = position.clip(0, before - 1)
+    first = position.astype(np.int64)
+    return first, np.minimum(first + 1, before - 1), (position - first).astype(np.float32)
 
 
 def _interpolate(x: np.ndarray, axis: int, taps: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
@@ -166,16 +173,16 @@ def _interpolate(x: np.ndarray, axis: int, taps: tuple[np.ndarray, np.ndarray, n
     return start + (x.take(second, axis) - start) * weight.reshape(-1, *[1] * (x.ndim - axis - 1))
 
 
-def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A picture resized as by OpenCV's INTER_LINEAR: in integers, with weights of 11 bits.
+def _resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resize an image as OpenCV's INTER_LINEAR does: in integers, with weights of 11 bits.
 
-    The same values, but for some in a thousand that differ by a grey level. To interpolate exactly would change one in
-    eight, which moves boxes by pixels. Pillow smooths what it makes smaller.
+    A few values in a thousand differ from OpenCV's, by a grey level. Exact interpolation would change one in eight,
+    which moves boxes by pixels. Pillow smooths an image that it makes smaller.
     """
-    (top, bottom, above, below), (left, right, before, after) = map(_fixed_taps, picture.shape, size)
+    (top, bottom, above, below), (left, right, before, after) = map(_fixed_taps, image.shape, size)
 
     def across(rows: np.ndarray) -> np.ndarray:
-        lines = picture[rows]
+        lines = image[rows]
         return (lines[:, left] * before[:, None] + lines[:, right] * after[:, None]) >> 4
 
     upper, lower = across(top) * above[:, None, None] >> 16, across(bottom) * below[:, None, None] >> 16
@@ -183,17 +190,17 @@ def _resize(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _fixed_taps(before: int, after: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each of `after` entries the two of `before` that it lies between, and both weights, of a sum of 2048."""
-    place = ((np.arange(after) + 0.5) * (1 / (after / before)) - 0.5).astype(np.float32)
-    first = np.floor(place)
-    weight = np.where((first < 0) | (first >= before - 1), np.float32(0), place - first)
-    start = first.clip(0, before - 1).astype(np.int64)
-    weights = [np.rint(one * np.float32(2048)).astype(np.int32) for one in (1 - weight, weight)]
-    return start, np.minimum(start + 1, before - 1), weights[0], weights[1]
+    """Return for each of `after` entries its two neighbours among `before`, and their weights, of a sum of 2048."""
+    position = ((np.arange(after) + 0.5) * (1 / (after / before)) - 0.5).astype(np.float32)
+    floor = np.floor(position)
+    weight = np.where((floor < 0) | (floor >= before - 1), np.float32(0), position - floor)
+    first = floor.clip(0, before - 1).astype(np.int64)
+    first_weight, second_weight = (np.rint(w * np.float32(2048)).astype(np.int32) for w in (1 - weight, weight))
+    return first, np.minimum(first + 1, before - 1), first_weight, second_weight
 
 
 def _labels(logits: np.ndarray, size: tuple[int, int], align_corners: bool, threshold: float | None) -> np.ndarray:
-    """The classes (H, W) of logits (classes, h, w) resized, in strips: whole, they would take gigabytes."""
+    """Return the classes (H, W) of resized logits (classes, h, w). Strips save gigabytes."""
     (height, width), count = size, len(logits)
     first, second, weight = _taps(logits.shape[1], height, align_corners)
     columns = _taps(logits.shape[2], width, align_corners)
@@ -208,7 +215,7 @@ def _labels(logits: np.ndarray, size: tuple[int, int], align_corners: bool, thre
 
 
 def _paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int, threshold: float) -> np.ndarray:
-    """Masks (n, H, W), bool, of probabilities (n, h, w) over their boxes: bilinear, 0 beyond, as mmdet's."""
+    """Paste probabilities (n, h, w) over their boxes into masks (n, H, W), bool: bilinear, 0 outside, as in mmdet."""
     pasted = np.zeros((len(masks), height, width), bool)
     for number, (mask, box) in enumerate(zip(masks, boxes.astype(np.float64), strict=True)):
         left, top = np.floor(box[:2] - 1).clip(0).astype(int)
@@ -220,19 +227,19 @@ def _paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int, thresh
 
 
 def _tents(begin: int, end: int, start: float, stop: float, count: int) -> np.ndarray:
-    """Weights (pixels, count) of `count` values spread from `start` to `stop` in the pixels from `begin` to `end`."""
-    place = (np.arange(begin, end) + 0.5 - start) / max(stop - start, 1e-6) * count - 0.5
-    return (1 - np.abs(place[:, None] - np.arange(count))).clip(0)
+    """Return weights (pixels, count) of `count` values spread from `start` to `stop` in the pixels `begin` to `end`."""
+    position = (np.arange(begin, end) + 0.5 - start) / max(stop - start, 1e-6) * count - 0.5
+    return (1 - np.abs(position[:, None] - np.arange(count))).clip(0)
 
 
-def read_picture(path: str | Path) -> np.ndarray:
-    """A picture file (H, W, 3), RGB, uint8, turned as its EXIF orientation says.
+def read_image(path: str | Path) -> np.ndarray:
+    """Read an image (H, W, 3), RGB, uint8, rotated by its EXIF orientation.
 
-    Of 16 bits a colour the upper 8 are kept, within a grey level of what OpenCV reads.
+    Colours of 16 bits keep their upper 8 bits, within a grey level of OpenCV's.
 
     Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it cannot be read, or is grey with more than 8 bits, which Pillow would cut off.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it cannot be read, or is grey with more than 8 bits, which Pillow would clip.
     """
     try:
         with Image.open(path) as file:
@@ -241,52 +248,47 @@ def read_picture(path: str | Path) -> np.ndarray:
             return np.array(ImageOps.exif_transpose(file).convert("RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(f"no picture at {path}") from None
+            raise FileNotFoundError(f"no image at {path}") from None
         raise ValueError(f"{path} cannot be read: {_one_line(error)}") from None
 
 
-def draw(picture: np.ndarray, found: Detections | Segmentation, classes: list[str]) -> np.ndarray:
-    """The picture (H, W, 3), RGB, under what was found in it; beside a segmentation map, a legend."""
+def draw(image: np.ndarray, results: Detections | Segmentation, classes: list[str]) -> np.ndarray:
+    """Draw results over an image (H, W, 3), RGB, and a legend beside a segmentation map."""
     colours = _colours(len(classes))
-    font: Any = ImageFont.load_default(max(min(picture.shape[:2]) // 40, 10))
-    if isinstance(found, Segmentation):
-        blended = (picture + colours[found.labels].astype(np.uint16)) // 2
-        return np.hstack([blended.astype(np.uint8), _legend(found.labels, classes, colours, font)])
-    drawn = picture.copy()
-    areas = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
-    order = np.argsort(-areas, kind="stable")  # small ones on top
-    for number, inside in zip(order, [] if found.masks is None else found.masks[order], strict=False):
-        drawn[inside] = (drawn[inside] + colours[found.labels[number]].astype(np.uint16)) // 2
+    font: Any = ImageFont.load_default(max(min(image.shape[:2]) // 40, 10))
+    if isinstance(results, Segmentation):
+        blended = (image + colours[results.labels].astype(np.uint16)) // 2
+        return np.hstack([blended.astype(np.uint8), _legend(results.labels, classes, colours, font)])
+    drawn = image.copy()
+    areas = (results.boxes[:, 2:] - results.boxes[:, :2]).prod(axis=1)
+    order = np.argsort(-areas, kind="stable")  # small objects on top
+    for number, inside in zip(order, [] if results.masks is None else results.masks[order], strict=False):
+        drawn[inside] = (drawn[inside] + colours[results.labels[number]].astype(np.uint16)) // 2
     canvas = Image.fromarray(drawn)
     pen = ImageDraw.Draw(canvas)
     for number in order:
-        outline = tuple(colours[found.labels[number]].tolist())
-        pen.rectangle(found.boxes[number].tolist(), outline=outline, width=max(min(picture.shape[:2]) // 300, 1))
-    for number in np.argsort(found.scores, kind="stable"):  # the best on top
-        colour = colours[found.labels[number]]
-        left, top = found.boxes[number, :2].tolist()
-        text = f"{classes[found.labels[number]]} {found.scores[number]:.2f}"
+        outline = tuple(colours[results.labels[number]].tolist())
+        pen.rectangle(results.boxes[number].tolist(), outline=outline, width=max(min(image.shape[:2]) // 300, 1))
+    for number in np.argsort(results.scores, kind="stable"):  # the best on top
+        colour = colours[results.labels[number]]
+        ink = "black" if colour @ np.array([0.299, 0.587, 0.114]) > 140 else "white"
+        left, top = results.boxes[number, :2].tolist()
+        text = f"{classes[results.labels[number]]} {results.scores[number]:.2f}"
         start = (left + 2, max(top - 1.3 * font.size, 0))
-        plate = pen.textbbox(start, text, font=font)
-        pen.rectangle((left, plate[1] - 2, plate[2] + 2, plate[3] + 2), fill=tuple(colour.tolist()))
-        pen.text(start, text, font=font, fill=_ink(colour))
+        _, label_top, label_right, label_bottom = pen.textbbox(start, text, font=font)
+        pen.rectangle((left, label_top - 2, label_right + 2, label_bottom + 2), fill=tuple(colour.tolist()))
+        pen.text(start, text, font=font, fill=ink)
     return np.array(canvas)
 
 
 def _colours(count: int) -> np.ndarray:
-    """Colours (count, 3), RGB, far apart: the golden ratio parts the hues of neighbours."""
-    hsv = [
-        (number * 0.618034 % 1, 0.85 - 0.2 * (number % 3 == 1), 0.95 - 0.2 * (number % 2)) for number in range(count)
-    ]
-    return np.array([[round(255 * value) for value in hsv_to_rgb(*one)] for one in hsv], np.uint8).reshape(-1, 3)
-
-
-def _ink(colour: np.ndarray) -> str:
-    return "black" if colour @ np.array([0.299, 0.587, 0.114]) > 140 else "white"
+    """Return distinct colours (count, 3), RGB: the golden ratio separates the hues of successive classes."""
+    hsv = [(n * 0.618034 % 1, 0.85 - 0.2 * (n % 3 == 1), 0.95 - 0.2 * (n % 2)) for n in range(count)]
+    return np.array([[round(255 * value) for value in hsv_to_rgb(*c)] for c in hsv], np.uint8).reshape(-1, 3)
 
 
 def _legend(labels: np.ndarray, classes: list[str], colours: np.ndarray, font: Any) -> np.ndarray:
-    """The classes of a map, largest first, as high as the map."""
+    """Draw the classes of a map, the largest first, as high as the map."""
     tall = 2 * font.size
     canvas = Image.new("RGB", (round(max(map(font.getlength, classes)) + 1.5 * tall), len(labels)), "white")
     pen = ImageDraw.Draw(canvas)
@@ -300,26 +302,28 @@ def _legend(labels: np.ndarray, classes: list[str], colours: np.ndarray, font: A
     return np.asarray(canvas)
 
 
-def to_json(found: Detections | Segmentation, classes: list[str]) -> dict[str, Any]:
-    """What was found in plain numbers: `instances`, or the `regions` of classes.
+def to_json(results: Detections | Segmentation, classes: list[str]) -> dict[str, Any]:
+    """Convert results to `instances`, or to the `regions` of classes, for JSON.
 
     Masks are COCO's uncompressed run-length code: `counts` of pixels outside, inside, outside ..., down the columns.
     """
-    if isinstance(found, Segmentation):
-        present = np.unique(found.labels).tolist()
-        masks: Any = (found.labels == label for label in present)
-        regions = [
-            dict(label=label, name=classes[label], pixels=int(mask.sum()), mask=_run_lengths(mask))
-            for label, mask in zip(present, masks, strict=True)
-        ]
+    if isinstance(results, Segmentation):
+        regions = []
+        for label in np.unique(results.labels).tolist():
+            mask = results.labels == label
+            regions.append(dict(label=label, name=classes[label], pixels=int(mask.sum()), mask=_run_lengths(mask)))
         return dict(regions=regions)
-    instances = [
-        dict(label=label, name=classes[label], score=round(score, 4), box=[round(side, 2) for side in box])
-        for label, score, box in zip(found.labels.tolist(), found.scores.tolist(), found.boxes.tolist(), strict=True)
-    ]
-    for instance, mask in zip(instances, found.masks if found.masks is not None else (), strict=False):
-        instance["mask"] = _run_lengths(mask)
+    instances = []
+    for number, (label, score, box) in enumerate(zip(*(values.tolist() for values in _values(results)), strict=True)):
+        instance = dict(label=label, name=classes[label], score=round(score, 4), box=[round(side, 2) for side in box])
+        if results.masks is not None:
+            instance["mask"] = _run_lengths(results.masks[number])
+        instances.append(instance)
     return dict(instances=instances)
+
+
+def _values(results: Detections) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return results.labels, results.scores, results.boxes
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
@@ -349,51 +353,49 @@ def _write(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def _summary(found: Detections | Segmentation, classes: list[str]) -> list[str]:
-    if isinstance(found, Segmentation):
-        shares = np.bincount(found.labels.ravel(), minlength=len(classes)) / found.labels.size
+def _summary(results: Detections | Segmentation, classes: list[str]) -> list[str]:
+    if isinstance(results, Segmentation):
+        shares = np.bincount(results.labels.ravel(), minlength=len(classes)) / results.labels.size
         return [f"{classes[label]:20} {shares[label]:7.2%}" for label in np.argsort(-shares) if shares[label]]
-    lines = zip(found.labels, found.scores, found.boxes, strict=True)
     return [
-        f"{classes[label]:20} {score:.3f} " + " ".join(f"{side:7.1f}" for side in box) for label, score, box in lines
+        f"{classes[label]:20} {score:.3f} " + " ".join(f"{side:7.1f}" for side in box)
+        for label, score, box in zip(*_values(results), strict=True)
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="an .onnx file of tools/export.py")
-    parser.add_argument("picture", type=Path)
-    parser.add_argument("--out", type=Path, metavar="PNG", help="draw what is found over the picture")
-    parser.add_argument("--json", type=Path, metavar="JSON", help="write what is found in plain numbers")
-    parser.add_argument(
-        "--score-thr", type=float, default=0.3, help="least score of a detection (default: %(default)s)"
-    )
-    parser.add_argument("--threads", type=int, help="default: onnxruntime's choice")
+    parser.add_argument("image", type=Path)
+    parser.add_argument("--out", type=Path, metavar="PNG", help="write the image with the results drawn over it")
+    parser.add_argument("--json", type=Path, metavar="JSON", help="write the results as JSON")
+    parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="number of threads (default: onnxruntime's choice)")
     args = parser.parse_args()
     try:
         for path, suffixes in ((args.out, [".png"]), (args.json, [".json"])):
             if path is not None:
                 _check_target(path, suffixes)
-        picture = read_picture(args.picture)
+        image = read_image(args.image)
         model = Model(args.model, args.threads)
-        found = model(picture, args.score_thr)
+        results = model(image, args.score_thr)
         if args.out:
             drawn = BytesIO()
-            Image.fromarray(draw(picture, found, model.classes)).save(drawn, "PNG")
+            Image.fromarray(draw(image, results, model.classes)).save(drawn, "PNG")
             _write(args.out, drawn.getvalue())
         if args.json:
-            _write(args.json, json.dumps(to_json(found, model.classes)).encode())
+            _write(args.json, json.dumps(to_json(results, model.classes)).encode())
     except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     try:
-        lines = "\n".join(_summary(found, model.classes))
-        print(lines or f"nothing of a score of {args.score_thr} or more", flush=True)
-    except BrokenPipeError:  # its reader has left, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
-        return 141  # as of SIGPIPE
+        lines = "\n".join(_summary(results, model.classes))
+        print(lines or f"no detection with a score of {args.score_thr} or more", flush=True)
+    except BrokenPipeError:  # the reader of the output has gone, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        return 141  # exit code of SIGPIPE
     return 0
 
 

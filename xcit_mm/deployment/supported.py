@@ -1,4 +1,4 @@
-"""Which detectors of mmdet can be exported whole."""
+"""Check of a config for parts and options of detectors that cannot be exported."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from ..utils.configs import type_name
 
 __all__ = ["check_detector"]
 
-# Parts of a detector by their key in the config, and the types whose predictions `Detections` computes.
+# Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
     rpn_head=("RPNHead", "UnpaddedRPNHead"),
@@ -21,58 +21,58 @@ TYPES: dict[str, tuple[str, ...]] = dict(
     roi_layer=("RoIAlign",),
     anchor_generator=("AnchorGenerator",),
     bbox_coder=("DeltaXYWHBBoxCoder",),
-    loss_cls=("CrossEntropyLoss", "FocalLoss"),  # others may bring an activation
+    loss_cls=("CrossEntropyLoss", "FocalLoss"),  # other losses may have an activation of their own
     shared_head=(),
     nms=("nms",),
 )
-# Options of parts that must have these values, which are the defaults, if they are given.
+# Options that must have these values, their defaults, if they are set.
 VALUES: dict[str, dict[str, Any]] = dict(
     roi_layer=dict(pool_mode="avg", aligned=True),
     anchor_generator=dict(use_box_type=False),
     bbox_coder=dict(add_ctr_clamp=False, use_box_type=False),
     bbox_head=dict(predict_box_type="hbox", with_avg_pool=False),
 )
+REMEDY = "--part backbone exports the backbone"
 
 
 def check_detector(cfg: Config) -> None:
-    """Check that each part of mmdet's detector is known, and what its test_cfg wants.
+    """Check that `ExportableDetector` supports the parts of mmdet's detector and its test_cfg.
 
     Raises:
-        ValueError: With the first that is not.
+        ValueError: With the first unsupported type or option.
     """
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
-        kind, known = type_name(dict(type=key) | part), TYPES[key]
-        if kind not in known:
-            fix = f"one of {', '.join(known)} is, and" if known else "leave it out;"
-            raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix} --part backbone exports the backbone")
-        expected = {**VALUES.get(key, {})}
+        kind, supported = type_name(dict(type=key) | part), TYPES[key]
+        if kind not in supported:
+            fix = f"only {', '.join(supported)}" if supported else "leave it out"
+            raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix}; {REMEDY}")
+        expected = dict(VALUES.get(key, {}))
         if key == "nms":
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
         elif key == "loss_cls" and where.count(".") == 2:  # of an anchor head
             expected["use_sigmoid"] = True
         for option, value in expected.items():
             if part.get(option, value) != value:
-                raise ValueError(
-                    f"{where}.{option}={part[option]!r} cannot be exported: leave it out, or export the backbone with "
-                    "--part backbone"
-                )
+                raise ValueError(f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}")
     test_cfg = cfg.model.test_cfg
-    for name in ("rpn", "rcnn") if "rcnn" in test_cfg else ("",):
-        _check_test_cfg(f"model.test_cfg.{name}".rstrip("."), test_cfg[name] if name else test_cfg)
+    if "rcnn" not in test_cfg:
+        _check_test_cfg("model.test_cfg", test_cfg)
+        return
+    for stage in ("rpn", "rcnn"):
+        _check_test_cfg(f"model.test_cfg.{stage}", test_cfg[stage])
 
 
 def _check_test_cfg(where: str, options: dict) -> None:
-    """Check that a number of boxes is set, and that masks are cut: mmdet gives grey ones below a threshold of 0."""
-    most, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
-    if most is None or most < 1:
-        raise ValueError(f"{where}.max_per_img={most} cannot be exported: give the most boxes of an image, such as 100")
-    if threshold < 0:
+    max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
+    if max_num is None or max_num < 1:
+        raise ValueError(f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100")
+    if threshold < 0:  # mmdet then returns grey masks
         raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
-    """The parts of a config that have a row in `TYPES`, with their places in it."""
+    """Iterate over the parts of a config that have a row in `TYPES`, with their keys."""
     if isinstance(part, dict):
         if where.rpartition(".")[2] in TYPES:
             yield where, part
@@ -80,5 +80,5 @@ def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
             if key not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
                 yield from _parts(f"{where}.{key}", value)
     elif isinstance(part, (list, tuple)):
-        for one in part:
-            yield from _parts(where, one)
+        for item in part:
+            yield from _parts(where, item)

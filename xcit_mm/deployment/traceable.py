@@ -1,8 +1,7 @@
-"""Models in forms whose recorded graph serves images of every size."""
+"""Models in a form whose traced graph takes images of any size."""
 
 import copy
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -10,27 +9,28 @@ from mmcv.cnn import fuse_conv_bn
 from torch import Tensor, nn
 
 from ..models.attention import XCA
+from ..utils.compat import without_resize_warning
 
-__all__ = ["BinAverage", "Enlarge", "Logits", "exportable"]
+__all__ = ["BinAverage", "Enlarge", "ExportableSegmentor", "exportable"]
 
 
-class Logits(nn.Module):
-    """Logits of a segmentor of mmseg for whole images, at their size: what its inference takes the argmax of."""
+class ExportableSegmentor(nn.Module):
+    """Compute the logits of a segmentor of mmseg for whole images, at their size, from which it takes the argmax.
+
+    Shape: (B, C, H, W) -> (B, classes, H, W).
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model: Any = model
 
     def forward(self, image: Tensor) -> Tensor:
-        from mmseg.models.utils import resize
-
-        # Its warning about aligned corners computes with int(size), which would make the size a constant.
-        with patch.object(resize, "__defaults__", (*resize.__defaults__[:-1], False)):
+        with without_resize_warning():
             return self.model.encode_decode(image, [dict(img_shape=image.shape[2:])])
 
 
 class BinAverage(nn.Module):
-    """`nn.AdaptiveAvgPool2d` as two matrix products, which runtimes do at any size.
+    """`nn.AdaptiveAvgPool2d` as two matrix products, which runtimes support at any size.
 
     Shape: (B, C, H, W) -> (B, C, rows, columns).
     """
@@ -46,15 +46,15 @@ class BinAverage(nn.Module):
 
 
 def _bins(length: int, count: int, like: Tensor) -> Tensor:
-    """Averages over `count` parts of `length` entries, (count, length): part i is i L / C to (i + 1) L / C, widened."""
-    part = torch.arange(count, device=like.device)[:, None]
+    """Return weights (count, length) of averages over bins: bin i is i L / C to (i + 1) L / C, rounded outwards."""
+    bin_ = torch.arange(count, device=like.device)[:, None]
     entry = torch.arange(length, device=like.device)
-    inside = ((part * length < (entry + 1) * count) & ((part + 1) * length > entry * count)).to(like.dtype)
+    inside = ((bin_ * length < (entry + 1) * count) & ((bin_ + 1) * length > entry * count)).to(like.dtype)
     return inside / inside.sum(dim=1, keepdim=True)
 
 
 class Enlarge(nn.Module):
-    """`Upsample` of mmseg or torch by a whole number: mmseg's takes int() of a size, which makes it a constant.
+    """`Upsample` of mmseg or torch by a whole number. mmseg's calls int() on a size, which makes it a constant.
 
     Shape: (B, C, H, W) -> (B, C, factor * H, factor * W).
     """
@@ -69,9 +69,9 @@ class Enlarge(nn.Module):
 
 
 def exportable(model: nn.Module) -> nn.Module:
-    """A copy of the same function for tracing: sizes stay variable, BatchNorm is folded.
+    """Return an equivalent copy for tracing, with variable sizes, one implementation of attention, folded BatchNorm.
 
-    The attention has one implementation for all sizes, that of the config unless it is 'auto'.
+    An implementation of attention that the config sets is kept.
     """
     model = copy.deepcopy(model).eval()
     modules: list[Any] = list(model.modules())
@@ -81,7 +81,7 @@ def exportable(model: nn.Module) -> nn.Module:
         if hasattr(module, "fold_batch_norm"):
             module.fold_batch_norm()
         if hasattr(module, "ignore_padding"):
-            module.ignore_padding = False  # in a file images fill their tensor
+            module.ignore_padding = False  # an image fills its tensor
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size

@@ -60,7 +60,7 @@ def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: boo
         return BandSelection(bands, channels, None, None, None, raw)
     palette = _palette(file) if file.count == 1 else None
     if palette is not None and channels != 3:
-        raise ValueError(f"{file.name} has a palette of 3 colours, but the model takes {channels} bands")
+        raise ValueError(f"{file.name} has a palette of 3 colors, but the model takes {channels} bands")
     alpha = _alpha_to_blend(file, names) if given is None else None
     return BandSelection(bands, channels, _bits(file, bands, types), palette, alpha, raw)
 

@@ -33,8 +33,8 @@ def no_class(classes: Sequence[str]) -> int:
 class MapWriter:
     """Writes a segmentation map from the top to the bottom. It holds at most 512 rows in addition to its input."""
 
-    def __init__(self, file: Any, path: Path, classes: Sequence[str]) -> None:
-        self._file, self._path = file, path
+    def __init__(self, file: Any, classes: Sequence[str]) -> None:
+        self._file = file
         self._count, self._no_class = len(classes), no_class(classes)
         self.height, self.width = file.height, file.width
         self.written = 0
@@ -71,8 +71,7 @@ class MapWriter:
             self._buffered, self.written, rows = self._buffered + count, self.written + count, rows[count:]
             if self._buffered == _BLOCK or self.written == self.height:
                 window = ((self.written - self._buffered, self.written), (0, self.width))
-                with gdal(self._path, "written"):
-                    self._file.write(self._buffer[: self._buffered], 1, window=window)
+                self._file.write(self._buffer[: self._buffered], 1, window=window)
                 self._buffered = 0
 
 
@@ -118,18 +117,16 @@ def open_map(
         photometric="palette",
         BIGTIFF="IF_SAFER",
     )
-    with atomic_path(path) as unfinished:
-        with gdal(path, "written"):
-            file = open_raster(unfinished, "w", **profile)
+    with atomic_path(path) as unfinished, gdal(path, "written"):
+        with open_raster(unfinished, "w", **profile) as file:
             file.write_colormap(1, _color_table(classes, palette))
             file.update_tags(**{_CLASSES: json.dumps(list(classes)), _FIRST_ROW: str(first)})
-        with _closing(file, path):
-            writer = MapWriter(file, path, classes)
+            writer = MapWriter(file, classes)
             yield writer
             if writer.written < writer.height:
                 raise ValueError(f"{path}: {writer.written} of its {writer.height} rows were written")
         # GDAL may hide an error of its last write, so the last block is read.
-        with gdal(path, "written"), open_raster(unfinished) as written:
+        with open_raster(unfinished) as written:
             written.read(1, window=((written.height - 1, written.height), (written.width - 1, written.width)))
 
 
@@ -142,18 +139,6 @@ def _shift_rows(transform: Any, first_row: int) -> Any:
 def _color_table(classes: Sequence[str], palette: Palette | None) -> dict[int, tuple[int, ...]]:
     rgb = make_palette(len(classes), palette)[:, ::-1].tolist()
     return {number: (*color, 255) for number, color in enumerate(rgb)} | {no_class(classes): (0, 0, 0, 0)}
-
-
-@contextlib.contextmanager
-def _closing(file: Any, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(Exception):  # a full disk has raised its error already
-            file.close()
-        raise
-    with gdal(path, "written"):
-        file.close()
 
 
 def join_maps(

@@ -105,7 +105,7 @@ class Raster:
             self.crs, self.transform, self.nodata = file.crs, file.transform, file.nodatavals[self.bands[0] - 1]
         if scale is not None:
             if raw or self._selection.palette is not None:
-                problem = "is read as it is stored" if raw else "has a palette of colours"
+                problem = "is read as it is stored" if raw else "has a palette of colors"
                 raise ValueError(f"--bounds {scale} for {self.path}, which {problem}: give none")
             self.bounds = parse_bounds(scale, len(self.bands))
 

@@ -34,19 +34,17 @@ class XCA(nn.Module):
 
     Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per query channel, is
     scaled by the head's learned temperature and softmaxed to a matrix A, which mixes the channels of the values. Time
-    and memory are linear in the number of tokens N. With x (N x C) the tokens and q = x Wq + bq, and k and v likewise,
-    the implementations differ in what they multiply first. Their results are the same to rounding.
+    and memory are linear in the number of tokens N. The implementations have the same result to rounding, but multiply
+    in different orders. The tokens are x (N x C), with q = x Wq + bq, and k and v likewise.
 
     - 'plain', as the paper's pseudo-code: normalises q and k, applies A to v and projects the result.
       4 N C^2 + 2 N C^2 / heads multiplications.
-    - 'gram': computes products and norms of q and k as q^T k and the diagonals of q^T q and k^T k, so that q and k
-      need not be normalised. A is constant within an image and everything after A is linear, so values, A and
+    - 'gram': computes the norms of q and k from their squares. Everything after A is linear, so values, A and
       projection are one matrix: out = x M + m, with M = Wv blockdiag(A)^T Wp and m = bv blockdiag(A)^T Wp + bp.
       3 N C^2 + N C^2 / heads multiplications.
-    - 'covariance': with mean and covariance of the tokens, x = 1 mean + y and S = y^T y, the products are
-      q^T k = Wq^T S Wk + N (mean Wq + bq)^T (mean Wk + bk), so q, k and v are not computed, and out = y M + m,
-      with m taken at the mean. 2 N C^2 + O(C^3) multiplications, and y is the only N x C tensor kept for backward.
-      The mean is subtracted because rounding errors would grow with it.
+    - 'covariance': with x = 1 mean + y and S = y^T y, q^T k = Wq^T S Wk + N (mean Wq + bq)^T (mean Wk + bk), so q, k
+      and v are not computed, and out = y M + m, with m taken at the mean. 2 N C^2 + O(C^3) multiplications, and y is
+      the only N x C tensor kept for backward. Without subtracting the mean, rounding errors would grow with it.
 
     'gram' and 'covariance' compute the statistics in float32 under autocast, so that no number of tokens overflows.
 

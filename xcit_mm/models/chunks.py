@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..utils.compat import NormBase, any_submodule, has_forward_hook, has_global_forward_hook
+from ..utils.compat import NormBase, any_submodule, has_forward_hooks
 
-__all__ = ["has_forward_hooks", "in_chunks", "is_traced"]
+__all__ = ["in_chunks", "is_traced"]
 
 # Positions in a chunk. On a CPU the intermediate maps then stay in cache, which is also faster.
 _POSITIONS = {"cpu": 1024}
@@ -20,11 +20,6 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def has_forward_hooks(module: nn.Module) -> bool:
-    """Return whether a forward hook sees a submodule. Its tensors must then be whole and keep their values."""
-    return has_global_forward_hook() or any_submodule(module, has_forward_hook)
-
-
 def in_chunks(
     module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, dim: int = 1, halo: int = 0
 ) -> Tensor:
@@ -32,7 +27,8 @@ def in_chunks(
 
     Args:
         module: Owner of the function. The map stays whole if a submodule is in training mode or normalises by the
-            current map, since statistics and random numbers belong to all positions, or has a forward hook.
+            current map, since statistics and random numbers belong to all positions, or has a forward hook, which sees
+            all positions.
         function: Maps n entries along `dim` to k n entries, for any n.
         x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..utils.compat import has_forward_hooks
 from .attention import XCA
-from .chunks import has_forward_hooks, in_chunks, is_traced
+from .chunks import in_chunks, is_traced
 from .norms import build_norm
 from .recompute import recompute
 

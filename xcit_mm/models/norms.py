@@ -7,8 +7,8 @@ from torch import nn
 
 __all__ = ["build_norm"]
 
-# The layers that mmcv registers under these names, where mmcv is not installed.
-_TORCH = dict(BN=nn.BatchNorm2d, BN2d=nn.BatchNorm2d, SyncBN=nn.SyncBatchNorm)
+# The layers that mmcv registers under these names, where mmcv is not installed or not imported.
+_TORCH = dict(BN=nn.BatchNorm2d, BN2d=nn.BatchNorm2d, SyncBN=nn.SyncBatchNorm, GN=nn.GroupNorm)
 
 
 def build_norm(cfg: dict, channels: int) -> nn.Module:

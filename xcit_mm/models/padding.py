@@ -5,11 +5,11 @@ The network of the other files takes images of one size. Here its layers run on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm
@@ -98,7 +98,10 @@ def forward_unpadded(model: XCiT, unpadded: Unpadded, size: tuple[int, int]) -> 
         # As large as the maps of the whole batch.
         height, width = (-(side // -model.patch_size) * model.patch_size // stride for side in size)
         maps = run_jointly(level, maps)
-        pyramid.append(_pad(maps, unpadded.indices, height, width).contiguous())
+        batch = maps[0].new_zeros(sum(map(len, maps)), maps[0].shape[1], height, width)
+        for group, x in zip(unpadded.indices, maps, strict=True):
+            batch[group, :, : x.shape[2], : x.shape[3]] = x
+        pyramid.append(batch)
     return tuple(pyramid)
 
 
@@ -110,10 +113,11 @@ def _forward_trunk(trunk: Trunk, images: list[Tensor]) -> list[list[Tensor]]:
     taps = []
     blocks: list[Any] = list(trunk.blocks)
     for index, block in enumerate(blocks):
+        forward = partial(_forward_block, block)
         if trunk.with_cp:
-            tokens = recompute(block, _forward_block, block, tokens, sizes, when_compiled=True)
+            tokens = recompute(block, forward, tokens, sizes, when_compiled=True)
         else:
-            tokens = _forward_block(block, tokens, sizes)
+            tokens = forward(tokens, sizes)
         if index in trunk.out_indices:
             taps.append([x.transpose(1, 2).unflatten(2, size) for x, size in zip(tokens, sizes, strict=True)])
     return taps
@@ -135,7 +139,7 @@ def _forward_block(block: Block, tokens: list[Tensor], sizes: Sizes) -> list[Ten
 
 def _interact(lpi: LPI, tokens: list[Tensor], sizes: Sizes) -> list[Tensor]:
     """Compute `LPI.forward` for each size."""
-    if not lpi.bn.training:
+    if not _normalizes_by_batch(lpi.bn):
         return [lpi(x, *size) for x, size in zip(tokens, sizes, strict=True)]
     maps = [x.unflatten(1, size).permute(0, 3, 1, 2) for x, size in zip(tokens, sizes, strict=True)]
     maps = recompute(lpi, run_jointly, (lpi.conv1, lpi.act, lpi.bn, lpi.conv2), maps)
@@ -145,19 +149,23 @@ def _interact(lpi: LPI, tokens: list[Tensor], sizes: Sizes) -> list[Tensor]:
 def run_jointly(modules: Iterable[nn.Module], maps: list[Tensor]) -> list[Tensor]:
     """Run maps (b, C, h, w) of several sizes through modules, in sequence.
 
-    A module takes each map alone, but BatchNorm in training has the statistics of all cells of all maps.
+    A module takes each map alone, but BatchNorm that normalises by the batch takes the cells of all maps together.
     """
     for module in modules:
         if isinstance(module, nn.Sequential):
             maps = run_jointly(module, maps)
-        elif isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
+        elif _normalizes_by_batch(module):
             maps = _normalize_jointly(module, maps)
         else:
             maps = [module(x) for x in maps]
     return maps
 
 
-def _normalize_jointly(norm: BatchNorm, maps: list[Tensor]) -> list[Tensor]:
+def _normalizes_by_batch(module: nn.Module) -> bool:
+    return isinstance(module, BatchNorm) and (module.training or module.running_mean is None)
+
+
+def _normalize_jointly(norm: nn.Module, maps: list[Tensor]) -> list[Tensor]:
     # Each cell as an image of 1x1: torch 2.13 computes wrong gradients of one channels-last image on a CPU.
     cells = [x.permute(0, 2, 3, 1).flatten(0, 2) for x in maps]
     normalized = norm(torch.cat(cells)[:, :, None, None])[:, :, 0, 0]
@@ -166,12 +174,3 @@ def _normalize_jointly(norm: BatchNorm, maps: list[Tensor]) -> list[Tensor]:
         piece.view(x.shape[0], x.shape[2], x.shape[3], x.shape[1]).permute(0, 3, 1, 2)
         for piece, x in zip(pieces, maps, strict=True)
     ]
-
-
-def _pad(maps: Sequence[Tensor], indices: Sequence[Sequence[int]], height: int, width: int) -> Tensor:
-    """Join maps (b, C, h, w) of several sizes to (B, C, height, width), in the order of the batch, padded by zeros."""
-    padded = torch.cat([F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2])) for x in maps])
-    order = [index for group in indices for index in group]
-    if order == sorted(order):
-        return padded
-    return padded[torch.tensor(order, device=padded.device).argsort()]

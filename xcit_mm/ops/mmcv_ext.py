@@ -118,6 +118,7 @@ def roi_align_backward(
         grad = pooling.roi_max_align_backward(grad_output, rois, argmax_y, argmax_x, shape)
     elif kernels := _kernels(grad_output):
         wide = _wide(grad_output)
+        # The operator behind the gradient of torchvision's roi_align has no public name.
         grad = kernels._roi_align_backward(wide, rois.to(wide), spatial_scale, *bins, *shape, sampling_ratio, aligned)
     else:
         grad = pooling.roi_align_backward(grad_output, rois, shape, spatial_scale, sampling_ratio, aligned)

@@ -233,7 +233,8 @@ class Predictor:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
                 return self.model.test_step(pseudo_collate(batch))
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+            if not is_out_of_memory and "can't allocate memory" not in str(error):
                 raise
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -251,10 +252,6 @@ class Predictor:
         return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def _return_float32(model: nn.Module) -> None:
     """Make the neck and the heads return float32 under autocast.
 
@@ -262,11 +259,8 @@ def _return_float32(model: nn.Module) -> None:
     CPU support no half precision.
     """
 
-    def is_float(x: Any) -> bool:
-        return isinstance(x, Tensor) and x.is_floating_point()
-
     def convert(module: nn.Module, args: tuple, output: Any) -> Any:
-        return apply_to(output, is_float, Tensor.float)
+        return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
 
     for module in model.modules():
         if module is getattr(model, "neck", None) or hasattr(module, "predict_by_feat"):

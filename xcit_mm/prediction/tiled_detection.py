@@ -54,13 +54,7 @@ def detect_in_tiles(
 def iter_detected(
     predict: PredictBatch, image: TiledImage, rows: range | None = None, batch_size: int = 1
 ) -> Iterator[InstanceData]:
-    """Yield the instances that each tile reports, in pixels of the image, for `merge_tiles`.
-
-    Args:
-        predict: Function from images to DetDataSamples with `pred_instances`.
-        image: The image, which is read tile by tile.
-        rows: Rows of tiles to predict. Default: all.
-        batch_size: Number of tiles to predict together.
+    """Yield the instances that each tile of some `rows` of tiles, by default all, reports in pixels of the image.
 
     Raises:
         ValueError: If the model predicts no instances.

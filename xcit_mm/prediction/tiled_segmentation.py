@@ -62,12 +62,12 @@ def iter_segmented(
     batch_size: int = 1,
     first: int = 0,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield a segmentation map in strips, one for each row of tiles.
+    """Yield a segmentation map in strips, one for each row of tiles; see `segment_in_tiles`.
 
     Args:
         predict: Function from images to logits (C, h, w), which are changed in place.
         image: The image, which is read tile by tile.
-        threshold: For a segmentor of one channel, the probability above which a pixel belongs to class 1.
+        threshold: Probability of class 1, for a segmentor of one channel.
         batch_size: Number of tiles to predict together.
         first: Row of tiles to begin with. Earlier rows that overlap it are predicted too, so that each strip equals
             the strip of a run from the top.

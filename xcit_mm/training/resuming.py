@@ -64,13 +64,14 @@ class ResumableCheckpointHook(CheckpointHook):
     """
 
     keep_ckpt_ids: deque[int]
-    best_ckpt_path: str | None = None  # mmengine sets it for a single `save_best` only
-    best_ckpt_path_dict: dict[str, str | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
         if all(map(_is_local, given)) and "://" not in str(kwargs.get("out_dir")):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
+        # mmengine sets the first for a single metric of `save_best`, and the second for several metrics.
+        self.best_ckpt_path: str | None = None
+        self.best_ckpt_path_dict: dict[str, str | None] = {}
         super().__init__(*args, **kwargs)
         self._saved: list[RandomState] | None = None
         self._resumed: RandomState | None = None

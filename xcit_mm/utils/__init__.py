@@ -1,1 +1,1 @@
-"""What every layer needs: whole files, errors in one line, configs."""
+"""What every layer needs: atomic files, errors in one line, configs, private names of other libraries."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are complete or absent."""
 
 import os
 import uuid
@@ -14,10 +14,12 @@ __all__ = ["atomic_path", "atomic_write", "unfinished_files"]
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a path in the same folder to write to. When the block ends, the file is renamed to `path`.
 
-    If the block raises, the new file is removed, and a former file at `path` stays as it was.
+    If the block raises, the new file is removed, and a former file at `path` stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")  # some libraries choose by the suffix
+    unfinished = path.with_name(
+        f".{uuid.uuid4().hex[:8]}-{path.name}"
+    )  # some libraries choose the format by the suffix
     try:
         yield unfinished
         with unfinished.open("rb") as file:
@@ -29,7 +31,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for `atomic_path`.
+    """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`.
 
     Raises:
         OSError: If the file cannot be written, such as on a full disk.

@@ -1,4 +1,4 @@
-"""How every command ends: with an exit code and, after an error, with one line."""
+"""The end of a command: an exit code and, after an error, one line."""
 
 import subprocess
 import sys
@@ -13,9 +13,9 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     """Run a command and return its exit code.
 
     Args:
-        work: The command. None, returned, is exit code 0.
-        interrupted: Message after Ctrl-C, with which the exit code is 130.
-        errors: Exceptions that end the program in one line.
+        work: The command, which returns an exit code or None for 0.
+        interrupted: Message after Ctrl-C, for which the exit code is 130.
+        errors: Exceptions that end the program with one line.
 
     Returns:
         The exit code of `work`, or of a command that `work` started and that failed.

@@ -1,11 +1,13 @@
-"""Configs of mmdet, mmseg and mmpretrain: how one is read, and questions asked of it."""
+"""Configs of mmdet, mmseg and mmpretrain: reading, and properties of their models and data sets."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, DictAction
+from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
 
 from .errors import reason
@@ -32,33 +34,31 @@ __all__ = [
 ]
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
-"""How the name of a config ends: what mmengine reads."""
+"""Suffixes of the configs that mmengine reads."""
 
 
 class _Options(DictAction):
-    """mmengine's `--cfg-options`, whose errors do not name the value."""
+    """mmengine's `--cfg-options` with errors that name the value."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        for one in values:
+        for value in values:
             try:
-                super().__call__(parser, namespace, [one], option)
+                super().__call__(parser, namespace, [value], option)
             except (ValueError, AssertionError):
-                raise ValueError(
-                    f"--cfg-options {one}: write KEY=VALUE, with a bracket closed for each opened"
-                ) from None
+                raise ValueError(f"--cfg-options {value}: write KEY=VALUE and close each bracket") from None
 
 
 def read_config(config: str, argv: list[str]) -> Config:
-    """The config at a path, with the `--cfg-options` of a command line.
+    """Read a config and apply the `--cfg-options` of a command line.
 
     Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is no config, or an error is in it, in one that it is based on or in the options.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a config, or if the config, one of its bases or an option has an error.
     """
     if not config.endswith(SUFFIXES):
-        raise ValueError(f"{config} is no config, whose name ends in .py: the config comes before the checkpoint")
+        raise ValueError(f"{config} is not a config (*.py): the config comes before the checkpoint")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
@@ -67,7 +67,7 @@ def read_config(config: str, argv: list[str]) -> Config:
     try:
         cfg = Config.fromfile(config)
         cfg.merge_from_dict(options.cfg_options)
-    except SyntaxError as error:  # mmengine does not tell the file, which may be one of the bases
+    except SyntaxError as error:  # mmengine does not name the file, which may be a base
         where = f"line {error.lineno}: {(error.text or '').strip()}"
         raise ValueError(f"{config} cannot be read: {error.msg} in {where}") from None
     except Exception as error:  # a config is a program
@@ -78,55 +78,55 @@ def read_config(config: str, argv: list[str]) -> Config:
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
-    """The evaluators of a split, of which a config may give one, several or none."""
+    """List the evaluators of a split. A config may have one evaluator, several or none."""
     given = cfg.get(f"{split}_evaluator") or []
     return [given] if isinstance(given, dict) else given
 
 
 def leaf_datasets(dataset: dict) -> Iterator[dict]:
-    """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    """Iterate over the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
     inner = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
     if inner is None:
         yield dataset
     else:
-        for one in inner:
-            yield from leaf_datasets(one)
+        for wrapped in inner:
+            yield from leaf_datasets(wrapped)
 
 
 def type_name(part: dict) -> str:
-    """The name of a part's type, which is a name, `scope.name`, or in a pure Python config a class or function."""
+    """Return the name of a part's type: a name, `scope.name`, or in a pure Python config a class or function."""
     kind = part["type"]
     return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """The class of a part of a config, which its name alone does not tell: mmpretrain has an XCiT of its own.
+    """Return the class of a part of a config. Its name is not enough: mmpretrain has an XCiT of its own.
 
     Args:
-        part: With a `type`: a name, `scope.name` or a class.
-        registry: mmengine's, of such parts.
-        scope: The config's; default: the current one.
+        part: Config with a `type`: a name, `scope.name` or a class.
+        registry: mmengine's registry of such parts.
+        scope: Scope of the config; default: the current scope.
 
     Returns:
-        None if there is none of this type.
+        The class, or None if no class of this name is registered.
     """
     kind = part.get("type")
     if not isinstance(kind, str):
         return kind
-    with registry.switch_scope_and_registry(part.get("_scope_", scope)) as found:
-        return found.get(kind)
+    with registry.switch_scope_and_registry(part.get("_scope_", scope)) as scoped:
+        return scoped.get(kind)
 
 
 def backbone_class(cfg: Config) -> type[Any] | None:
-    """The class of a config's backbone, if it has one that is registered."""
+    """Return the class of a config's backbone, or None if it has no backbone or an unregistered one."""
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
 
 
 def dataset_class(dataset: dict) -> type[Any]:
-    """The class of a data set's config.
+    """Return the class of a data set's config.
 
     Raises:
-        ValueError: If there is none of its type.
+        ValueError: If no class of its type is registered.
     """
     found = part_class(dataset, DATASETS)
     if found is None:
@@ -137,18 +137,27 @@ def dataset_class(dataset: dict) -> type[Any]:
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
-    """Classes, palette and the like of a data set's config, completed from its class."""
-    return dataset_class(dataset)._load_metainfo(dataset.get("metainfo"))
+    """Return classes, palette and other metainfo of a data set: of its class, updated by its config.
+
+    As in mmengine, a text may be the path of a file with an item per line.
+    """
+    info = copy.deepcopy(dataset_class(dataset).METAINFO)
+    given = dataset.get("metainfo") or {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"metainfo={given!r} of a data set: must be a dict")
+    for key, value in given.items():
+        info[key] = list_from_file(value) if isinstance(value, str) and Path(value).is_file() else value
+    return info
 
 
 def tested_dataset(cfg: Config) -> dict:
-    """What a config tests on; of several data sets, the first.
+    """Return the config of the data set that a config tests on; the first of several.
 
     Raises:
-        ValueError: If it tests on nothing.
+        ValueError: If the config has no `test_dataloader`.
     """
     if not cfg.get("test_dataloader"):
-        raise ValueError("the config has no test_dataloader, which says how images are prepared: give it one")
+        raise ValueError("the config has no test_dataloader, whose pipeline preprocesses images: give it one")
     return next(leaf_datasets(cfg.test_dataloader.dataset))
 
 
@@ -157,44 +166,44 @@ def _tested_pipeline(cfg: Config) -> Sequence[dict]:
 
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
-    """`metainfo` of what a config tests on: a class and, where it has a palette, a colour for each label of the model.
+    """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each label of the model.
 
-    A segmentor of one class tells it from the rest, which is label 0 and called background.
+    A segmentor of one class separates it from the background, which is label 0.
 
     Raises:
-        ValueError: If it tests on nothing, or on a data set that is not registered or has no classes.
+        ValueError: If the config tests on no data set, or on one that is not registered or has no classes.
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
-    found = metainfo(dataset)
-    classes, palette = found.get("classes"), found.get("palette")
+    info = metainfo(dataset)
+    classes, palette = info.get("classes"), info.get("palette")
     if not classes or isinstance(classes, str):
         raise ValueError(
             f"classes={classes!r} in the {type_name(dataset)} that the config tests on: "
             "give it metainfo=dict(classes=('name', ...))"
         )
     if cfg.get("default_scope") == "mmseg" and len(classes) == 1:
-        found["classes"] = ("background", *classes)
+        info["classes"] = ("background", *classes)
         if isinstance(palette, Sequence) and len(palette) == 1:
-            found["palette"] = [(0, 0, 0), *palette]
-    return found
+            info["palette"] = [(0, 0, 0), *palette]
+    return info
 
 
 def loading_step(dataset: dict) -> dict | None:
-    """The step that loads the image, by whatever loader: the first that loads something else than annotations."""
+    """Return the first step of a pipeline that loads an image rather than annotations, or None."""
     names = ((step, type_name(step)) for step in dataset.get("pipeline", []))
     return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
 
 
 def raster_step(cfg: Config) -> dict | None:
-    """The step by which a config's test pipeline loads rasters, all values as they are; None if it loads pictures."""
+    """Return the step of the test pipeline that loads rasters, or None if it loads images by OpenCV."""
     step = loading_step(tested_dataset(cfg))
     return step if step and type_name(step) == "LoadRasterFromFile" else None
 
 
 def raster_bands(cfg: Config) -> int | None:
-    """How many bands a config's test pipeline loads of a raster; None if it loads pictures.
+    """Return the number of bands that the test pipeline loads, or None if it loads images by OpenCV.
 
-    Unless the step names them, as many as the backbone takes.
+    If the step does not list its bands, it is the number of channels of the backbone.
     """
     step = raster_step(cfg)
     if step is None:
@@ -204,14 +213,14 @@ def raster_bands(cfg: Config) -> int | None:
 
 
 def data_preprocessor(cfg: Config) -> dict:
-    """A config's data preprocessor: the model's own, or else the one beside the model, as mmengine's Runner does."""
+    """Return the data preprocessor of the model, or else that beside the model, as mmengine's Runner does."""
     return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
 
 
 def image_side(cfg: Config) -> int | None:
-    """The side in pixels of a square that a config's test pipeline leaves as it is; None if the config does not say.
+    """Return the side in pixels of a square that the test pipeline does not resize, or None if it is unknown.
 
-    Without a step that resizes, the size of the crops that the data preprocessor trains on.
+    Without a step that resizes, it is the size of the crops in training.
     """
     pipeline = _tested_pipeline(cfg)
     sizes = [step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")]
@@ -220,7 +229,7 @@ def image_side(cfg: Config) -> int | None:
 
 
 def channel_order(cfg: Config) -> str:
-    """In which order a config's model takes the channels of an image: 'RGB' or 'BGR', or as which step loads them."""
+    """Return the order of the channels of the model's images: 'RGB', 'BGR', or 'as STEP gives them'."""
     step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
     name = type_name(step)
     if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
@@ -230,7 +239,7 @@ def channel_order(cfg: Config) -> str:
 
 
 def takes_rgb(cfg: Config) -> bool:
-    """Whether a config's model sees images as RGB: mmcv reads BGR, and the preprocessor or a step may swap it."""
+    """Return whether the model takes images as RGB. mmcv loads BGR, and the preprocessor or a step may swap it."""
     preprocessor = data_preprocessor(cfg)
     step = normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
     swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
@@ -238,13 +247,12 @@ def takes_rgb(cfg: Config) -> bool:
 
 
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
-    """Mean and std by which a config normalises images, in the data preprocessor or in a step of the test pipeline."""
+    """Return the mean and std that normalise images, of the data preprocessor or of a step of the test pipeline."""
     preprocessor = data_preprocessor(cfg)
-    step = normalize_step(_tested_pipeline(cfg))
-    given = preprocessor if preprocessor.get("mean") is not None else step or {}
+    given = preprocessor if preprocessor.get("mean") is not None else normalize_step(_tested_pipeline(cfg)) or {}
     return given.get("mean"), given.get("std")
 
 
 def normalize_step(pipeline: Sequence[dict]) -> dict | None:
-    """The step of a pipeline that normalises, or None."""
+    """Return the step of a pipeline that normalises, or None."""
     return next((step for step in pipeline if type_name(step) == "Normalize"), None)

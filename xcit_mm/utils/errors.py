@@ -11,6 +11,6 @@ def reason(error: BaseException) -> str:
 
 
 def preview(names: Collection) -> str:
-    """Return the first three names, and the number of the others."""
+    """Return the first three names and the number of further names."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(str(name) for name in list(names)[:3]) + more

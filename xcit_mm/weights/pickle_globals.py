@@ -8,8 +8,7 @@ a replacement, and no replacement imports a module, opens a file or runs code th
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,15 @@ class Global:
     Attributes:
         path: Module and name.
         call: Runs in place of a call.
+        types: Types of its arguments. Functions of Python and numpy iterate over anything, compare it, or quote it in
+            an error. That may never end, for example for 10**12 empty strings, which take no byte of the file.
         new: Makes an object without arguments, which then gets a state.
         methods: Methods whose names the pickle may read.
     """
 
     path: str
     call: Callable[..., Any] | None = None
+    types: tuple[type, ...] = ()
     new: Callable[[], Any] | None = None
     methods: tuple[str, ...] = ()
 
@@ -48,76 +50,48 @@ def name_of(value: Any) -> str:
     return repr(value[:100]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def check_type(value: Any, *types: type) -> None:
-    """Check the exact type of an argument in the file.
-
-    Functions of Python and numpy iterate over anything, compare it, or quote it in an error. That may never end, for
-    example for an array of 10**12 empty strings, which takes no byte of the file.
+def check_type(value: Any, kind: type) -> None:
+    """Check the type of a value in the file.
 
     Raises:
         ValueError: If it has another type.
     """
-    if type(value) not in types:
-        raise ValueError(f"it holds {name_of(value)} in place of a {types[0].__name__}: do not trust it")
+    if not isinstance(value, kind):
+        raise ValueError(f"it holds {name_of(value)} in place of a {kind.__name__}: do not trust it")
 
 
-def check_keys(keys: list | tuple) -> None:
+def check_keys(keys: list) -> None:
     """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack.
 
     Raises:
         ValueError: If a key is anything else.
     """
-    check_type(keys, list, tuple)
     plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:
         if not all(isinstance(part, plain) for part in (key if type(key) is tuple else (key,))):
             raise ValueError(f"it has a key of type {type(key).__name__}, as no checkpoint has")
 
 
-def _method_name(owner: Any, name: Any) -> str:
-    """Return the name of a method in place of the method, for `builtins.getattr`."""
-    if not isinstance(owner, Global) or not isinstance(name, str) or name not in owner.methods:
-        raise ValueError(f"it asks for attribute {name_of(name)} of {name_of(owner)}: it is not a plain checkpoint")
+def _method_name(owner: Global, name: str) -> str:
+    """Return the name of a method in place of the method."""
+    if name not in owner.methods:
+        raise ValueError(f"it asks for attribute {name_of(name)} of {owner.path}: it is not a plain checkpoint")
     return name
 
 
-def _empty_array(kind: object, shape: tuple, typecode: bytes) -> np.ndarray:
-    """Make the array whose shape and values `ndarray.__setstate__` sets."""
-    return np.empty(0, np.int8)
-
-
-def _dtype(name: str, *flags: bool) -> np.dtype:
+def _dtype(name: str, *flags: object) -> np.dtype:
     """Make a dtype of numbers or text. A dtype of objects would turn bytes of the file into pointers."""
-    check_type(name, str)
     dtype = np.dtype(name)
     if dtype.kind not in "biufcSU":
         raise ValueError(f"it holds an array of {dtype}, which is not of numbers: do not trust it")
     return dtype
 
 
-def _scalar(dtype: np.dtype, data: bytes) -> np.generic:
-    check_type(data, bytes)
-    if not isinstance(dtype, np.dtype):
-        raise ValueError(f"it holds a number of type {name_of(dtype)}: do not trust it")
-    return np.frombuffer(data, dtype)[0]
-
-
-def _complex(real: float, imag: float) -> complex:
-    check_type(real, float)
-    check_type(imag, float)
-    return complex(real, imag)
-
-
-def _counter(counts: dict) -> collections.Counter:
-    return collections.Counter(dict.copy(counts))
-
-
-def _ordered_dict(pairs: list = []) -> collections.OrderedDict:  # noqa: B006  never changed
-    check_type(pairs, list)
-    for pair in pairs:
-        check_type(pair, list, tuple)
-    check_keys([key for key, _ in pairs])
-    return collections.OrderedDict(pairs)
+def _ordered_dict(*pairs: list) -> collections.OrderedDict:
+    for pair in (pair for items in pairs for pair in items):
+        check_type(pair, list)
+        check_keys(pair[:1])
+    return collections.OrderedDict(*pairs)
 
 
 def _config_dict(items: dict) -> ConfigDict:
@@ -127,108 +101,72 @@ def _config_dict(items: dict) -> ConfigDict:
     return config
 
 
-def _plain_dict(factory: object = None) -> dict:
-    """Make a dict in place of a defaultdict; its items follow."""
-    return {}
-
-
-def _plain_list(items: tuple = (), length: int | None = None) -> list:
+def _list(items: tuple = (), length: int | None = None) -> list:
     """Make a list in place of a deque, whose items follow."""
-    check_type(items, tuple)
     if items:
         raise ValueError("it holds a deque that Python did not write: do not trust it")
     return []
 
 
-def _plain_set(kind: type, items: list = []) -> set | frozenset:  # noqa: B006  never changed
-    check_keys(items)
-    return kind(items)
-
-
-def _size(lengths: tuple) -> torch.Size:
-    check_type(lengths, tuple)
-    return torch.Size(lengths)
-
-
-def _device(kind: str, *index: int) -> torch.device:
-    check_type(kind, str)
-    for number in index:
-        check_type(number, int)
-    return torch.device(kind, *index)
-
-
-def _path_text(kind: type[PurePath], *parts: str) -> str:
-    for part in parts:
-        check_type(part, str)
-    return str(kind(*parts))
-
-
-def _no_bytes() -> bytes:
-    """Return b"", which protocol 2 writes as a call of `bytes`. A size as its argument could take all memory."""
-    return b""
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    """Return bytes, which protocol 2 writes as encoded text."""
-    return str.encode(text, "latin1")
-
-
-def _parameter(data: torch.Tensor, *options: Any) -> torch.Tensor:
-    return data
+def _set(*items: list) -> set:
+    for keys in items:
+        check_keys(keys)
+    return set(*items)
 
 
 def _unsupported_tensor(*description: Any) -> torch.Tensor:
-    """Reject what torch writes by `_rebuild_tensor_v3`: the types without a storage class."""
+    """Reject a tensor of a type without a storage class."""
     raise ValueError(
-        f"it holds a tensor of {next((part for part in description if isinstance(part, torch.dtype)), 'no type')}, "
-        "which is not supported: save it as float16, bfloat16, float32 or a signed integer"
+        f"it holds a tensor of {description[6]}, which is not supported: "
+        "save it as float16, bfloat16, float32 or a signed integer"
     )
 
 
-_FUNCTIONS: dict[str, Callable] = {
-    "_codecs.encode": _latin1,
-    "builtins.bytes": _no_bytes,
-    "builtins.complex": _complex,
-    "builtins.frozenset": partial(_plain_set, frozenset),
-    "builtins.getattr": _method_name,
-    "builtins.set": partial(_plain_set, set),
-    "collections.Counter": _counter,
-    "collections.OrderedDict": _ordered_dict,
-    "collections.defaultdict": _plain_dict,
-    "collections.deque": _plain_list,
-    "mmengine.config.config.ConfigDict": _config_dict,
-    "numpy.dtype": _dtype,
-    "torch.Size": _size,
-    "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_tensor_v3": _unsupported_tensor,
-    "torch.device": _device,
-}
+_FUNCTIONS = [
+    Global("_codecs.encode", lambda text, encoding: text.encode("latin1"), (str, str)),  # bytes in protocol 2
+    Global("builtins.bytes", lambda: b""),  # with a size it could take all memory
+    Global("builtins.complex", complex, (float, float)),
+    Global("builtins.frozenset", lambda *items: frozenset(_set(*items)), (list,)),
+    Global("builtins.getattr", _method_name, (Global, str)),
+    Global("builtins.set", _set, (list,)),
+    Global("collections.Counter", lambda counts: collections.Counter(dict.copy(counts)), (dict,)),
+    Global("collections.OrderedDict", _ordered_dict, (list,)),
+    Global("collections.defaultdict", lambda *factory: {}, (object,)),
+    Global("collections.deque", _list, (tuple, object)),
+    Global("mmengine.config.config.ConfigDict", _config_dict, (dict,)),
+    Global("numpy.dtype", _dtype, (str, object, object)),
+    Global("torch.Size", torch.Size, (tuple,)),
+    Global("torch._utils._rebuild_parameter", lambda data, *options: data, (torch.Tensor, object, object)),
+    Global("torch._utils._rebuild_tensor_v3", _unsupported_tensor, (*[object] * 6, torch.dtype, object)),
+    Global("torch.device", torch.device, (str, int)),
+]
 for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # the latter since numpy 2
-    _FUNCTIONS |= {f"{_module}._reconstruct": _empty_array, f"{_module}.scalar": _scalar}
+    # `_reconstruct` makes an array whose shape and values `ndarray.__setstate__` sets.
+    _FUNCTIONS += [
+        Global(f"{_module}._reconstruct", lambda *_: np.empty(0, np.int8), (object, object, object)),
+        Global(f"{_module}.scalar", lambda dtype, data: np.frombuffer(data, dtype)[0], (np.dtype, bytes)),
+    ]
 for _module in ("pathlib", "pathlib._local"):  # the latter in Python 3.13
-    for _kind in (PurePosixPath, PureWindowsPath):
-        for _name in (_kind.__name__, _kind.__name__.removeprefix("Pure")):
-            _FUNCTIONS[f"{_module}.{_name}"] = partial(_path_text, _kind)
+    for _name, _kind in (("Posix", PurePosixPath), ("Windows", PureWindowsPath)):
+        for _prefix in ("", "Pure"):
+            # Any number of parts, up to a limit.
+            _FUNCTIONS.append(
+                Global(f"{_module}.{_prefix}{_name}Path", lambda *parts, kind=_kind: str(kind(*parts)), (str,) * 256)
+            )
 
-# Arguments of those functions, of which a file can do nothing else: the class of an array, the factories of a
-# defaultdict, with the names that protocol 2 keeps of Python 2.
-_INERT = (
-    "numpy.ndarray",
-    *(f"builtins.{name}" for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")),
-)
-
-_CLASSES = (
+_CLASSES = [
     Global("argparse.Namespace", new=Namespace),
     Global(
-        "mmengine.logging.history_buffer.HistoryBuffer",
-        new=HistoryBuffer,
-        methods=("min", "max", "mean", "current"),
+        "mmengine.logging.history_buffer.HistoryBuffer", new=HistoryBuffer, methods=("min", "max", "mean", "current")
     ),
     Global(
         "mmengine.optim.scheduler.param_scheduler.OneCycleParamScheduler",
         methods=("_annealing_cos", "_annealing_linear"),
     ),
-)
+    # Arguments of the functions: the class of an array, the factories of a defaultdict by Python 3's and 2's names.
+    Global("numpy.ndarray"),
+    *(Global(f"builtins.{name}") for name in ("dict", "float", "int", "list", "long", "str", "tuple", "unicode")),
+]
 
 _STORAGES = {
     **{name: name.lower() for name in ("BFloat16", "Bool", "Double", "Float", "Half", "Int", "Long", "Short")},
@@ -236,9 +174,7 @@ _STORAGES = {
 }
 
 GLOBALS: dict[str, Any] = {
-    **{path: Global(path, call=function) for path, function in _FUNCTIONS.items()},
-    **{path: Global(path) for path in _INERT},
-    **{kind.path: kind for kind in _CLASSES},
+    **{replacement.path: replacement for replacement in (*_FUNCTIONS, *_CLASSES)},
     **{f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
     **{
         f"{module}.{name}Storage": vars(torch)[dtype]

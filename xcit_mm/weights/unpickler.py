@@ -31,12 +31,19 @@ GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 # `model_ema`, make it 2. An expanded tensor of a few bytes may claim any size, which a copy of it would take.
 MAX_EXPANSION = 8
 
-# Opcodes whose argument is the value, those for a fixed value, and those that make an empty container.
+# Opcodes that push their argument, a fixed value or an empty container.
 _INTEGERS = ("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4")
 _TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
-_VALUES = frozenset((*_INTEGERS, "BINFLOAT", *_TEXTS))
-_CONSTANTS = dict(NONE=None, NEWTRUE=True, NEWFALSE=False, EMPTY_TUPLE=())
-_CONTAINERS: dict[str, type] = dict(EMPTY_LIST=list, EMPTY_DICT=dict, EMPTY_SET=set)
+_PUSHES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys((*_INTEGERS, "BINFLOAT", *_TEXTS), lambda argument: argument),
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_TUPLE": lambda _: (),
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_SET": lambda _: set(),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +70,9 @@ class SafeUnpickler:
     def __init__(self, file: IO[bytes], get_storage: GetStorage, file_size: int, checked: bool = True) -> None:
         self._file, self._get_storage, self._checked = file, get_storage, checked
         self._free_bytes = MAX_EXPANSION * file_size
-        tensors = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
-        self._globals = GLOBALS | {path: Global(path, call=self._tensor) for path in tensors}
+        types = (Storage, int, tuple, tuple, object, object, object)
+        paths = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
+        self._globals = GLOBALS | {path: Global(path, self._tensor, types) for path in paths}
         self._stacks: list[list] = [[]]  # the values before the first mark, and those after each mark
         self._memo: dict[int, Any] = {}
 
@@ -78,20 +86,14 @@ class SafeUnpickler:
         for opcode, argument, _ in genops(self._file):
             if opcode.name == "STOP":
                 return self._pop()
-            self._execute(opcode.name, argument)
+            if opcode.name in _PUSHES:
+                self._push(_PUSHES[opcode.name](argument))
+            else:
+                self._execute(opcode.name, argument)
         raise ValueError("it has no end")
 
     def _execute(self, opcode: str, argument: Any) -> None:
-        if opcode in _VALUES:
-            self._push(argument)
-        elif opcode in _CONSTANTS:
-            self._push(_CONSTANTS[opcode])
-        elif opcode in _CONTAINERS:
-            self._push(_CONTAINERS[opcode]())
-        else:
-            self._execute_on_stack(opcode, argument)
-
-    def _execute_on_stack(self, opcode: str, argument: Any) -> None:
+        """Execute an opcode that reads or changes the stack."""
         match opcode:
             case "BINPUT" | "LONG_BINPUT":
                 self._memo[argument] = self._stacks[-1][-1]
@@ -181,20 +183,16 @@ class SafeUnpickler:
     def _storage(self, description: Any) -> Storage:
         """Return the storage that a tensor is a view of, from the tuple in which torch describes it."""
         check_type(description, tuple)
-        kinds = [type(part) for part in description[:5]]
-        if kinds != [str, torch.dtype, str, str, int] or any(view is not None for view in description[5:]):
-            raise ValueError("it does not describe a storage as torch does")
-        kind, dtype, key, location, count = description[:5]
-        if kind != "storage" or count < 0:
+        kind, dtype, key, location, count, *view = description
+        for value, expected in zip((kind, dtype, key, location, count), (str, torch.dtype, str, str, int), strict=True):
+            check_type(value, expected)
+        if kind != "storage" or count < 0 or any(part is not None for part in view):
             raise ValueError("it does not describe a storage as torch does")
         return Storage(self._get_storage(key, count, dtype.itemsize, location), dtype, count)
 
     def _tensor(self, storage: Storage, offset: int, size: tuple, stride: tuple, *options: Any) -> torch.Tensor:
         """Make a tensor in place of torch's `_rebuild_tensor_v2`; its options, such as hooks, are left out."""
-        check_type(storage, Storage)
-        check_type(size, tuple, torch.Size)
-        check_type(stride, tuple)
-        for number in (offset, *size, *stride):
+        for number in (*size, *stride):
             check_type(number, int)  # numbers of numpy would overflow in the checks below
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.count):
@@ -219,9 +217,13 @@ def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    check_type(arguments, tuple)
     if not isinstance(function, Global) or function.call is None:
         raise ValueError(f"it calls {name_of(function)}: do not trust it")
+    check_type(arguments, tuple)
+    if len(arguments) > len(function.types):
+        raise ValueError(f"it calls {function.path} with {len(arguments)} arguments: do not trust it")
+    for value, kind in zip(arguments, function.types, strict=False):
+        check_type(value, kind)
     return function.call(*arguments)
 
 
@@ -239,7 +241,7 @@ def _set_state(state: Any, target: Any) -> None:
     elif isinstance(target, np.dtype):  # complete by its name
         check_type(state, tuple)
         check_type(state[1], str)
-        if state[1] not in "<|=" or any(part is not None for part in state[2:5]):
+        if state[1] not in ("<", "|", "=") or any(part is not None for part in state[2:5]):
             raise ValueError(f"it holds an array of an unusual {target}")
     elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
         raise ValueError(f"it changes the state of {name_of(target)}: do not trust it")

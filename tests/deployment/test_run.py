@@ -1,4 +1,4 @@
-"""The runner finds what mmdet and mmseg find, without them."""
+"""The runtime returns the results of mmdet and mmseg without these libraries."""
 
 import json
 import subprocess
@@ -15,55 +15,39 @@ from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from xcit_mm.deployment import preprocessing, run
+from xcit_mm.deployment import run
 from xcit_mm.prediction import Predictor
 
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-# Python runs it before run.py, as sitecustomize: these libraries are then nowhere.
+pytest.importorskip("onnxscript")
+preprocessing_graph = pytest.importorskip("xcit_mm.deployment.preprocessing_graph")
+# As sitecustomize, it hides these libraries from run.py.
 BLOCKER = """
 import sys
-class Nowhere:
+class Hider:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "mmcv", "mmengine", "mmdet", "mmseg", "cv2", "xcit_mm", "pycocotools"):
-            raise ModuleNotFoundError(f"{name} is not to be imported")
-sys.meta_path.insert(0, Nowhere())
+            raise ModuleNotFoundError(f"{name} is hidden")
+sys.meta_path.insert(0, Hider())
 """
-BOXES = [[10.2, 8.7, 60.1, 70.9], [-5, -8, 30, 25], [100, 60, 170, 120], [40.5, 40.5, 41.0, 41.0], [150, 90, 158, 130]]
 
 
-@pytest.fixture
-def found() -> dict[str, np.ndarray]:
-    """Raw detections in an image of 100x150 pixels, padded to 128x160; some boxes reach beyond it."""
-    random = np.random.default_rng(0)
-    probabilities = torch.from_numpy(random.random((len(BOXES), 1, 7, 7), dtype=np.float32))
-    return dict(
-        boxes=np.array(BOXES, np.float32),
-        scores=np.array([0.9, 0.8, 0.7, 0.6, 0.2], np.float32),
-        labels=np.array([0, 1, 1, 0, 1]),
-        masks=F.interpolate(probabilities, (28, 28), mode="bicubic").clamp(0, 1)[:, 0].numpy(),
-    )
-
-
-def picture_of(height: int, width: int) -> np.ndarray:
+def smooth_image(height: int, width: int) -> np.ndarray:
     grid = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return mmcv.imresize(grid, (width, height))
 
 
-@pytest.mark.parametrize("takes_pictures", [False, True])
-def test_masks_and_boxes_are_mmdet_s(takes_pictures, found, detector):
-    file = detector(found)
-    if takes_pictures:
-        onnx.save(preprocessing.with_preprocessing(onnx.load(file)), file)
-    model = run.Model(file)
+def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
+    model = run.Model(detector(raw_detections))
     assert model.classes == ["circle", "square"]
-    result = model(picture_of(300, 450))
+    result = model(smooth_image(300, 450))
 
-    logits = torch.from_numpy(found["masks"]).logit()[:, None].repeat(1, 2, 1, 1)
-    boxes = torch.from_numpy(found["boxes"].copy())
+    logits = torch.from_numpy(raw_detections["masks"]).logit()[:, None].repeat(1, 2, 1, 1)
+    boxes = torch.from_numpy(raw_detections["boxes"].copy())
     masks = FCNMaskHead(num_classes=2)._predict_by_feat_single(
         logits,
         boxes,
-        torch.from_numpy(found["labels"]),
+        torch.from_numpy(raw_detections["labels"]),
         dict(scale_factor=(1 / 3, 1 / 3), ori_shape=(300, 450)),
         Config(dict(mask_thr_binary=0.5)),
         rescale=True,
@@ -71,35 +55,31 @@ def test_masks_and_boxes_are_mmdet_s(takes_pictures, found, detector):
     assert result.masks.shape == (5, 300, 450) and result.masks.dtype == bool
     assert (result.masks != masks.numpy()).sum() <= 2 and masks.sum() > 10000  # pixels of just the threshold
     np.testing.assert_allclose(result.boxes, boxes.numpy().clip(0, [450, 300, 450, 300]), rtol=1e-5, atol=1e-4)
-    assert np.array_equal(result.scores, found["scores"]) and np.array_equal(result.labels, found["labels"])
-    sure = model(picture_of(300, 450), score_thr=0.7)
+    assert np.array_equal(result.scores, raw_detections["scores"]) and np.array_equal(
+        result.labels, raw_detections["labels"]
+    )
+    sure = model(smooth_image(300, 450), score_thr=0.7)
     assert sure.scores.tolist() == pytest.approx([0.9, 0.8, 0.7])
     assert np.array_equal(sure.masks, result.masks[:3])
 
 
-def test_nothing_found_and_models_without_masks(found, detector):
-    del found["masks"]
-    file = detector(found, task="object detection", test_cfg='{"score_thr": 0.05}')
-    assert run.Model(file)(picture_of(60, 90)).masks is None
-    picture = picture_of(60, 90)
-    nothing = run.Model(file)(picture, score_thr=0.95)
-    assert nothing.boxes.shape == (0, 4)
-    assert np.array_equal(run.draw(picture, nothing, ["circle", "square"]), picture)
-    assert run.to_json(nothing, ["circle", "square"]) == dict(instances=[])
+def test_model_without_masks_and_image_without_objects(raw_detections, detector):
+    del raw_detections["masks"]
+    model = run.Model(detector(raw_detections, task="object detection", test_cfg='{"score_thr": 0.05}'))
+    image = smooth_image(60, 90)
+    assert model(image).masks is None
+    empty = model(image, score_thr=0.95)
+    assert empty.boxes.shape == (0, 4)
+    assert np.array_equal(run.draw(image, empty, model.classes), image)
+    assert run.to_json(empty, model.classes) == dict(instances=[])
 
 
-@pytest.mark.parametrize("takes_pictures", [False, True])
-def test_segmentation_maps_are_mmseg_s(takes_pictures, segmentor, segmentor_file, shapes, tmp_path):
-    file = segmentor_file
-    if takes_pictures:
-        file = tmp_path / "taking.onnx"
-        onnx.save(preprocessing.with_preprocessing(onnx.load(segmentor_file)), file)
-    model, predictor = run.Model(file, threads=1), Predictor(*segmentor, device="cpu")
+def test_segmentation_maps_are_mmseg_s(segmentor, segmentor_file, shapes):
+    model, predictor = run.Model(segmentor_file, threads=1), Predictor(*segmentor, device="cpu")
     photos = sorted((shapes / "images" / "validation").iterdir())
-    pictures = [run.read_picture(photo) for photo in photos] + [picture_of(203, 330)]
-    for picture in pictures:
-        expected = predictor.predict(np.ascontiguousarray(picture[..., ::-1])).labels
-        found = model(picture).labels
+    for image in [*map(run.read_image, photos), smooth_image(203, 330)]:
+        expected = predictor.predict(np.ascontiguousarray(image[..., ::-1])).labels
+        found = model(image).labels
         assert found.dtype == expected.dtype and found.shape == expected.shape
         assert (found != expected).mean() < 0.01
         assert len(np.unique(found)) > 1
@@ -107,7 +87,7 @@ def test_segmentation_maps_are_mmseg_s(takes_pictures, segmentor, segmentor_file
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("count, threshold", [(3, None), (300, None), (1, 0.3)])
-def test_maps_are_those_of_torch_here_in_strips_and_in_files(align_corners, count, threshold, monkeypatch):
+def test_resized_maps_are_torch_s_in_strips_and_in_files(align_corners, count, threshold, monkeypatch):
     logits = torch.randn(1, count, 13, 21, generator=torch.Generator().manual_seed(0))
     whole = F.interpolate(logits, (40, 33), mode="bilinear", align_corners=align_corners)
     expected = whole.argmax(1)[0] if count > 1 else (whole.sigmoid() > threshold)[0, 0]
@@ -117,70 +97,71 @@ def test_maps_are_those_of_torch_here_in_strips_and_in_files(align_corners, coun
     assert found.dtype == (np.uint16 if count > 256 else np.uint8)
 
     facts = dict(align_corners=align_corners, threshold=threshold, classes=["a name"] * max(count, 2))
-    text = preprocessing._segmentor_s_end({name: json.dumps(value) for name, value in facts.items()})
-    graph = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
+    model = onnx.ModelProto(ir_version=10)
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in facts.items()})
+    graph = preprocessing_graph.segmentor_graph(model)
     onnx.checker.check_model(graph, full_check=True)
     padded = F.pad(logits, (0, 4, 0, 5), value=100)
-    given = dict(model_logits=padded.numpy(), size=np.array([40, 33]), prepared_size=np.array([13, 21]))
-    (found,) = runtime.InferenceSession(graph.SerializeToString()).run(None, given)
+    inputs = dict(logits=padded.numpy(), size=np.array([40, 33]), resized_size=np.array([13, 21]))
+    (found,) = runtime.InferenceSession(graph.SerializeToString()).run(None, inputs)
     assert np.array_equal(found, expected.numpy())
     assert found.dtype == (np.int32 if count > 256 else np.uint8)
 
 
-def test_photos_are_turned_as_mmcv_turns_them(tmp_path):
+def test_photos_are_rotated_as_by_mmcv(tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # a camera held upright
-    Image.fromarray(picture_of(40, 60)).save(tmp_path / "photo.jpg", exif=exif, quality=95)
-    picture = run.read_picture(tmp_path / "photo.jpg")
-    assert picture.shape == (60, 40, 3)
-    assert np.abs(picture[..., ::-1].astype(int) - mmcv.imread(str(tmp_path / "photo.jpg"))).max() <= 2
-    Image.fromarray(picture_of(40, 60)).convert("L").save(tmp_path / "grey.png")
-    assert run.read_picture(tmp_path / "grey.png").shape == (40, 60, 3)
+    exif[0x0112] = 6  # an upright camera
+    Image.fromarray(smooth_image(40, 60)).save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    image = run.read_image(tmp_path / "photo.jpg")
+    assert image.shape == (60, 40, 3)
+    assert np.abs(image[..., ::-1].astype(int) - mmcv.imread(str(tmp_path / "photo.jpg"))).max() <= 2
+    Image.fromarray(smooth_image(40, 60)).convert("L").save(tmp_path / "grey.png")
+    assert run.read_image(tmp_path / "grey.png").shape == (40, 60, 3)
 
 
-def test_colours_of_16_bits_are_read_as_mmcv_reads_them(tmp_path):
+def test_colours_of_16_bits_are_read_as_by_mmcv(tmp_path):
     deep = np.random.default_rng(0).integers(0, 65536, (40, 60, 3), dtype=np.uint16)
     for name in ("deep.png", "deep.tif"):
         mmcv.imwrite(deep, str(tmp_path / name))
-        found, expected = run.read_picture(tmp_path / name)[..., ::-1], mmcv.imread(str(tmp_path / name))
+        found, expected = run.read_image(tmp_path / name)[..., ::-1], mmcv.imread(str(tmp_path / name))
         assert np.array_equal(found, deep >> 8)
         assert np.abs(found.astype(int) - expected).max() <= (name == "deep.tif")  # which OpenCV rounds
 
 
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])
-def test_it_runs_where_no_torch_is(kind, request, found, detector, tmp_path):
-    model = detector(found) if kind == "detector" else request.getfixturevalue("segmentor_file")
+def test_runs_without_torch(kind, request, raw_detections, detector, tmp_path):
+    model = detector(raw_detections) if kind == "detector" else request.getfixturevalue("segmentor_file")
     alone = tmp_path / "product"
     alone.mkdir()
     (alone / "sitecustomize.py").write_text(BLOCKER)
     (alone / "runner.py").write_bytes(Path(run.__file__).read_bytes())
-    picture = picture_of(203, 330)
-    Image.fromarray(picture).save(alone / "photo.png")
+    image = smooth_image(203, 330)
+    Image.fromarray(image).save(alone / "photo.png")
 
     def python(*args: object) -> subprocess.CompletedProcess:
         command = [sys.executable, *map(str, args)]
         return subprocess.run(command, cwd=alone, env=dict(PYTHONPATH=str(alone)), capture_output=True, text=True)
 
-    assert "torch is not to be imported" in python("-c", "import torch").stderr
-    result = python("runner.py", model, "photo.png", "--out", "drawn.png", "--json", "found.json")
+    assert "torch is hidden" in python("-c", "import torch").stderr
+    result = python("runner.py", model, "photo.png", "--out", "drawn.png", "--json", "results.json")
     assert result.returncode == 0, result.stderr
-    drawn, written = np.array(Image.open(alone / "drawn.png")), json.loads((alone / "found.json").read_text())
-    here = run.Model(model)
-    expected = here(picture, score_thr=0.3)
-    assert np.array_equal(drawn, run.draw(picture, expected, here.classes))
-    assert written == run.to_json(expected, here.classes)
+    drawn, written = np.array(Image.open(alone / "drawn.png")), json.loads((alone / "results.json").read_text())
+    local = run.Model(model)
+    expected = local(image, score_thr=0.3)
+    assert np.array_equal(drawn, run.draw(image, expected, local.classes))
+    assert written == run.to_json(expected, local.classes)
     assert len(result.stdout.splitlines()) == len(next(iter(written.values()))) > 1
 
 
-def test_json_holds_masks_that_pycocotools_reads(found, detector):
-    model = run.Model(detector(found))
-    result = model(picture_of(300, 450))
+def test_json_has_masks_that_pycocotools_reads(raw_detections, detector):
+    model = run.Model(detector(raw_detections))
+    result = model(smooth_image(300, 450))
     instances = run.to_json(result, model.classes)["instances"]
-    assert [one["name"] for one in instances] == ["circle", "square", "square", "circle", "square"]
-    for one, mask, box in zip(instances, result.masks, result.boxes, strict=True):
-        code = coco_mask.frPyObjects(one["mask"], *one["mask"]["size"])
+    assert [instance["name"] for instance in instances] == ["circle", "square", "square", "circle", "square"]
+    for instance, mask, box in zip(instances, result.masks, result.boxes, strict=True):
+        code = coco_mask.frPyObjects(instance["mask"], *instance["mask"]["size"])
         assert np.array_equal(coco_mask.decode(code), mask)
-        assert one["box"] == pytest.approx(box, abs=0.01)
+        assert instance["box"] == pytest.approx(box, abs=0.01)
     labels = np.array([[0, 0, 2], [2, 2, 2]], np.uint8)
     regions = run.to_json(run.Segmentation(labels), ["sky", "road", "car"])["regions"]
     assert regions == [
@@ -189,30 +170,30 @@ def test_json_holds_masks_that_pycocotools_reads(found, detector):
     ]
 
 
-def test_what_is_drawn_is_where_it_was_found(found, detector):
-    picture = np.full((300, 450, 3), 250, np.uint8)
-    model = run.Model(detector(found))
-    result = model(picture, score_thr=0.85)
-    drawn = run.draw(picture, result, model.classes)
+def test_results_are_drawn_at_their_place(raw_detections, detector):
+    image = np.full((300, 450, 3), 250, np.uint8)
+    model = run.Model(detector(raw_detections))
+    result = model(image, score_thr=0.85)
+    drawn = run.draw(image, result, model.classes)
     left, top, right, bottom = result.boxes[0].astype(int)
     colour = drawn[top + 40, left]  # the box's side
     inside = result.masks[0][top + 5 : bottom - 5, left + 5 : right - 5]
     part = drawn[top + 5 : bottom - 5, left + 5 : right - 5]
     assert np.array_equal(part[inside], np.broadcast_to((250 + colour.astype(int)) // 2, part[inside].shape))
     assert (part[~inside] == 250).all()
-    drawn[max(top - 20, 0) : bottom + 3, left - 2 : right + 40] = 250  # the box with its name above
+    drawn[max(top - 20, 0) : bottom + 3, left - 2 : right + 40] = 250  # the box with its label box above
     assert (drawn == 250).all()
 
     labels = np.zeros((300, 450), np.uint8)
     labels[:, 200:] = 1
-    painted = run.draw(picture, run.Segmentation(labels), model.classes)
+    painted = run.draw(image, run.Segmentation(labels), model.classes)
     assert painted.shape[0] == 300 and painted.shape[1] > 450  # with a legend
     assert len(np.unique(painted[:, :200].reshape(-1, 3), axis=0)) == 1
     assert not np.array_equal(painted[0, 0], painted[0, 300])
 
 
-def test_bad_input_is_one_line(found, detector, segmentor_file, tmp_path, monkeypatch):
-    model = detector(found)
+def test_bad_input_ends_in_one_line(raw_detections, detector, segmentor_file, tmp_path, monkeypatch):
+    model = detector(raw_detections)
     text = tmp_path / "text.onnx"
     text.write_text("no model")
     backbone = onnx.load(segmentor_file)
@@ -221,16 +202,16 @@ def test_bad_input_is_one_line(found, detector, segmentor_file, tmp_path, monkey
     onnx.helper.set_model_props(backbone, {})
     onnx.save(backbone, tmp_path / "foreign.onnx")
     photo = tmp_path / "photo.png"
-    Image.fromarray(picture_of(60, 90)).save(photo)
+    Image.fromarray(smooth_image(60, 90)).save(photo)
     Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    Image.fromarray(picture_of(1, 2000)).save(tmp_path / "narrow.png")
+    Image.fromarray(smooth_image(1, 2000)).save(tmp_path / "narrow.png")
     before = sorted(tmp_path.iterdir())
     for *args, message in [
         (tmp_path / "none.onnx", photo, "FileNotFoundError: no model at"),
-        (text, photo, "text.onnx is no ONNX file that can be run"),
-        (tmp_path / "backbone.onnx", photo, "is a backbone, which finds nothing"),
+        (text, photo, "text.onnx is not an ONNX file that can be run"),
+        (tmp_path / "backbone.onnx", photo, "is a backbone, which predicts nothing"),
         (tmp_path / "foreign.onnx", photo, "not written by tools/export.py"),
-        (model, tmp_path / "none.png", "FileNotFoundError: no picture at"),
+        (model, tmp_path / "none.png", "FileNotFoundError: no image at"),
         (model, text, "text.onnx cannot be read"),
         (model, tmp_path / "deep.png", "more than 8 bits a channel"),
         (model, tmp_path / "narrow.png", "leaves nothing of it"),
@@ -246,26 +227,26 @@ def test_bad_input_is_one_line(found, detector, segmentor_file, tmp_path, monkey
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_ctrl_c_is_one_line(found, detector, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_ends_in_one_line(raw_detections, detector, tmp_path, monkeypatch, capsys):
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    Image.fromarray(picture_of(60, 90)).save(tmp_path / "photo.png")
-    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(found)), str(tmp_path / "photo.png")])
+    Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(raw_detections)), str(tmp_path / "photo.png")])
     monkeypatch.setattr(run.Model, "__call__", interrupt)
     assert run.main() == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-def test_a_reader_that_leaves_early_sees_no_traceback(found, detector, print_to_nobody, tmp_path, monkeypatch):
-    Image.fromarray(picture_of(60, 90)).save(tmp_path / "photo.png")
-    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(found)), str(tmp_path / "photo.png")])
-    print_to_nobody()
+def test_closed_pipe_ends_without_a_traceback(raw_detections, detector, close_stdout, tmp_path, monkeypatch):
+    Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(raw_detections)), str(tmp_path / "photo.png")])
+    close_stdout()
     assert run.main() == 141
     sys.stdout.flush()
 
 
-def test_a_disk_that_fills_leaves_what_was_there(tmp_path, monkeypatch):
+def test_full_disk_keeps_the_earlier_file(tmp_path, monkeypatch):
     target = tmp_path / "found.json"
     target.write_text("earlier")
 

@@ -1,0 +1,294 @@
+"""Comparison of a file's outputs with those of torch or of another file."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement, InstanceData
+from torch import Tensor, nn
+
+from .detectors import ExportableDetector
+from .images import SYNTHETIC_SIZES, synthetic_image
+from .run import Detections, Segmentation
+
+__all__ = [
+    "DetectionComparison",
+    "Drift",
+    "MapComparison",
+    "compare_with_torch",
+    "match",
+    "to_instances",
+    "to_prediction",
+]
+
+# Deviation of a map in units of its mean magnitude, of a box in the image's longer side, of a score in the highest.
+TOLERANCE = 1e-3
+MAX_DIFFERENT_PIXELS = 0.02  # of the pixels of a segmentation map, or of all masks
+MAX_UNMATCHED = 0.02  # of the detections
+MIN_SCORE = 0.3  # of detections that count for the drift
+IOU_THRESHOLD = 0.5  # of a match for the drift
+MAP_SIZES = ((1, 203, 330), (2, 256, 128))  # batch, height, width
+# For each synthetic image; None: the config's. Above 0 there are as many detections as allowed, above 1 there is none.
+SCORE_THRESHOLDS = (0.0, 0.0, None, 1.0)
+
+
+def match(distance: np.ndarray) -> list[tuple[int, int]]:
+    """Pair rows with columns of a matrix (n, m), the smallest distance first. An infinite distance is never a pair."""
+    distance = distance.copy()
+    pairs = []
+    while distance.size and distance.min() < np.inf:
+        i, j = map(int, np.unravel_index(distance.argmin(), distance.shape))
+        distance[i], distance[:, j] = np.inf, np.inf
+        pairs.append((i, j))
+    return pairs
+
+
+class MapComparison:
+    """Compare feature maps or logits.
+
+    Attributes:
+        deviations: Largest deviation of each output, in units of its mean magnitude.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.deviations = dict.fromkeys(names, 0.0)
+
+    def add(self, found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+        """Compare the outputs for one batch, in the order of the names.
+
+        Raises:
+            RuntimeError: If their shapes differ.
+        """
+        for name, map_, target in zip(self.deviations, found, expected, strict=True):
+            if map_.shape != target.shape:
+                raise RuntimeError(f"{name} of the exported model is {tuple(map_.shape)}, not {tuple(target.shape)}")
+            deviation = ((map_ - target).abs().max() / target.abs().mean()).item()
+            self.deviations[name] = max(deviation, self.deviations[name]) if deviation == deviation else float("nan")
+
+    def check(self) -> None:
+        """Raise a RuntimeError if a deviation exceeds the tolerance or is not a number."""
+        for name, deviation in self.deviations.items():
+            if not deviation <= TOLERANCE:
+                raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch: not written")
+
+    def lines(self) -> dict[str, str]:
+        """Summarize each output for a report."""
+        return {
+            name: f"within {deviation:.1e} of torch, in units of its mean magnitude"
+            for name, deviation in self.deviations.items()
+        }
+
+
+@dataclass
+class DetectionComparison:
+    """Compare detections that should be equal up to rounding.
+
+    Attributes:
+        boxes: Largest difference of a coordinate, in the image's longer side.
+        scores: Largest difference of a score, in the image's highest score.
+        detections: Number of detections of both sides.
+        unmatched: Number of detections without a match.
+        pixels: Number of pixels in the union of matching masks.
+        different_pixels: Number of pixels in one of two matching masks alone.
+    """
+
+    boxes: float = 0.0
+    scores: float = 0.0
+    detections: int = 0
+    unmatched: int = 0
+    pixels: int = 0
+    different_pixels: int = 0
+
+    def add(self, found: Detections, expected: Detections, size: tuple[int, int], cut: float) -> None:
+        """Compare the detections of one image.
+
+        A match has the same class, and box and score within the tolerance. A detection without a match does not count
+        if its score is within the tolerance of `cut`, since rounding decides whether it is above.
+
+        Args:
+            found, expected: Detections, masks of the image's size.
+            size: Height and width of the image.
+            cut: Score that detections exceed.
+        """
+        top = max(found.scores.max(initial=0), expected.scores.max(initial=0))
+        boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
+        scores = np.abs(found.scores[:, None] - expected.scores) / max(top, 1e-12)
+        fits = (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (found.labels[:, None] == expected.labels)
+        pairs = match(np.where(fits, boxes + scores, np.inf))
+        for i, j in pairs:
+            self.boxes, self.scores = max(self.boxes, float(boxes[i, j])), max(self.scores, float(scores[i, j]))
+            if found.masks is not None and expected.masks is not None:
+                self.pixels += int((found.masks[i] | expected.masks[j]).sum())
+                self.different_pixels += int((found.masks[i] ^ expected.masks[j]).sum())
+        for side, values in enumerate((found.scores, expected.scores)):
+            alone = np.delete(values, [pair[side] for pair in pairs])
+            unmatched = int((np.abs(alone - cut) > TOLERANCE * top).sum())
+            self.unmatched += unmatched
+            self.detections += len(pairs) + unmatched
+
+    def check(self) -> None:
+        """Raise a RuntimeError if too much differs; NMS and top-k may decide differently among near ties."""
+        if not self.detections:
+            raise RuntimeError("torch detects nothing in synthetic images, at any score: not written")
+        if self.unmatched > MAX_UNMATCHED * self.detections:
+            raise RuntimeError(
+                f"{self.unmatched} of {self.detections} detections of the exported model and torch have no match in "
+                "the other result: not written"
+            )
+        if self.different_pixels > MAX_DIFFERENT_PIXELS * self.pixels:
+            share = self.different_pixels / self.pixels
+            raise RuntimeError(f"masks of the exported model differ from torch's in {share:.1%} of pixels: not written")
+
+    def lines(self) -> dict[str, str]:
+        """Summarize each output for a report."""
+        lines = dict(
+            boxes=f"within {self.boxes:.1e} of torch, in units of the image's longer side",
+            scores=f"within {self.scores:.1e} of torch, in units of the highest",
+            labels=f"{self.detections - self.unmatched} of {self.detections} detections match the other result",
+        )
+        if self.pixels:
+            lines["masks"] = f"{self.different_pixels} of {self.pixels} pixels differ from torch's"
+        return lines
+
+
+@dataclass
+class Drift:
+    """Differences between predictions that only resemble each other, such as those in float32 and in float16.
+
+    Attributes:
+        compared: Number of pixels, or of detections with a score from 0.3 on both sides.
+        different: Number of pixels of another class, or of detections without a match. A match has the same class and
+            overlaps by half (IoU).
+        shift: Largest distance of a side of a box from its match's, in pixels; None for a segmentor.
+    """
+
+    compared: int = 0
+    different: int = 0
+    shift: float | None = None
+
+    def add(self, found: Detections | Segmentation, expected: Detections | Segmentation) -> None:
+        """Compare two predictions of one image."""
+        if isinstance(found, Segmentation) or isinstance(expected, Segmentation):
+            self.compared += found.labels.size
+            self.different += int((found.labels != expected.labels).sum())
+            return
+        from mmdet.structures.bbox import bbox_overlaps
+
+        overlaps = bbox_overlaps(torch.from_numpy(found.boxes), torch.from_numpy(expected.boxes)).numpy()
+        fits = (overlaps >= IOU_THRESHOLD) & (found.labels[:, None] == expected.labels)
+        pairs = match(np.where(fits, 1 - overlaps, np.inf))
+        for side, scores in enumerate((found.scores, expected.scores)):
+            confident = scores >= MIN_SCORE
+            self.compared += int(confident.sum())
+            self.different += int(np.delete(confident, [pair[side] for pair in pairs]).sum())
+        shifts = [
+            float(np.abs(found.boxes[i] - expected.boxes[j]).max()) for i, j in pairs if expected.scores[j] >= MIN_SCORE
+        ]
+        self.shift = max([self.shift or 0.0, *shifts])
+
+    @property
+    def share(self) -> float:
+        """Share of the compared pixels or detections that differ."""
+        return self.different / max(self.compared, 1)
+
+    def exceeds(self, max_detections: float) -> bool:
+        """Return whether the share is too large: for a segmentor above a fiftieth, for a detector the given share."""
+        return self.share > (MAX_DIFFERENT_PIXELS if self.shift is None else max_detections)
+
+    def line(self) -> str:
+        """Summarize the differences for a report."""
+        if self.shift is None:
+            return f"{self.share:.2%} of the pixels change class"
+        return f"{self.different} of {self.compared} detections have no match, boxes move by {self.shift:.2f} px"
+
+
+def to_instances(model: Any, outputs: list[Tensor], meta: dict[str, Any]) -> InstanceData:
+    """Convert a file's detections to mmdet's, in pixels of the original image.
+
+    Args:
+        model: mmdet's detector.
+        outputs: Boxes, scores, labels and, with a mask head, masks (n, 28, 28).
+        meta: Metainfo of mmdet's data sample: `ori_shape` and `scale_factor`.
+
+    Returns:
+        InstanceData with bboxes, scores, labels and masks (n, H, W).
+    """
+    boxes, scores, labels, *grids = outputs
+    height, width = meta["ori_shape"][:2]
+    boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
+    found = InstanceData(bboxes=boxes.clone(), scores=scores, labels=labels)
+    found.bboxes[:, 0::2].clamp_(0, width)  # a box may extend into the padding
+    found.bboxes[:, 1::2].clamp_(0, height)
+    for grid in grids:
+        head: Any = model.roi_head.mask_head
+        head = head[-1] if isinstance(head, nn.ModuleList) else head  # of a cascade
+        # The grids are those of the boxes' classes already, so all of them are of class 0 here.
+        pasted = InstanceData(bboxes=boxes, labels=torch.zeros_like(labels))
+        meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
+        options = dict(rescale=True, activate_map=True)  # without a sigmoid
+        head.predict_by_feat((grid[:, None],), [pasted], [meta], model.roi_head.test_cfg, **options)
+        found.masks = pasted.masks
+    return found
+
+
+def to_prediction(sample: BaseDataElement) -> Detections | Segmentation:
+    """Convert a data sample of mmdet or mmseg to the runtime's prediction."""
+    if "pred_sem_seg" in sample:
+        return Segmentation(sample.pred_sem_seg.data[0].numpy())
+    return to_detections(sample.pred_instances)
+
+
+def to_detections(instances: InstanceData) -> Detections:
+    """Convert mmdet's detections to the runtime's."""
+    values = instances.numpy()
+    return Detections(values.bboxes, values.scores, values.labels, values.get("masks"))
+
+
+def compare_with_torch(
+    model: Any, names: list[str], read: Callable[..., Callable], channels: int
+) -> MapComparison | DetectionComparison:
+    """Compare an exported model with torch on synthetic images of other sizes than the traced one.
+
+    Args:
+        model: The traced model.
+        names: Names of its outputs.
+        read: Returns the file as a function of an image; for a detector it takes a score threshold, or None for the
+            config's.
+        channels: Number of channels of an image.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(model, ExportableDetector):
+        return _compare_detector(model, read, channels, generator)
+    comparison, run = MapComparison(names), read()
+    for batch, height, width in MAP_SIZES:
+        image = torch.cat([synthetic_image(channels, height, width, generator) for _ in range(batch)])
+        comparison.add(_as_sequence(run(image)), _as_sequence(model(image)))
+    return comparison
+
+
+def _as_sequence(outputs: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return (outputs,) if isinstance(outputs, Tensor) else outputs
+
+
+def _compare_detector(
+    model: ExportableDetector, read: Callable[..., Callable], channels: int, generator: torch.Generator
+) -> DetectionComparison:
+    """Compare with mmdet's own `predict`."""
+    from mmdet.structures import DetDataSample
+
+    comparison = DetectionComparison()
+    for size, threshold in zip(SYNTHETIC_SIZES, SCORE_THRESHOLDS, strict=True):
+        image = synthetic_image(channels, *size, generator)
+        meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+        found = to_instances(model.model, read(threshold)(image), meta)
+        cut = model.cfg.score_thr if threshold is None else threshold
+        with patch.dict(model.cfg, score_thr=cut), torch.no_grad():
+            (sample,) = model.model.predict(model.padded(image), [DetDataSample(metainfo=meta)], rescale=False)
+        expected = to_detections(sample.pred_instances)
+        if len(expected.scores) == model.cfg.max_per_img:  # detections of lower scores have been cut off
+            cut = float(expected.scores.min())
+        comparison.add(to_detections(found), expected, size, cut)
+    return comparison

@@ -1,0 +1,118 @@
+"""Images for calibration and comparison: of the test set, of a user, or synthetic."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mmcv
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import DATASETS, init_default_scope
+from torch import Tensor
+
+from ..batch.inputs import find_inputs
+from ..utils.configs import tested_dataset, type_name
+from ..utils.errors import reason
+
+__all__ = [
+    "SYNTHETIC_SIZES",
+    "calibration_paths",
+    "load_batch",
+    "model_inputs",
+    "sample_images",
+    "synthetic_image",
+    "tested_paths",
+    "to_model_input",
+]
+
+MAX_TEST_IMAGES = 8  # for a comparison
+MAX_CALIBRATION_IMAGES = 100
+SYNTHETIC_SIZES = ((320, 480), (203, 330), (256, 128), (96, 161))  # height, width
+
+
+def synthetic_image(channels: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Return smooth noise and rectangles in normalised values, (1, channels, height, width)."""
+    coarse = torch.randn(1, channels, height // 16 + 1, width // 16 + 1, generator=generator)
+    image = F.interpolate(coarse, (height, width), mode="bilinear")
+    for _ in range(12):
+        y, x = (int(torch.randint(length - 16, (), generator=generator)) for length in (height, width))
+        tall, wide = (int(torch.randint(8, 96, (), generator=generator)) for _ in range(2))
+        image[..., y : y + tall, x : x + wide] = torch.randn(channels, 1, 1, generator=generator)
+    return image
+
+
+def sample_images(cfg: Config, folder: Path) -> tuple[str, list[str]]:
+    """Find images for a comparison: those of the test set, or else synthetic RGB images, written to a folder.
+
+    Returns:
+        Their description, and their paths.
+    """
+    if paths := tested_paths(cfg):
+        return f"{len(paths)} images of the test set", paths
+    generator = torch.Generator().manual_seed(0)
+    for number, size in enumerate(SYNTHETIC_SIZES):
+        image = (synthetic_image(3, *size, generator)[0] * 64 + 128).clamp(0, 255).byte()
+        mmcv.imwrite(image.permute(1, 2, 0).numpy(), str(folder / f"{number}.png"))
+    paths = [str(path) for path in sorted(folder.glob("*.png"))]
+    return f"{len(paths)} synthetic images", paths
+
+
+def tested_paths(cfg: Config) -> list[str]:
+    """Return the paths of the first images of a config's test set; an empty list if it is missing."""
+    try:
+        dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    except FileNotFoundError:
+        return []
+    paths = [dataset.get_data_info(number)["img_path"] for number in range(min(MAX_TEST_IMAGES, len(dataset)))]
+    return [path for path in paths if Path(path).is_file()]
+
+
+def calibration_paths(cfg: Config, images: str) -> list[str]:
+    """Return the paths of calibration images, each of which the config's test pipeline can read.
+
+    Args:
+        cfg: Config of mmdet or mmseg.
+        images: A folder, a glob pattern or a list of images. Of more than 100, every n-th is taken.
+
+    Raises:
+        FileNotFoundError: If there are none.
+        ValueError: If a file is a video or cannot be read.
+    """
+    inputs = find_inputs(images).inputs
+    inputs = inputs[:: -(-len(inputs) // MAX_CALIBRATION_IMAGES)]
+    init_default_scope(cfg.default_scope)  # for the names of the pipeline's steps
+    for input_ in inputs:
+        if input_.is_video:
+            raise ValueError(f"calibration image {input_.path}: it is a video, give images")
+        try:
+            load_batch(cfg, input_.path)
+        except Exception as error:  # readers and transforms raise nearly anything
+            raise ValueError(f"calibration image {input_.path} cannot be read: {reason(error)[:200]}") from None
+    return [input_.path for input_ in inputs]
+
+
+def load_batch(cfg: Config, path: str) -> dict[str, Any]:
+    """Return a batch of one image, loaded by a config's test pipeline without its annotations."""
+    pipeline = Compose([step for step in tested_dataset(cfg)["pipeline"] if type_name(step) != "LoadAnnotations"])
+    return pseudo_collate([pipeline(dict(img_path=path, img_id=0))])
+
+
+def model_inputs(cfg: Config, model: Any, paths: Iterable[str]) -> Iterator[np.ndarray]:
+    """Preprocess images by the config's test pipeline and data preprocessor to inputs (1, C, H, W) of its file."""
+    for path in paths:
+        yield to_model_input(model.data_preprocessor(load_batch(cfg, path), False), cfg).numpy()
+
+
+def to_model_input(data: dict, cfg: Config) -> Tensor:
+    """Return the input (1, C, h, w) of an exported file from a preprocessed batch of one image.
+
+    It has no padding for a detector, whose file pads the image itself.
+    """
+    image: Tensor = data["inputs"]
+    if cfg.default_scope != "mmdet":
+        return image
+    height, width = data["data_samples"][0].img_shape[:2]
+    return image[..., :height, :width].contiguous()
