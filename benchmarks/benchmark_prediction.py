@@ -98,7 +98,8 @@ def measure_speed(args: argparse.Namespace) -> None:
     if predictor.is_detector:  # mmseg's inferencer writes its results into images only
         from mmdet.apis import DetInferencer
 
-        inferencer = DetInferencer(args.config, args.checkpoint, show_progress=False)
+        inferencer = DetInferencer(args.config, show_progress=False)
+        inferencer.model = predictor.model  # mmengine may reject the pickles in a checkpoint
     for size in args.batch_sizes:
         ways[f"tools/infer.py, batches of {size}"] = lambda size=size: engine(size)
         if predictor.is_detector:
