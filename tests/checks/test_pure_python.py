@@ -76,7 +76,7 @@ def test_functions_return_the_same_for_classes(both):
     if found.default_scope == "mmdet":
         check_detector(found)
         found.model.bbox_roi_extractor = dict(type=XCiT)
-        with pytest.raises(ValueError, match=r"type='XCiT' cannot be exported: one of SingleRoIExtractor"):
+        with pytest.raises(ValueError, match=r"type='XCiT' cannot be exported: only SingleRoIExtractor"):
             check_detector(found)
 
 

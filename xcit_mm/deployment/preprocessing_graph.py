@@ -64,15 +64,15 @@ def keep_pixels(pixels, size, resized_size):
     return op.Identity(pixels)
 
 
+@script(default_opset=op)
+def keep_size(size):
+    return op.Identity(size)
+
+
 def _resized_size(steps: dict[str, Any] | None) -> Any:
     """Return the function from the size of an image, (height, width), to its size after resizing."""
     if steps is None:
-
-        @script(default_opset=op)
-        def same(size):
-            return op.Identity(size)
-
-        return same
+        return keep_size
     width, height = steps["scale"]
     if not steps["keep_ratio"]:
         constant = [height, width]
@@ -134,6 +134,7 @@ def segmentor_graph(model: ModelProto) -> ModelProto:
     facts = {prop.key: prop.value for prop in model.metadata_props}
     mode = "align_corners" if json.loads(facts["align_corners"]) else "half_pixel"
     threshold = json.loads(facts["threshold"])
+    min_probability = 0.0 if threshold is None else float(threshold)
     kind = types.UINT8 if len(json.loads(facts["classes"])) <= 256 else types.INT32
     label_type = kind.dtype
 
@@ -143,7 +144,7 @@ def segmentor_graph(model: ModelProto) -> ModelProto:
 
     @script(default_opset=op)
     def above_threshold(logits):
-        return op.Sigmoid(logits) > threshold
+        return op.Sigmoid(logits) > min_probability
 
     classify = best if threshold is None else above_threshold
 
