@@ -116,5 +116,5 @@ def test_an_image_that_cannot_be_written_is_named(figures, tmp_path, monkeypatch
     monkeypatch.setattr(figures, "hero", lambda *args: np.zeros((9, 9, 3), np.uint8))
     monkeypatch.setattr(sys, "argv", ["figures.py", "--hero", "a", "b", "c", "--out", str(tmp_path)])
     (tmp_path / "hero.jpg").mkdir()
-    with pytest.raises(SystemExit, match=r"hero.jpg cannot be written: see to its folder and the disk"):
+    with pytest.raises(SystemExit, match=r"hero.jpg cannot be written: check its folder"):
         figures.main()

@@ -108,7 +108,7 @@ class TestFeatures:
             raise RuntimeError("DataLoader worker\nis killed")
 
         features, visualize = importlib.import_module("features"), importlib.import_module("visualize")
-        monkeypatch.setattr(features, "extract", fail)
+        monkeypatch.setattr(features, "extract_features", fail)
         monkeypatch.setattr(visualize, "capture_from_weights", fail)
         line = "RuntimeError: DataLoader worker is killed"
         assert refusal("features", "extract", tmp_path / "images", classifier, "--out", tmp_path / "f.npz") == line
