@@ -1,6 +1,7 @@
 """Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size, and see and keep values."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +185,33 @@ def test_outputs_that_a_user_holds_keep_their_values_in_inference(part, way):
     expected = held()
     with torch.inference_mode():
         torch.testing.assert_close(held(), expected)
+
+
+def test_hooks_run_once_a_step():
+    model, calls = build().train(), Counter()
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    sum(out.sum() for out in model(torch.randn(2, 3, 64, 64))).backward()
+    shared = ("mlp.drop", "drop_path")  # one module for several places
+    assert {name for name, count in calls.items() if count > 1} == {f"blocks.{i}.{n}" for i in (0, 1) for n in shared}
+
+
+@every_size
+@pytest.mark.parametrize("with_cp", [False, True])
+@pytest.mark.parametrize("patch_embed", ["conv", "linear"])
+def test_function_transforms_have_the_derivatives_of_autograd(size, with_cp, patch_embed):
+    model = build(with_cp=with_cp, patch_embed=patch_embed).eval()
+    x = torch.randn(2, 3, size, size)
+    values = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], image: Tensor) -> Tensor:
+        return sum(out.square().mean() for out in torch.func.functional_call(model, values, (image[None],)))
+
+    per_image = torch.func.vmap(torch.func.grad(loss), (None, 0))(values, x)
+    for index, image in enumerate(x):
+        model.zero_grad()
+        loss(dict(model.named_parameters()), image).backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(per_image[name][index], parameter.grad, atol=1e-4, rtol=1e-3, msg=name)
+    by_image = torch.func.jacrev(lambda x: torch.func.vmap(lambda image: loss(values, image))(x))(x)
+    assert by_image[0, 0].any() and not by_image[0, 1].any()
