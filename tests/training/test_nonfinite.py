@@ -70,6 +70,8 @@ def batches(kind: str) -> list[dict]:
         images[BAD][0, 0, 0, 0] = float("nan")
     elif kind in ("overflow", "matching"):
         images[BAD] *= 1e38
+    elif kind == "statistics":  # a fill value: only the variance overflows
+        images[BAD][0, 0, 0, 0] = 1e30
     return [dict(inputs=image, kind=kind if number == BAD else "good") for number, image in enumerate(images)]
 
 
@@ -127,6 +129,7 @@ CASES = dict(
     gradient=r"the loss is 0, but gradients are not finite, first that of head\.(weight|bias)",
     matching=r"the forward pass raised ValueError: matrix contains invalid numeric entries after the output of "
     r"backbone\.patch_embed\.proj\.0\.",
+    statistics=r"loss and gradients are finite, but the buffer backbone\.patch_embed\.proj\.0\.1\.running_var is not",
 )
 
 

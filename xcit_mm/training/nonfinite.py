@@ -1,4 +1,4 @@
-"""Catch the first loss or gradient that is not finite before it reaches the weights."""
+"""Catch the first loss, gradient or BatchNorm statistic that is not finite before it reaches a checkpoint."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..utils.compat import without_process_group
+from .nonfinite_search import finite_buffers
 from .random_state import get_random_state, set_random_state
 from .replaying import ALL_FINITE, copy_tensors, locate_again
 from .snapshots import write_snapshot
@@ -40,7 +41,9 @@ class Iteration:
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Stop training or skip the batch when the loss or a gradient is NaN or infinite.
+    """Stop training or skip the batch when the loss, a gradient or a buffer becomes NaN or infinite.
+
+    The buffers hold the statistics of BatchNorm. A pixel of 1e20 makes a variance infinite while the loss is finite.
 
     All processes together run the iteration a second time to find the module that produced the first non-finite
     value. Every process writes a snapshot to the work directory, from which `replay` repeats the iteration. The
@@ -76,6 +79,7 @@ class NonFiniteHook(Hook):
         self._undo.close()  # after a training that raised
         self._runner = runner
         self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._finite_buffers = finite_buffers(self._model)  # a mask may hold -inf on purpose
         wrapper = runner.optim_wrapper
         self._wrappers = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
         self._started: Iteration | None = None  # its forward pass has not returned a loss
@@ -154,10 +158,12 @@ class NonFiniteHook(Hook):
         self._inspect(unscaled, exhausted)
 
     def _inspect(self, optimizers: list[torch.optim.Optimizer], scale_exhausted: bool = False) -> None:
-        """Report the iteration unless its loss and the gradients of the optimizers are finite in every process."""
+        """Report the iteration unless loss, buffers and the gradients of the optimizers are finite in every process."""
         iteration = self._iteration
         iteration.inspected = True
-        finite = (iteration.finite_loss & _finite_gradients(optimizers) & (not scale_exhausted)).float()
+        gradients = [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        buffers = [b for name, b in self._model.named_buffers() if name in self._finite_buffers]
+        finite = (iteration.finite_loss & _all_finite(gradients + buffers) & (not scale_exhausted)).float()
         all_reduce(finite, op="min")
         if not finite:
             snapshot = self._snapshot(iteration)
@@ -207,11 +213,9 @@ def _has_scaler(wrapper: OptimWrapper) -> bool:
 
 
 @torch.no_grad()
-def _finite_gradients(optimizers: list[torch.optim.Optimizer]) -> Tensor:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None and p.grad.numel()]
-    # The maximum norm: a sum of squares may overflow although every gradient is finite.
-    norms = [torch.linalg.vector_norm(gradient, ord=torch.inf) for gradient in gradients]
+def _all_finite(tensors: list[Tensor]) -> Tensor:
+    # The maximum norm: a sum of squares may overflow although every value is finite.
+    norms = [torch.linalg.vector_norm(tensor, ord=torch.inf) for tensor in tensors if tensor.numel()]
     return torch.stack(norms).isfinite().all() if norms else torch.tensor(True)
 
 
