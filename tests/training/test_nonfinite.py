@@ -1,6 +1,7 @@
 """NonFiniteHook names the source of a non-finite value, stores it for replay, and protects the weights."""
 
 import copy
+import io
 import os
 import re
 import sys
@@ -210,11 +211,18 @@ def test_forward_passes_without_loss_are_ignored(tmp_path):
     assert len(list(tmp_path.glob("non_finite*"))) == 1
 
 
-def test_model_can_be_copied_during_training(tmp_path):
+def load_saved(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, load_saved])
+def test_model_can_be_copied_and_saved_during_training(copied, tmp_path):
     runner = train(tmp_path, "input")
     copies = []
     with pytest.raises(FloatingPointError):
-        runner.optim_wrapper.optimizer.register_step_post_hook(lambda *_: copies.append(copy.deepcopy(runner.model)))
+        runner.optim_wrapper.optimizer.register_step_post_hook(lambda *_: copies.append(copied(runner.model)))
         runner.train()
     wrapper = OptimWrapper(torch.optim.SGD(copies[0].parameters(), lr=1e-3))
     loss = copies[0].train_step(batches("input")[BAD], wrapper)["loss"]

@@ -1,5 +1,6 @@
 """Catch the first loss, gradient or BatchNorm statistic that is not finite before it reaches a checkpoint."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,20 @@ class Iteration:
     start: dict[str, Any]
     finite_loss: Tensor = field(default_factory=lambda: torch.tensor(True))
     inspected: bool = False
+
+
+class _ForwardHook:
+    """Calls a function. In a copy of the model, or in a file of the model, it does nothing."""
+
+    def __init__(self, function: Callable[..., None] | None = None) -> None:
+        self._function = function
+
+    def __call__(self, *given: Any) -> None:
+        if self._function:
+            self._function(*given)
+
+    def __reduce__(self) -> tuple[type["_ForwardHook"], tuple]:
+        return type(self), ()
 
 
 @HOOKS.register_module()
@@ -85,7 +100,7 @@ class NonFiniteHook(Hook):
         self._started: Iteration | None = None  # its forward pass has not returned a loss
         self._iteration = Iteration({}, inspected=True)
 
-        # deepcopy shares functions, where it would copy this hook and the runner with a bound method.
+        # A copy of the model has the same function, and a file of the model has the method of its class.
         own_train_step = runner.model.train_step
 
         def train_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -96,8 +111,8 @@ class NonFiniteHook(Hook):
         runner.model.train_step = MethodType(train_step, runner.model)
         self._undo.callback(setattr, runner.model, "train_step", own_train_step)
         for handle in (
-            self._model.register_forward_pre_hook(lambda *given: self._before_forward(*given), with_kwargs=True),
-            self._model.register_forward_hook(lambda *given: self._after_forward(*given)),
+            self._model.register_forward_pre_hook(_ForwardHook(self._before_forward), with_kwargs=True),
+            self._model.register_forward_hook(_ForwardHook(self._after_forward)),
             *(wrapper.optimizer.register_step_pre_hook(self._before_step) for wrapper in self._wrappers),
         ):
             self._undo.callback(handle.remove)
@@ -106,15 +121,13 @@ class NonFiniteHook(Hook):
         self._undo.close()
 
     def _before_forward(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if model is self._model and model.training:
+        if model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             start = dict(args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state())
             self._started = Iteration(start)
 
     @torch.no_grad()
     def _after_forward(self, model: Any, args: tuple, output: Any) -> None:
-        if model is not self._model:
-            return
         if self._started and isinstance(output, dict):  # the losses, not the output of `mode="tensor"`
             self._iteration = self._started
             self._iteration.finite_loss = model.parse_losses(output)[0].isfinite()
