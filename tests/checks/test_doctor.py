@@ -243,6 +243,22 @@ def test_labels_from_0_with_reduce_zero_label_are_a_note():
     check_training(Config.fromfile(SHAPES))
 
 
+def test_head_of_boundaries_is_not_compared_with_the_classes(own_config):
+    head = "dict(type='STDCHead', in_channels=128, channels=32, num_convs=1, concat_input=False, num_classes=2, "
+    head += "out_channels=1, in_index=0, loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=True))"
+    assert failures(own_config(f"model = dict(auxiliary_head={head})")) == []
+
+
+def test_masks_without_classes_need_no_number_of_classes():
+    assert failures(MASK_RCNN, f"model.{MASK_HEAD}=1", "model.roi_head.mask_head.class_agnostic=True") == []
+
+
+def test_other_names_of_the_same_classes_are_a_note():
+    labels = ["val_dataloader.dataset.metainfo.classes=(ground,disc,square,triangle,star)"]
+    assert failures(SHAPES, *labels) == []
+    assert_named(failures(SHAPES, labels[0].replace("ground,disc", "circle,background")), [("D305", "train", "val")])
+
+
 ONE_CLASS = """
 model = dict(decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)))
 train_dataloader = dict(dataset=dict(metainfo=dict(classes=("shape",), palette=[(9, 9, 9)]), reduce_zero_label=False))

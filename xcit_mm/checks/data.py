@@ -64,9 +64,9 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
         for dataset in data_sets(cfg, split):
             classes = metainfo(dataset).get("classes")
             if not classes or isinstance(classes, str):
-                yield fail(
-                    "D302", f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))"
-                )
+                known = _data_format(dataset) in ("CocoDataset", "BaseSegDataset")  # others may read the names
+                fix = "metainfo=dict(classes=('name', ...))"
+                yield (fail if known else note)("D302", f"classes={classes!r} in the {split} data set", fix)
             else:
                 given.setdefault(tuple(classes), split)
     for classes, split in given.items():
@@ -86,7 +86,10 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     if len(given) > 1:
         (first, split), (second, other) = list(given.items())[:2]
         differing = [f"{a} and {b}" for a, b in zip(first, second, strict=False) if a != b]
-        yield fail(
+        renamed = len(first) == len(second) and all(
+            b not in first for a, b in zip(first, second, strict=True) if a != b
+        )
+        yield (note if renamed else fail)(
             "D305",
             f"the {split} and {other} data sets have different classes: "
             + preview(differing or [f"{len(first)} and {len(second)} classes"]),
@@ -98,6 +101,11 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
 def _channels(cfg: Config) -> int | None:
     """Return the input channels of an XCiT, or None for another backbone."""
     return cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
+
+
+def _data_format(dataset: dict) -> str:
+    """Return the name of the class that defines how the data set's class reads its files."""
+    return dataset_class(dataset).load_data_list.__qualname__.partition(".")[0]
 
 
 @check("D391", "correct the {split} data set")
@@ -113,13 +121,13 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         return
     read = functools.cache(read_coco)  # of one split only: a parsed json takes a gigabyte
     for dataset in data_sets(cfg, split):
-        kind = dataset_class(dataset)
-        # The format is that of the class that defines the method.
-        data_format = kind.load_data_list.__qualname__.partition(".")[0]
+        data_format = _data_format(dataset)
         remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
             yield note("D312", f"{split}: {remote[0]} is remote storage, which the doctor does not read")
-        elif data_format == "CocoDataset" and kind.COCOAPI.__name__ == "COCO":  # not COCO's panoptic format
+        elif (
+            data_format == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO"
+        ):  # not COCO's panoptic format
             yield from check_coco(cfg, split, dataset, read)
         elif data_format == "BaseSegDataset":
             yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))

@@ -27,12 +27,19 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
             "add these files, or correct data_prefix",
         )
     step = loading_step(dataset) or dict(type="LoadImageFromFile")
-    wrong = []
+    wrong: list[str] = []
+    turned: list[str] = []
     for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["img_path"] not in missing]):
         if isinstance(loaded, Exception):
             wrong.append(f"{image['img_path']} cannot be read ({reason(loaded)})")
-        elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
-            wrong.append(f"{image['img_path']} has {loaded['img_shape']} pixels, {image['shape']} in the json")
+        else:
+            shape = tuple(loaded["img_shape"])
+            given = tuple(image.get("shape", shape))
+            if shape != given:
+                differing = f"{image['img_path']} has {shape} pixels, {given} in the json"
+                (turned if shape == given[::-1] else wrong).append(differing)
+    if turned:
+        yield note("D318", f"{split}: {preview(turned)}", "compare boxes and photo: EXIF turns it, and so does mmcv")
     if wrong:
         yield fail("D315", f"{split}: {preview(wrong)}", "replace these files, and check the rest: this is a sample")
 
