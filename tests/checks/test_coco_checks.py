@@ -121,6 +121,10 @@ BREAKS = {
         change_json(lambda content: content["categories"][15].update(name="Cat"), VAL_JSON),
         [("D405", "val", "1 of 80", "cat", "Cat (1 annotations")],
     ),
+    "two categories of a name, as Roboflow exports": (
+        change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
+        [("D417", "train", "id 0 is person, id 1 is person")],
+    ),
     "category ids that count from 0": (
         change_each(lambda annotation: annotation.update(category_id=annotation["category_id"] - 2)),
         [("D408", "train", "79 of 80", TRAIN_JSON, f"1 {NO_CATEGORY}")],
@@ -214,6 +218,14 @@ def test_photo_that_exif_turns_is_a_note():
     edit_json(TRAIN_JSON, lambda content: content["images"][0].update(height=WIDTH, width=HEIGHT))
     found = [finding for finding in findings(MASK_RCNN, level="note") if finding.code == "D318"]
     assert_named(found, [("D318", "train", (HEIGHT, WIDTH), (WIDTH, HEIGHT))])
+    assert failures(MASK_RCNN) == []
+
+
+def test_fix_of_two_categories_of_a_name_works():
+    edit_json(TRAIN_JSON, lambda content: content["categories"].insert(0, dict(id=0, name="person")))
+    (finding,) = failures(MASK_RCNN)
+    assert finding.fix.startswith("remove category 0 from the json")
+    edit_json(TRAIN_JSON, lambda content: content["categories"].pop(0))
     assert failures(MASK_RCNN) == []
 
 

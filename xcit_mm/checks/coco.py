@@ -144,9 +144,24 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
     """Compare categories with classes. mmdet numbers the categories that are classes in the order of the json."""
     by_id = {category["id"]: category["name"] for category in coco["categories"]}
     names = list(by_id.values())
+    counts = Counter(annotation["category_id"] for annotation in coco["annotations"])
+    twice = {number: name for number, name in by_id.items() if name in classes and names.count(name) > 1}
+    if twice:
+        empty = [number for number in twice if not counts[number]]
+        yield fail(
+            "D417",
+            f"{split}: {len(twice)} categories have the name of another, to mmdet they are different classes: "
+            + ", ".join(f"id {number} is {name}" for number, name in twice.items()),
+            (f"remove category {preview(empty)} from the json, which has no annotations" if empty else "")
+            or "give all annotations of a name one category_id, and remove the other categories",
+        )
+        return
     learned = [name for name in names if name in classes]
-    counts = Counter(by_id.get(annotation["category_id"]) for annotation in coco["annotations"])
-    left_out = [f"{name} ({counts[name]} annotations)" for name in names if name not in classes and counts[name]]
+    left_out = [
+        f"{name} ({counts[number]} annotations)"
+        for number, name in by_id.items()
+        if name not in classes and counts[number]
+    ]
     absent = [name for name in classes if name not in names]
     if absent:
         yield fail(
