@@ -2,10 +2,12 @@
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 from mmengine.utils import is_abs
 from torch import nn
 
@@ -17,7 +19,7 @@ from .coco_json import read_coco
 from .findings import Finding, check, fail, note, ok
 from .segmentation_maps import check_segmentation_maps
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_paths", "data_sets"]
+__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_overlap", "check_paths", "data_sets"]
 
 SPLITS = ("train", "val")
 
@@ -105,7 +107,7 @@ def _channels(cfg: Config) -> int | None:
 
 def _data_format(dataset: dict) -> str:
     """Return the name of the class that defines how the data set's class reads its files."""
-    return dataset_class(dataset).load_data_list.__qualname__.partition(".")[0]
+    return getattr(dataset_class(dataset), "load_data_list", dict).__qualname__.partition(".")[0]
 
 
 @check("D391", "correct the {split} data set")
@@ -133,3 +135,32 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
             yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
         else:
             yield note("D313", f"{split}: the doctor cannot check data sets of type {type_name(dataset)}")
+
+
+@check("D391", "correct the data sets")
+def check_overlap(cfg: Config) -> Iterator[Finding]:
+    """Compare the files of the training split with those of the validation split."""
+    if check_paths(cfg, SPLITS):
+        return
+    train, val = ({path for dataset in data_sets(cfg, split) for path in _images(dataset)} for split in SPLITS)
+    if train & val:
+        yield note(
+            "D319",
+            f"{len(train & val)} of {len(val)} images of the validation split are in the training split: "
+            + preview(sorted(train & val)),
+            "validate on other images: the scores are too high",
+        )
+
+
+def _images(dataset: dict) -> Iterator[str]:
+    """Yield the paths of a data set's images, of the formats that are checked."""
+    data_format = _data_format(dataset)
+    if data_format == "CocoDataset":
+        root = dataset.get("data_root") or ""
+        folder = os.path.join(root, (dataset.get("data_prefix") or {}).get("img") or "")
+        text = Path(root, dataset["ann_file"]).read_bytes()  # to parse a large json takes a minute and a gigabyte
+        for name in re.findall(rb'"file_name"\s*:\s*"([^"]+)"', text):
+            yield os.path.join(folder, name.decode(errors="replace"))
+    elif data_format == "BaseSegDataset":
+        built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
+        yield from (image["img_path"] for image in built.data_list)
