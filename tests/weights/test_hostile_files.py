@@ -41,6 +41,8 @@ ARRAY_OF_OBJECTS = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x01\x00\
 STATE_OF_A_CLASS = b"cmmengine.logging.history_buffer\nHistoryBuffer\nN}q\x00X\x03\x00\x00\x00minK\x01s\x86b."
 CALL = b"c__builtin__\n%s\n\x8a\x05" + (10**11).to_bytes(5, "little") + b"\x85R."
 DEEP = b")" + b"\x85" * 300_000  # a tuple whose hash overflows the stack
+# Forty lists, each with the one before twice: its text has 10**12 characters.
+NESTED = b"](" * 40 + b"K\x01K\x01e" + b"".join(b"q%ch%ce" % (i, i) for i in range(39))
 WIDE = torch.ones(1).expand(10**9)  # a copy of which has 4 GB
 
 REJECTED = {
@@ -71,6 +73,9 @@ REJECTED = {
     "array of objects": (lambda: legacy(ARRAY_OF_OBJECTS), "not of numbers"),
     # What overflows the stack, takes all memory or never ends.
     "deep key": (lambda: legacy(b"}" + DEEP + b"K\x01s."), "a key of type tuple"),
+    "integers of one hash": (lambda: saved({i * (2**61 - 1): 0 for i in range(5000)}), "keys of type int among"),
+    "set of tuples": (lambda: saved({(i, 0) for i in range(1001)}), "keys of type tuple among"),
+    "dtype of nested lists": (lambda: legacy(b"cnumpy\ndtype\n" + NESTED + b"\x85R."), "holds a list in place of a str"),
     "deep storage key": (lambda: legacy_with_storages(b"](" + DEEP + b"K\x01e."), "lacks the data"),
     "bytearray": (lambda: legacy(CALL % b"bytearray"), "it names builtins.bytearray"),
     "bytes": (lambda: legacy(CALL % b"bytes"), "it calls builtins.bytes with 1 arguments"),

@@ -163,12 +163,12 @@ class SafeUnpickler:
 
     def _set_items(self, items: list) -> None:
         target = self._target(dict, collections.OrderedDict)
-        check_keys(items[::2])
+        check_keys(items[::2], len(target))
         target.update(zip(items[::2], items[1::2], strict=True))
 
     def _add_to_set(self, items: list) -> None:
         target = self._target(set)
-        check_keys(items)
+        check_keys(items, len(target))
         target.update(items)
 
     def _find_global(self, module: Any, name: Any) -> Any:
