@@ -60,16 +60,27 @@ def check_type(value: Any, kind: type) -> None:
         raise ValueError(f"it holds {name_of(value)} in place of a {kind.__name__}: do not trust it")
 
 
-def check_keys(keys: list) -> None:
+def check_keys(keys: list, count: int = 0) -> None:
     """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack.
 
+    A file can choose large integers, complex numbers and tuples of equal hashes, for which a dict takes quadratic time.
+
+    Args:
+        keys: The keys.
+        count: Number of keys in the container already.
+
     Raises:
-        ValueError: If a key is anything else.
+        ValueError: If a key is anything else, or such keys are among more than 1000.
     """
     plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:
         if not all(isinstance(part, plain) for part in (key if type(key) is tuple else (key,))):
             raise ValueError(f"it has a key of type {type(key).__name__}, as no checkpoint has")
+        chosen = (
+            key.bit_length() > 60 if isinstance(key, int) else isinstance(key, (tuple, complex, np.complexfloating))
+        )
+        if chosen and count + len(keys) > 1000:
+            raise ValueError(f"it has keys of type {type(key).__name__} among more than 1000, as no checkpoint has")
 
 
 def _method_name(owner: Global, name: str) -> str:
