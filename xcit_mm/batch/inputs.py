@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from mmengine.utils import scandir
 
 from ..geo.files import RASTER_SUFFIXES, is_raster
-from .names import result_keys
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -200,7 +199,41 @@ def _read_coco(path: Path, field: str) -> list[Any]:
 
 
 def _inputs(paths: Sequence[str], names: Sequence[str]) -> list[Input]:
-    return list(map(Input, paths, names, result_keys(names)))
+    return list(map(Input, paths, names, _result_keys(names)))
+
+
+def _result_keys(names: Sequence[str]) -> list[str]:
+    """Return a unique key for each input, given by its path relative to a common folder: the name without the suffix.
+
+    Where two keys would be equal, one is too long, or a result file would have the name of a folder, the key keeps
+    the suffix. If that does not suffice, the key gets a hash.
+    """
+    folders = set(map(os.path.dirname, names))
+    while parents := set(map(os.path.dirname, folders)) - folders:
+        folders |= parents
+    reserved = {os.path.splitext(folder)[0] for folder in folders if folder.endswith((".jpg", ".png", ".mp4"))}
+    stems = [os.path.splitext(name)[0] for name in names]
+    keys = list(stems)
+    for alternative in (
+        lambda number: names[number],
+        lambda number: _hashed(stems[number], f"{number} {names[number]}"),
+    ):
+        changed = True
+        while changed:  # a new key may be equal to another one
+            count = Counter(keys)
+            changed = False
+            for number, key in enumerate(keys):
+                length = len(os.path.basename(f"{key}.jpg").encode(errors="replace"))
+                is_valid = count[key] == 1 and key not in reserved and length <= 255
+                if not is_valid and key != alternative(number):
+                    keys[number], changed = alternative(number), True
+    return keys
+
+
+def _hashed(stem: str, text: str) -> str:
+    folder, name = os.path.split(stem)
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return os.path.join(folder, f"{name[:50]}-{digest[:12]}")
 
 
 def _suffix(path: str) -> str:
