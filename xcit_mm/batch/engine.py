@@ -24,9 +24,6 @@ from .videos import VideoPredictor
 
 __all__ = ["Engine"]
 
-THREADS = 2
-
-
 _Task = tuple[int, int, Input]  # shard, number of the input, input
 
 
@@ -92,7 +89,7 @@ class Engine:
             prefetch_factor=max(2, -(-2 * images_per_batch // self.workers)) if self.workers else None,
             worker_init_fn=_ignore_interrupts,
         )
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(2) as pool:
             for shard, images in groupby(loader, key=lambda image: image.shard):
                 with self.run.write_shard(shard) as writer:
                     self._predict_shard(shard, images, writer, pool)
@@ -121,13 +118,13 @@ class Engine:
 
         def keep(record: Record) -> None:
             records[record.number] = [record]
-            self.progress(1)
+            self.progress(1, 0)
 
         try:
             with ThreadQueue(pool, keep) as queue:
                 for image, prediction in self._predictions(images):
                     queue.submit(self._results.write_image, image.number, image.size, prediction)
-        finally:  # also after Ctrl-C
+        finally:  # after Ctrl-C, the records of completed images are kept
             for number in sorted(records):
                 for record in records[number]:
                     writer.write(record)

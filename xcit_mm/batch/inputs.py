@@ -14,16 +14,7 @@ from mmengine.utils import scandir
 
 from ..geo.files import RASTER_SUFFIXES, is_raster
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "URL_PREFIXES",
-    "VIDEO_SUFFIXES",
-    "Input",
-    "InputListing",
-    "find_files",
-    "find_inputs",
-    "read_category_ids",
-]
+__all__ = ["Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
@@ -95,21 +86,12 @@ def find_inputs(source: str, out: Path | None = None, root: str | None = None) -
 
 
 def find_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """List the visible files below a folder, links followed, sorted.
-
-    Args:
-        folder: Folder to search recursively.
-        suffixes: Suffixes in lower case. The case of the files' suffixes is ignored.
-    """
+    """List the visible files below a folder, links followed, sorted. `suffixes` are in lower case."""
     return sorted(folder / name for name in scandir(folder, suffixes, recursive=True, case_sensitive=False))
 
 
 def read_category_ids(path: Path, classes: Sequence[str]) -> list[int]:
-    """Read the ids of classes from the categories of a COCO json, by name.
-
-    Raises:
-        ValueError: If the file is not a COCO json, or has no category for a class.
-    """
+    """Read the ids of classes from the categories of a COCO json, by name."""
     try:
         ids = {category["name"]: category["id"] for category in _read_coco(path, "categories")}
     except (KeyError, TypeError) as error:

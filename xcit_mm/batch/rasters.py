@@ -111,7 +111,7 @@ class RasterPredictor:
 
     def _reader(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
-            self.progress(1)
+            self.progress(1, 0)
             try:
                 return None if raster.is_empty(rows, columns) else raster.read(rows, columns)[0]
             except Exception as error:  # drivers of GDAL raise many types

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,10 +18,8 @@ from .shards import Record
 __all__ = ["Progress", "ResultWriter", "ThreadQueue", "error_message", "try_or_message", "write_file"]
 
 
-class Progress(Protocol):
-    """Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of a video."""
-
-    def __call__(self, inputs: int, frames: int = 0) -> None: ...
+# Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.
+Progress = Callable[[int, int], None]
 
 
 class ResultWriter:

@@ -60,7 +60,7 @@ class VideoPredictor:
             drawn.close()
         if error is not None:
             writer.write(record._replace(error=error))
-        self.progress(1)
+        self.progress(1, 0)
 
     def _predictions(self, path: str) -> Iterator[Prediction | str]:
         """Predict the frames of a video; after an error, yield its message."""

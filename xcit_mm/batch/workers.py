@@ -105,19 +105,15 @@ def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
 def run_progress(
     run: Run, total: int, rank: int | None = None, add: Callable[[int], int] | None = None
 ) -> Iterator[Progress]:
-    """Yield a function that updates a progress bar of predicted inputs or tiles, their rate and the remaining time.
+    """Yield a function that updates a progress bar of predicted inputs or tiles.
 
-    Args:
-        run: The run.
-        total: Number of inputs or tiles to predict.
-        rank: Rank of this process among several, each of which prints a line.
-        add: Adds a number of inputs to the counter that all ranks share, and returns its value.
+    Each rank has a line. `add` adds a number to the counter that all ranks share, and returns its value.
     """
     unit = "tile" if any(shard.tile_rows for shard in run.shards) else "image"
     own = 0
     with progress_bar(total, unit, desc=None if rank is None else f"rank {rank}", position=rank) as bar:
 
-        def progress(inputs: int, frames: int = 0) -> None:
+        def progress(inputs: int, frames: int) -> None:
             nonlocal own
             own += inputs
             if add is not None:
@@ -176,7 +172,7 @@ def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: Progr
     while busy:
         ended, _ = ray.wait(list(busy), timeout=1)
         total = ray.get(queue.add_completed.remote(0))
-        progress(total - completed)
+        progress(total - completed, 0)
         completed = total
         for result in ended:
             try:
@@ -212,7 +208,7 @@ class _Actor:
     def work(self) -> None:
         import ray
 
-        def progress(inputs: int, frames: int = 0) -> None:
+        def progress(inputs: int, frames: int) -> None:
             if inputs:
                 self._queue.add_completed.remote(inputs)
 
