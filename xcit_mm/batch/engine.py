@@ -17,7 +17,7 @@ from ..prediction.predictor import Prediction, Predictor, Preprocessing
 from .inputs import Input
 from .rasters import RasterPredictor
 from .reading import read_image
-from .results import Progress, ResultWriter, ThreadQueue, error_message, try_or_message
+from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
 from .shards import Record, ShardFormat
 from .videos import VideoPredictor
@@ -60,14 +60,9 @@ class _ImageDataset(Dataset):
 
 
 class Engine:
-    """Predicts shards of a run. The files of a shard do not depend on the process that predicts it.
+    """Predicts shards of a run; with `retry`, only the failed inputs of completed shards.
 
-    Args:
-        run: The run.
-        predictor: Model of the run.
-        workers: Number of processes that read images; 0 for the calling process.
-        retry: Whether to predict only the failed inputs of completed shards.
-        progress: Updates the progress bar.
+    The files of a shard do not depend on the process that predicts it.
     """
 
     def __init__(self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Progress) -> None:
@@ -121,9 +116,9 @@ class Engine:
             self.progress(1, 0)
 
         try:
-            with ThreadQueue(pool, keep) as queue:
+            with thread_queue(pool, keep) as submit:
                 for image, prediction in self._predictions(images):
-                    queue.submit(self._results.write_image, image.number, image.size, prediction)
+                    submit(self._results.write_image, image.number, image.size, prediction)
         finally:  # after Ctrl-C, the records of completed images are kept
             for number in sorted(records):
                 for record in records[number]:

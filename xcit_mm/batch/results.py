@@ -1,8 +1,9 @@
 """Predictions as records, and the files of their visualizations and segmentation maps."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..prediction.results import encode_masks
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
-__all__ = ["Progress", "ResultWriter", "ThreadQueue", "error_message", "try_or_message", "write_file"]
+__all__ = ["Progress", "ResultWriter", "error_message", "thread_queue", "try_or_message", "write_file"]
 
 
 # Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.
@@ -66,31 +67,28 @@ class ResultWriter:
         return draw_segmentation_map(prediction.image, prediction.labels, *self._drawing)
 
 
-class ThreadQueue:
-    """Runs calls in threads, and passes their results to `consume` in the order of submission.
+@contextmanager
+def thread_queue(pool: ThreadPoolExecutor, consume: Callable[[Any], None]) -> Iterator[Callable[..., None]]:
+    """Yield a function that runs calls in threads. `consume` gets their results in the order of the calls.
 
-    At the end of the `with` block, and after Ctrl-C, the pending results are passed too.
+    At the end of the `with` block, and after Ctrl-C, the pending results are consumed too.
     """
+    futures: deque[Future] = deque()
 
-    def __init__(self, pool: ThreadPoolExecutor, consume: Callable[[Any], None]) -> None:
-        self._pool, self._consume = pool, consume
-        self._futures: deque[Future] = deque()
+    def consume_until(pending: int) -> None:
+        while len(futures) > pending:
+            consume(futures.popleft().result())
 
-    def submit(self, function: Callable, *args: object) -> None:
-        """Submit a call. Waits for earlier calls if too many are pending."""
-        self._futures.append(self._pool.submit(function, *args))
-        self._drain(4)  # each holds an image in memory
+    def submit(function: Callable, *args: object) -> None:
+        futures.append(pool.submit(function, *args))
+        consume_until(4)  # each holds an image in memory
 
-    def _drain(self, size: int) -> None:
-        while len(self._futures) > size:
-            self._consume(self._futures.popleft().result())
-
-    def __enter__(self) -> "ThreadQueue":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, KeyboardInterrupt):
-            self._drain(0)
+    try:
+        yield submit
+    except KeyboardInterrupt:
+        consume_until(0)
+        raise
+    consume_until(0)
 
 
 def try_or_message(function: Callable[..., Any], *args: Any) -> Any:

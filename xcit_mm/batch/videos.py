@@ -10,7 +10,7 @@ import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor
 from .reading import Video
-from .results import Progress, ResultWriter, ThreadQueue, error_message, try_or_message, write_file
+from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message, write_file
 from .run import VISUALIZATIONS, Run
 from .shards import Record, ShardFormat
 
@@ -47,12 +47,12 @@ class VideoPredictor:
 
         error = None
         try:
-            with ThreadQueue(pool, write) as queue:
+            with thread_queue(pool, write) as submit:
                 for frame, prediction in enumerate(self._predictions(input_.path)):
                     if isinstance(prediction, str):
                         error = prediction
                         break
-                    queue.submit(process, frame, prediction)
+                    submit(process, frame, prediction)
                     self.progress(0, frame + 1)
         except _NotDrawable as reason:
             error = f"visualization: {reason}"
