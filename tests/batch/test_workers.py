@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
-from batch_runs import result_files, start_infer, time_limit
+from batch_runs import result_files, save_raster, start_infer, time_limit
 from paths import ROOT
 
 from xcit_mm.batch.run import open_run
@@ -64,13 +66,11 @@ class TestRanks:
     @pytest.mark.parametrize("kind, result", [("seg", "labels/raster.tif"), ("det", "instances/raster.geojson")])
     def test_two_ranks_share_a_raster(self, kind, result, shapes, models, tmp_path):
         """The raster has four rows of tiles, a shard each, and each map depends on the row above."""
-        pytest.importorskip("rasterio")
-        import cv2
-        import numpy as np
-        from batch_runs import save_raster
-
+        rasterio = pytest.importorskip("rasterio")
         image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-        raster = save_raster(tmp_path / "raster.tif", np.tile(image, (2, 9, 1))[:104, :800])
+        raster = save_raster(
+            tmp_path / "raster.tif", np.tile(image, (2, 9, 1))[:104, :800], transform=rasterio.Affine.scale(2)
+        )
         arguments = [raster, *models[kind], "--tile", 32, "--overlap", 8, "--batch-size", 8, "--workers", 0]
         assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
         ended = run(*torchrun(29573), *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch")
