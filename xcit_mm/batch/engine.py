@@ -19,7 +19,7 @@ from .rasters import RasterPredictor
 from .reading import read_image
 from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
-from .shards import Record, ShardFormat
+from .shards import Record, ShardFormat, write_records
 from .videos import VideoPredictor
 
 __all__ = ["Engine"]
@@ -86,7 +86,7 @@ class Engine:
         )
         with ThreadPoolExecutor(2) as pool:
             for shard, images in groupby(loader, key=lambda image: image.shard):
-                with self.run.write_shard(shard) as writer:
+                with write_records(self.run.shard_path(shard), self.run.format) as writer:
                     self._predict_shard(shard, images, writer, pool)
 
     def _tasks(self, shards: Iterable[int]) -> Iterator[_Task]:

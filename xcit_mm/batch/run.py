@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,7 +16,7 @@ from ..utils.atomic import atomic_write, unfinished_files
 from .inputs import Input
 from .manifest import ModelInfo, find_difference, input_lines
 from .options import RunOptions
-from .shards import FORMATS, DamagedShard, Record, ShardFormat, interrupted_path, read_records, write_records
+from .shards import FORMATS, DamagedShard, Record, interrupted_path, read_records
 
 __all__ = ["Run", "Shard", "lock_folder", "open_run", "start_run"]
 
@@ -111,9 +110,6 @@ class Run:
         except DamagedShard:
             return {}
         return {number: group for number, group in by_input.items() if not any(record.error for record in group)}
-
-    def write_shard(self, shard: int) -> AbstractContextManager[ShardFormat]:
-        return write_records(self.shard_path(shard), self.format)
 
 
 def start_run(out: Path, manifest: dict[str, Any], inputs: list[Input], overwrite: bool = False) -> Run:
