@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import signal
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -109,10 +110,16 @@ class Engine:
         if first.is_video:
             self._videos.predict(shard, writer, pool)
             return
-        records = self._completed(shard)
+        records, numbers = self._completed(shard), deque(self.run.shards[shard].inputs)
+
+        def write(number: int) -> None:
+            for record in records.pop(number):
+                writer.write(record)
 
         def keep(record: Record) -> None:
             records[record.number] = [record]
+            while numbers and numbers[0] in records:  # in the order of the inputs
+                write(numbers.popleft())
             self.progress(1, 0)
 
         try:
@@ -121,8 +128,7 @@ class Engine:
                     submit(self._results.write_image, image.number, image.size, prediction)
         finally:  # after Ctrl-C, the records of completed images are kept
             for number in sorted(records):
-                for record in records[number]:
-                    writer.write(record)
+                write(number)
 
     def _predictions(self, images: Iterable[_LoadedImage]) -> Iterator[tuple[_LoadedImage, Prediction | str]]:
         """Predict images in batches of equal size, and yield each with its prediction or the reason of its failure."""
