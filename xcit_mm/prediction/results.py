@@ -35,11 +35,7 @@ class Instances(NamedTuple):
 
 
 def to_instances(sample: BaseDataElement) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`.
-
-    Raises:
-        ValueError: If the model predicts no instances.
-    """
+    """Convert a prediction of mmdet or of `detect_in_tiles`."""
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     from mmdet.structures.mask import mask2bbox

@@ -46,9 +46,10 @@ def segment_in_tiles(
     def logits(crops: list[np.ndarray]) -> list[Tensor]:
         return [sample.seg_logits.data.transpose(1, 2 if is_wide else 1) for sample in predict(crops)]
 
-    tiled = TiledImage.from_array(image, tile, overlap)
-    if is_wide:
-        tiled = TiledImage(lambda rows, columns: image[columns, rows], shape[::-1], tile, overlap)
+    def read(rows: slice, columns: slice) -> np.ndarray:
+        return image[columns, rows] if is_wide else image[rows, columns]
+
+    tiled = TiledImage(read, shape[::-1] if is_wide else shape, tile, overlap)
     labels = torch.cat([strip for _, strip in iter_segmented(logits, tiled, threshold, batch_size)])
     sample = SegDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
     sample.pred_sem_seg = PixelData(data=(labels.T if is_wide else labels)[None])
@@ -66,9 +67,6 @@ def iter_segmented(
 
     Args:
         predict: Function from images to logits (C, h, w), which are changed in place.
-        image: The image, which is read tile by tile.
-        threshold: Probability of class 1, for a segmentor of one channel.
-        batch_size: Number of tiles to predict together.
         first: Row of tiles to begin with. Earlier rows that overlap it are predicted too, so that each strip equals
             the strip of a run from the top.
 
