@@ -55,11 +55,8 @@ class Raster:
     Attributes:
         height: Height in pixels.
         width: Width in pixels.
-        count: Number of bands in the file.
+        georeference: Size and place.
         dtype: NumPy's name of the pixels' type.
-        crs: rasterio's coordinate reference system, or None.
-        transform: affine.Affine from pixels (column, row) to coordinates.
-        nodata: Value of invalid pixels, or None.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -86,19 +83,14 @@ class Raster:
             file = self._file
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
-            self.height, self.width, self.count = file.height, file.width, file.count
+            self.height, self.width = file.height, file.width
+            self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
             self.dtype: str = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
-            self.crs, self.transform, self.nodata = file.crs, file.transform, file.nodatavals[self.bands[0] - 1]
         if scale is not None:
             if raw or self._selection.palette is not None:
                 problem = "is read as it is stored" if raw else "has a palette of colors"
                 raise ValueError(f"--bounds {scale} for {self.path}, which {problem}: give none")
             self.bounds = parse_bounds(scale, len(self.bands))
-
-    @property
-    def georeference(self) -> Georeference:
-        """Size and place of the raster."""
-        return Georeference(self.height, self.width, self.crs, self.transform)
 
     @property
     def _file(self) -> Any:

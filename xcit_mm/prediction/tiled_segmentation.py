@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
-from .tiles import PredictBatch, TiledImage, Window
+from .tiles import PredictBatch, TiledImage
 
 __all__ = ["iter_segmented", "segment_in_tiles"]
 
@@ -74,18 +74,19 @@ def iter_segmented(
         The first row of the strip in the image, and its classes (h, W), int32; 0 where nothing is to be predicted.
     """
     rows, columns = image.rows, image.columns
+    row_ends = [*(row.start for row in rows[1:]), rows[-1].stop]
+    column_ends = [*(column.start for column in columns[1:]), columns[-1].stop]
     begin = next(number for number, row in enumerate(rows) if row.stop > rows[first].start)
     # Weighted logits (C, h, w) that finished tiles leave to the next row of tiles, by their first column.
     above: dict[int, Tensor] = {}
     for number in range(begin, len(rows)):
         row = rows[number]
-        height = _next_start(rows, number) - row.start  # of the strip that this row of tiles completes
+        height = row_ends[number] - row.start  # of the strip that this row of tiles completes
         labels = torch.zeros(height, image.shape[1], dtype=torch.int32)
         left: Tensor | None = None  # weighted logits that the previous tile leaves to the next tile
         below: dict[int, Tensor] = {}
         results = image.iter_predicted(predict, [(row, column) for column in columns], batch_size)
-        for index, logits in enumerate(results):
-            column, next_column = columns[index], _next_start(columns, index)
+        for column, next_column, logits in zip(columns, column_ends, results, strict=True):
             earlier = left, above.pop(column.start, None)
             if logits is None:  # earlier logits lie within this tile, where nothing is to be predicted
                 left = None
@@ -102,7 +103,3 @@ def iter_segmented(
         above = below
         if number >= first:
             yield row.start, labels
-
-
-def _next_start(windows: list[Window], number: int) -> int:
-    return windows[number + 1].start if number + 1 < len(windows) else windows[-1].stop

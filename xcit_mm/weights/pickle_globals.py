@@ -51,21 +51,13 @@ def name_of(value: Any) -> str:
 
 
 def check_type(value: Any, kind: type) -> None:
-    """Check the type of a value in the file.
-
-    Raises:
-        ValueError: If it has another type.
-    """
+    """Raise ValueError if a value of the file has another type."""
     if not isinstance(value, kind):
         raise ValueError(f"it holds {name_of(value)} in place of a {kind.__name__}: do not trust it")
 
 
 def check_keys(keys: list) -> None:
-    """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack.
-
-    Raises:
-        ValueError: If a key is anything else.
-    """
+    """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack."""
     plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:
         if not all(isinstance(part, plain) for part in (key if type(key) is tuple else (key,))):
