@@ -10,6 +10,7 @@ from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
+from .results import instance_boxes
 from .tiles import PredictBatch, TiledImage, Window
 
 __all__ = ["detect_in_tiles", "iter_detected", "merge_tiles"]
@@ -61,12 +62,7 @@ def iter_detected(predict: PredictBatch, image: TiledImage, rows: range, batch_s
 
 def _reported_instances(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
     """Select the instances that a tile reports, in pixels of the image, and mark those that its edge may have cut."""
-    from mmdet.structures.mask import mask2bbox
-
-    boxes = found.bboxes
-    if "masks" in found and not boxes.any():  # SOLO predicts masks without boxes
-        boxes = mask2bbox(found.masks)
-    boxes = boxes + torch.tensor([columns.start, rows.start] * 2)
+    boxes = instance_boxes(found) + torch.tensor([columns.start, rows.start] * 2)
     left, top, right, bottom = boxes.T
     keep = _is_reported(left, right, columns) & _is_reported(top, bottom, rows)
     ends = (_ends_at_edge(left, right, columns) | _ends_at_edge(top, bottom, rows))[keep]
