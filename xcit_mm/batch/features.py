@@ -16,8 +16,8 @@ from ..checks.preflight import check_device
 from ..models.build import model_from_weights
 from ..models.classifier import XCiTClassifier
 from ..utils.atomic import atomic_path
+from ..utils.cli import progress_bar
 from ..utils.errors import reason
-from ..utils.progress import progress_bar
 from .inputs import IMAGE_SUFFIXES, find_files
 from .reading import read_image
 

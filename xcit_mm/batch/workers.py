@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..prediction.predictor import Predictor
-from ..utils.progress import progress_bar
+from ..utils.cli import progress_bar
 from .engine import Engine
 from .options import Execution
 from .results import Progress

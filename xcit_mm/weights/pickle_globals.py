@@ -51,26 +51,16 @@ def name_of(value: Any) -> str:
 
 
 def check_type(value: Any, kind: type) -> None:
-    """Check the type of a value in the file.
-
-    Raises:
-        ValueError: If it has another type.
-    """
+    """Raise ValueError if a value of the file has another type."""
     if not isinstance(value, kind):
         raise ValueError(f"it holds {name_of(value)} in place of a {kind.__name__}: do not trust it")
 
 
 def check_keys(keys: list, count: int = 0) -> None:
-    """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack.
+    """Check the keys that join a container of `count` others: plain values or tuples of them, few of equal hashes.
 
-    A file can choose large integers, complex numbers and tuples of equal hashes, for which a dict takes quadratic time.
-
-    Args:
-        keys: The keys.
-        count: Number of keys in the container already.
-
-    Raises:
-        ValueError: If a key is anything else, or such keys are among more than 1000.
+    To hash a deeply nested key overflows the C stack. A file can choose large integers, complex numbers and tuples of
+    equal hashes, for which a dict takes quadratic time.
     """
     plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:

@@ -78,12 +78,7 @@ class SafeUnpickler:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Read the content, up to the end of the pickle in the stream.
-
-        Raises:
-            ValueError: If it holds more than weights and plain values.
-            Exception: Nearly any other, if it is damaged.
-        """
+        """Read the content, up to the end of the pickle in the stream. Damage may raise nearly any exception."""
         for opcode, argument, _ in genops(self._file):
             if opcode.name == "STOP":
                 return self._pop()
