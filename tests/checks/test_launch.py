@@ -341,6 +341,15 @@ def test_resume_from_weights_names_the_newest_checkpoint(content, shapes):
     assert f"start from it with load_from; resume from {complete}: --resume {complete} (" in message
 
 
+def test_resume_from_weights_that_are_not_finite_names_the_newest_checkpoint(shapes):
+    write_state(Path("work/iter_2.pth"))
+    path = write_state(Path("work/iter_4.pth"), state_dict=dict(running_var=torch.tensor([float("inf")])))
+    write_state(Path("work/iter_6.pth"), state_dict=dict(running_var=torch.tensor([float("nan")])))
+    given = ("--work-dir", "work", "--resume", path, *cfg_options(SEG, shapes, 8))
+    message = rejected("train", DEMO / f"{SEG}.py", *given)
+    assert f"{path}: its weights" in message and message.endswith("--resume work/iter_2.pth")
+
+
 def test_resume_from_a_missing_file_is_named(shapes):
     message = rejected("train", DEMO / f"{SEG}.py", "--resume", "none.pth", *cfg_options(SEG, shapes, 4))
     assert "cannot resume from none.pth: no checkpoint at none.pth: check the path; " in message

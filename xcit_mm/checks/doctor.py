@@ -7,7 +7,7 @@ from ..utils.configs import read_config
 from ..utils.errors import reason
 from .config import check_batch, check_ignored_labels, check_imports
 from .data import SPLITS, check_classes, check_data_sets, check_overlap
-from .findings import Finding, fail
+from .findings import Finding, fail, note
 from .launch import find_script
 from .machine import check_disk, check_launcher, check_precision
 from .model import build_checked_model, check_channels, check_norms, class_heads
@@ -55,6 +55,8 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     yield from check_optimizer(cfg)
     yield from check_schedule(cfg)
     yield from check_norms(model, batch_size, processes)
-    for finding in (*check_precision(cfg), *check_launcher("pytorch" if processes > 1 else None)):
-        yield finding._replace(level="note")  # the run may be on another machine
+    for finding in check_precision(cfg):  # the run may be on another machine
+        yield note("D206", finding.text, finding.fix)
+    for finding in check_launcher("pytorch" if processes > 1 else None):
+        yield note("D220", finding.text, finding.fix)
     yield from check_disk(cfg, config, model)

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from torch import Tensor
+
+from ..training.nonfinite_search import is_finite
 from ..weights.reader import load_checkpoint
 
 __all__ = ["check_resume", "last_checkpoint"]
@@ -21,8 +24,8 @@ def check_resume(checkpoint: str, work_dir: Path) -> int | None:
         work_dir: Folder of the run.
 
     Raises:
-        ValueError: If the checkpoint is missing, broken or holds weights only. The message names the newest complete
-            checkpoint of the folder.
+        ValueError: If the checkpoint is missing, broken or not finite, or holds weights only. The message names the
+            newest complete checkpoint of the folder.
     """
     try:
         return _training_state(checkpoint)["meta"].get("seed")
@@ -38,12 +41,16 @@ def _training_state(checkpoint: str) -> dict:
     """Read a checkpoint from which mmengine can resume.
 
     Raises:
-        OSError, ValueError: If the checkpoint is missing, broken or holds weights only.
+        OSError, ValueError: If the checkpoint is missing, broken or not finite, or holds weights only.
     """
     content = load_checkpoint(checkpoint)
     meta = content.get("meta") if isinstance(content, dict) else None
     if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
         raise ValueError("it holds weights, not the state of a training run of mmengine: start from it with load_from")
+    state = content.get("state_dict")
+    values = state.values() if isinstance(state, dict) else ()
+    if not all(is_finite(value) for value in values if isinstance(value, Tensor)):  # nested lists may have no end
+        raise ValueError("its weights or BatchNorm statistics are not finite")
     return content
 
 
