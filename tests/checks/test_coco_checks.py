@@ -214,6 +214,11 @@ def test_images_that_mmdet_does_not_use_need_no_file():
     assert failures(MASK_RCNN) == []
 
 
+def test_images_without_annotations_beside_others_are_a_note():
+    edit_json(TRAIN_JSON, lambda content: content.update(annotations=[]))
+    assert failures(MASK_RCNN, "train_dataloader.dataset.filter_cfg.filter_empty_gt=False") == []
+
+
 def test_photo_that_exif_turns_is_a_note():
     edit_json(TRAIN_JSON, lambda content: content["images"][0].update(height=WIDTH, width=HEIGHT))
     found = [finding for finding in findings(MASK_RCNN, level="note") if finding.code == "D318"]

@@ -282,6 +282,17 @@ def test_masks_of_0_and_255_do_not_train(own_config):
     assert "D513" not in [finding.code for finding in findings(config)]
 
 
+def test_class_may_be_in_another_data_set_of_the_split(own_config):
+    root = Path("data/shapes")
+    write_segmentation_maps(root, [0, 1])
+    write_segmentation_maps(Path("data/empty"), [0])
+    both = "both = [dict(type='BaseSegDataset', data_root=root, img_suffix='.jpg', metainfo=metainfo, data_prefix="
+    both += "dict(img_path='images/training', seg_map_path='annotations/training'), pipeline=_base_.train_pipeline)"
+    both += " for root in ('data/shapes', 'data/empty')]\n"
+    both += "train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))"
+    assert failures(own_config(f"{MASKS}\n{both}")) == []
+
+
 def test_class_without_pixels_is_a_note():
     write_segmentation_maps(Path("data/shapes"), [1, 2, 4, 5])
     found = [finding for finding in findings(SHAPES, level="note") if finding.code == "D513"]

@@ -193,7 +193,7 @@ def _check_instances(
     dropped = Counter(filter(None, reasons))
     if dropped.total() != len(reasons) - len(instances):  # a class derived from mmdet's has its own rules
         dropped = Counter({BY_CLASS: len(reasons) - len(instances)})
-    yield from _check_dropped(split, path, dropped, len(reasons))
+    yield from _check_dropped(split, path, dropped, len(reasons), bool(loaded))
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
         yield fail(
@@ -246,8 +246,12 @@ def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
     return [reason(annotation) for annotation in coco["annotations"]]
 
 
-def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) -> Iterator[Finding]:
-    """Report the annotations of a json that mmdet drops, and the reasons."""
+def _check_dropped(split: str, path: str, dropped: Counter[str], number: int, used: bool) -> Iterator[Finding]:
+    """Report the annotations of a json that mmdet drops, and the reasons.
+
+    Args:
+        used: Whether mmdet uses images, which may be without annotations.
+    """
     left = number - dropped.total()
     named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
     if left and not named:
@@ -255,7 +259,13 @@ def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) ->
     text = f"{split}: mmdet loads {left} of {number} annotations of {path}"
     text += ": " + ", ".join(f"{times} {why}" for why, times in named) if named else ""
     fix = FIXES.get(named[0][0], EMPTY) if named else EMPTY
-    if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or dropped[NO_AREA] > MAX_WRONG * number:
+    if (
+        not used
+        or (number and not left)
+        or dropped[NO_IMAGE]
+        or dropped[NO_CATEGORY]
+        or dropped[NO_AREA] > MAX_WRONG * number
+    ):
         yield fail("D408", text, fix)
     else:
         yield note("D408", text, fix)

@@ -122,7 +122,8 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         yield missing[0]
         return
     read = functools.cache(read_coco)  # of one split only: a parsed json takes a gigabyte
-    for dataset in data_sets(cfg, split):
+    given = list(data_sets(cfg, split))
+    for dataset in given:
         data_format = _data_format(dataset)
         remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
@@ -132,7 +133,7 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
         ):  # not COCO's panoptic format
             yield from check_coco(cfg, split, dataset, read)
         elif data_format == "BaseSegDataset":
-            yield from check_segmentation_maps(split, dataset, heads, _channels(cfg))
+            yield from check_segmentation_maps(split, dataset, heads, _channels(cfg), len(given) == 1)
         else:
             yield note("D313", f"{split}: the doctor cannot check data sets of type {type_name(dataset)}")
 

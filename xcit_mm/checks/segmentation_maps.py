@@ -20,13 +20,14 @@ IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 
 
 def check_segmentation_maps(
-    split: str, dataset: dict, heads: Mapping[str, nn.Module], channels: int | None = None
+    split: str, dataset: dict, heads: Mapping[str, nn.Module], channels: int | None, alone: bool
 ) -> Iterator[Finding]:
     """Check images and segmentation maps of a data set.
 
     Args:
         heads: The heads with classes, by name.
         channels: Number of input channels of the model, if known.
+        alone: Whether the split has no other data set, which may hold other classes.
     """
     built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
     images = built.data_list
@@ -102,7 +103,7 @@ def check_segmentation_maps(
     complete = len(readable) == len(images)
     # A sample cannot hold more classes than maps, and a rare class may be in other maps.
     if absent and not wrong and (complete or len(names) <= len(readable)):
-        useless = complete and split == "train" and len(absent) >= len(names) - 1
+        useless = complete and alone and split == "train" and len(absent) >= len(names) - 1
         yield (report if useless else note)(
             "D513",
             f"{split}: {len(readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, and "
