@@ -146,6 +146,12 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
     assert message in rejected("train", DEMO / f"{config}.py", *cfg_options(config, shapes, 1), change)
 
 
+@pytest.mark.parametrize("tool, checkpoint", [("train", []), ("test", ["none.pth"])])
+def test_several_processes_without_a_gpu_do_not_start(tool, checkpoint, monkeypatch):
+    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    assert "D220" in rejected(tool, DEMO / f"{SEG}.py", *checkpoint, "--launcher", "pytorch")
+
+
 @pytest.mark.parametrize("option", ["load_from", "model.backbone.init_cfg.checkpoint"])
 def test_failed_download_does_not_start(option, shapes, monkeypatch, tmp_path):
     def offline(*_: object) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 import torch
 from golden import GOLDEN, PICO, deviation, fill, image
+from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm
 from torch import Tensor, nn
 
 from xcit_mm import XCiT, XCiTClassifier
@@ -117,6 +118,10 @@ class TestStatisticsAndRandomNumbersCoverTheWholeMap:
             if type(module).__name__ == part:
                 module.train()
         check_without_and_with_gradients(model)
+
+    def test_norms_of_mmengine_are_computed_in_pieces(self, pieces):
+        check_without_and_with_gradients(build(norm_cfg=dict(type=SyncBatchNorm)).eval())
+        assert max(pieces["LPI"]) > 1
 
     @pytest.mark.parametrize("norm_cfg", [dict(BN, track_running_stats=False), dict(type="GN", num_groups=4)])
     def test_norms_without_running_statistics(self, norm_cfg, pieces):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from golden import fill
 from mmengine.config import Config
+from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.models.backbone import Trunk
@@ -24,8 +25,11 @@ def backbone() -> XCiT:
 
 
 class TestCapture:
-    def test_covariance_and_temperature_give_the_attention(self, backbone):
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_covariance_and_temperature_give_the_attention(self, replaced, backbone):
         image, attention = torch.rand(2, 3, 64, 100), []
+        if replaced:
+            backbone.blocks[2].attn.qkv = nn.Sequential(backbone.blocks[2].attn.qkv, nn.Tanh())
         backbone.blocks[2].attn.attn_drop.register_forward_hook(lambda module, args, out: attention.append(out[0]))
         block = capture_activations(backbone, lambda: backbone(image), [2]).blocks[2]
         assert block.covariance.shape == (4, 8, 8) and block.covariance.abs().max() <= 1

@@ -10,6 +10,7 @@ from paths import CONFIGS
 from published_recipes import decays, published_rates, stepped_rates
 
 from configs import read_config_file
+from xcit_mm import XCiT
 
 RATE = 0.8
 FROZEN = tuple(f"backbone.{part}" for part in ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1."))  # stages=2
@@ -68,6 +69,24 @@ def test_decay_rate_1_keeps_the_full_rate_everywhere():
     model, _, wrapper = build("semantic_fpn", rate=1.0)
     assert {group["lr"] for group in wrapper.optimizer.param_groups} == {6e-5}
     assert sum(len(group["params"]) for group in wrapper.optimizer.param_groups) == len(list(model.parameters()))
+
+
+def test_shared_layer_steps_once():
+    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), one=torch.nn.Linear(2, 2)))
+    model["two"] = torch.nn.Sequential(model["one"])
+    cfg = dict(
+        constructor="LayerDecayOptimWrapperConstructor",
+        optimizer=dict(type="SGD", lr=1.0),
+        paramwise_cfg=dict(layer_decay_rate=0.5),
+    )
+    before = model["one"].bias.detach().clone()
+    optimizer = build_optim_wrapper(model, cfg).optimizer
+    model["one"].bias.sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(before - model["one"].bias, torch.ones(2))
+    cfg["paramwise_cfg"]["custom_keys"] = dict(two=dict(lr_mult=0.1))
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        build_optim_wrapper(model, cfg)
 
 
 def test_invalid_options_raise():

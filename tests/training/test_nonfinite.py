@@ -1,6 +1,7 @@
 """NonFiniteHook names the source of a non-finite value, stores it for replay, and protects the weights."""
 
 import copy
+import io
 import os
 import re
 import sys
@@ -70,6 +71,8 @@ def batches(kind: str) -> list[dict]:
         images[BAD][0, 0, 0, 0] = float("nan")
     elif kind in ("overflow", "matching"):
         images[BAD] *= 1e38
+    elif kind == "statistics":  # a fill value: only the variance overflows
+        images[BAD][0, 0, 0, 0] = 1e30
     return [dict(inputs=image, kind=kind if number == BAD else "good") for number, image in enumerate(images)]
 
 
@@ -127,6 +130,7 @@ CASES = dict(
     gradient=r"the loss is 0, but gradients are not finite, first that of head\.(weight|bias)",
     matching=r"the forward pass raised ValueError: matrix contains invalid numeric entries after the output of "
     r"backbone\.patch_embed\.proj\.0\.",
+    statistics=r"loss and gradients are finite, but the buffer backbone\.patch_embed\.proj\.0\.1\.running_var is not",
 )
 
 
@@ -207,11 +211,18 @@ def test_forward_passes_without_loss_are_ignored(tmp_path):
     assert len(list(tmp_path.glob("non_finite*"))) == 1
 
 
-def test_model_can_be_copied_during_training(tmp_path):
+def load_saved(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, load_saved])
+def test_model_can_be_copied_and_saved_during_training(copied, tmp_path):
     runner = train(tmp_path, "input")
     copies = []
     with pytest.raises(FloatingPointError):
-        runner.optim_wrapper.optimizer.register_step_post_hook(lambda *_: copies.append(copy.deepcopy(runner.model)))
+        runner.optim_wrapper.optimizer.register_step_post_hook(lambda *_: copies.append(copied(runner.model)))
         runner.train()
     wrapper = OptimWrapper(torch.optim.SGD(copies[0].parameters(), lr=1e-3))
     loss = copies[0].train_step(batches("input")[BAD], wrapper)["loss"]

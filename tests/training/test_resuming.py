@@ -211,6 +211,19 @@ def test_former_best_checkpoint_is_removed_after_the_new_one_is_written(best, tm
     assert {path.name for path in numbered.glob("best_*")} == {name.replace("last", "iter_3") for name in names}
 
 
+@pytest.mark.parametrize("names", [dict(), dict(filename_tmpl="last.pth", save_best="score", rule="greater")])
+def test_weights_that_are_not_finite_replace_no_checkpoint(names, tmp_path, monkeypatch):
+    added = iter([1.0, float("inf")])
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "train_step", lambda model, *_, **__: dict(loss=model.linear.bias.data.add_(next(added))))
+        with pytest.raises(FloatingPointError, match=r"linear\.bias is not finite"):
+            train_a_line(tmp_path, max_keep_ckpts=1, **names)
+    saved = [load_from_file(str(path)) for path in tmp_path.glob("*.pth")]
+    assert [content["meta"]["iter"] for content in saved] == [1] * (1 + ("save_best" in names))
+    assert all(content["state_dict"]["linear.bias"].isfinite() for content in saved)
+    train_a_line(tmp_path, max_keep_ckpts=1, **names)  # resumes
+
+
 def test_explicit_local_backends_are_atomic_too(tmp_path):
     for number, given in enumerate(
         ({}, dict(file_client_args=dict(backend="disk")), dict(backend_args=dict(backend="local")))
@@ -281,7 +294,8 @@ def values_of(scheduler: _ParamScheduler, steps: int) -> list[float]:
 def test_every_scheduler_resumes(name, by, tmp_path):
     whole, resumed = scheduler_of(name), scheduler_of(name)
     values_of(whole, 2)
-    checkpoint = dict(param_schedulers=[whole.state_dict()], optimizer=whole.optimizer.state_dict())
+    states = dict(optimizer=whole.optimizer.state_dict(), state_dict={})
+    checkpoint = dict(param_schedulers=[whole.state_dict()], **states)
     if by == "this hook":
         ResumableCheckpointHook().before_save_checkpoint(None, checkpoint)
     torch.save(checkpoint, tmp_path / "file.pth")

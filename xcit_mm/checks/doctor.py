@@ -7,9 +7,9 @@ from ..utils.configs import read_config
 from ..utils.errors import reason
 from .config import check_batch, check_ignored_labels, check_imports, check_optimizer
 from .data import SPLITS, check_classes, check_data_sets
-from .findings import Finding, fail, note
+from .findings import Finding, fail
 from .launch import find_script
-from .machine import check_disk, check_precision
+from .machine import check_disk, check_launcher, check_precision
 from .model import build_checked_model, check_channels, check_norms, class_heads
 from .weights import check_weights
 
@@ -50,6 +50,6 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     yield from check_batch(cfg, batch_size, processes)
     yield from check_optimizer(cfg)
     yield from check_norms(model, batch_size, processes)
-    for finding in check_precision(cfg):  # the run may be on another machine
-        yield note("D206", finding.text, finding.fix)
+    for finding in (*check_precision(cfg), *check_launcher("pytorch" if processes > 1 else None)):
+        yield finding._replace(level="note")  # the run may be on another machine
     yield from check_disk(cfg, config, model)

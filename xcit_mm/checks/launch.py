@@ -11,6 +11,8 @@ from mmengine.config import Config
 from ..utils.cli import cli_main
 from ..utils.configs import read_config
 from ..weights.matching import CheckpointMismatch
+from .findings import raise_first
+from .machine import check_launcher
 from .resume import check_resume, last_checkpoint
 from .start import check_test, check_training, is_first_process
 
@@ -108,6 +110,7 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
         return []
     options = _parser(tool).parse_known_args(argv)[0]
     cfg, script = _script_of(options.config, argv, tool)
+    raise_first(check_launcher(options.launcher))
     if tool == "test":
         check_test(cfg, options.checkpoint, options.tta)
         return [script, *argv]

@@ -1,4 +1,4 @@
-"""Checks of a run against this machine: mixed precision and disk space."""
+"""Checks of a run against this machine: processes, mixed precision and disk space."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,17 @@ from torch import nn
 from ..utils.configs import part_class
 from .findings import Finding, check, fail, ok
 
-__all__ = ["check_disk", "check_precision"]
+__all__ = ["check_disk", "check_launcher", "check_precision"]
+
+
+def check_launcher(launcher: str | None) -> Iterator[Finding]:
+    """Check that several processes have GPUs: every launcher of mmengine selects one by `torch.cuda`."""
+    if launcher not in (None, "none") and get_device() in ("cpu", "mps"):
+        yield fail(
+            "D220",
+            "mmengine starts several processes on GPUs only, and this machine has none",
+            "python tools/train.py or test.py without --launcher: in a single process SyncBN acts as BN",
+        )
 
 
 @check("D292", "correct optim_wrapper")

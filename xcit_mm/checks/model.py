@@ -167,18 +167,10 @@ def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
 
 @check("D691", "correct norm_cfg")
 def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
-    """Check that BatchNorm has the devices and the values it needs in training."""
+    """Check that BatchNorm has the values it needs in training."""
     norms = {
         name: norm for name, norm in model.train().named_modules() if isinstance(norm, BatchNorm) and norm.training
     }
-    if processes > 1 and not torch.cuda.is_available():
-        parts = sorted({name.partition(".")[0] for name, norm in norms.items() if isinstance(norm, nn.SyncBatchNorm)})
-        if parts:
-            yield fail(
-                "D609",
-                f"{' and '.join(parts)} use SyncBN, which needs CUDA on {processes} processes",
-                f"--cfg-options {' '.join(f'model.{part}.norm_cfg.type=BN' for part in parts)}",
-            )
     alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, nn.SyncBatchNorm)]
     if batch_size == 1 and alone:
         pooled = [

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..utils.compat import is_plain
+
 __all__ = ["IMPLEMENTATIONS", "XCA", "choose_implementation"]
 
 IMPLEMENTATIONS = ("auto", "plain", "gram", "covariance")
@@ -47,6 +49,8 @@ class XCA(nn.Module):
       the only N x C tensor kept for backward. Without subtracting the mean, rounding errors would grow with it.
 
     'gram' and 'covariance' compute the statistics in float32 under autocast, so that no number of tokens overflows.
+    They read the weights of `qkv` and `proj`. Where one of these has hooks or is not an `nn.Linear`, as with LoRA,
+    'plain' calls both instead.
 
     Shape: (B, N, C) -> (B, N, C).
 
@@ -79,7 +83,7 @@ class XCA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         implementation = choose_implementation(x) if self.implementation == "auto" else self.implementation
-        if implementation == "plain":
+        if implementation == "plain" or not (is_plain(self.qkv, nn.Linear) and is_plain(self.proj, nn.Linear)):
             out = self._forward_plain(x)
         elif implementation == "gram":
             out = self._forward_gram(x)

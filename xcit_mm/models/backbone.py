@@ -114,10 +114,7 @@ class Trunk(PretrainedModule):
         x = self.to_tokens(x)
         maps = []
         for index, block in enumerate(self.blocks):
-            if self.with_cp:
-                x = recompute(block, block, x, height, width, when_compiled=True)
-            else:
-                x = block(x, height, width)
+            x = recompute(block, block, x, height, width, always=True) if self.with_cp else block(x, height, width)
             if index in self.out_indices:
                 maps.append(x.transpose(1, 2).view(x.shape[0], x.shape[2], height, width))
         return tuple(maps)

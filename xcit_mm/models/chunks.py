@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..utils.compat import NormBase, any_submodule, has_forward_hooks
+from ..utils.compat import NormBase, any_submodule, has_hooks
 
 __all__ = ["in_chunks", "is_traced"]
 
@@ -27,8 +27,8 @@ def in_chunks(
 
     Args:
         module: Owner of the function. The map stays whole if a submodule is in training mode or normalises by the
-            current map, since statistics and random numbers belong to all positions, or has a forward hook, which sees
-            all positions.
+            current map, since statistics and random numbers belong to all positions, or if it has hooks or is of
+            another package, either of which may use all positions.
         function: Maps n entries along `dim` to k n entries, for any n.
         x: (B, N, ..., C), or (B, C, H, W) with `dim=2`.
         dim: The axis to cut.
@@ -40,7 +40,7 @@ def in_chunks(
     total = x.shape[dim]
     # Long enough that the halo, which is computed twice, is the smaller part.
     length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // max(1, positions))
-    if total <= length or has_forward_hooks(module) or any_submodule(module, _needs_whole_map):
+    if total <= length or has_hooks(module) or any_submodule(module, _needs_whole_map):
         return function(x)
     out: Any = None
     for start in range(0, total, length):
@@ -57,4 +57,5 @@ def in_chunks(
 
 def _needs_whole_map(module: nn.Module) -> bool:
     own_statistics = isinstance(module, NormBase) and module.running_mean is None
-    return module.training or own_statistics or isinstance(module, nn.GroupNorm)
+    known = isinstance(module, NormBase) or type(module).__module__.startswith(("torch.nn.", "xcit_mm."))
+    return module.training or own_statistics or isinstance(module, nn.GroupNorm) or not known

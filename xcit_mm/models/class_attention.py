@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..utils.compat import is_plain
 from .layers import MLP
 
 __all__ = ["ClassAttention", "ClassAttentionBlock"]
@@ -15,6 +16,8 @@ class ClassAttention(nn.Module):
     The CLS token has the only query q of a head. q^T k = (Wk^T q)^T x + q^T bk, whose last term is the same for all
     tokens and does not change the softmax. Attention is linear in the values, so it mixes tokens first and projects the
     result. Neither keys nor values are computed: 2 N C heads multiplications instead of 2 N C^2.
+
+    Where `qkv` has hooks or is not an `nn.Linear`, as with LoRA, it is called and computes them all.
 
     Shape: (B, N, C), the CLS token first -> (B, 1, C).
 
@@ -35,13 +38,25 @@ class ClassAttention(nn.Module):
 
     def attention(self, x: Tensor) -> Tensor:
         """Return the weight of every token for the CLS token, (B, heads, N). The weights of a head sum to 1."""
+        if not is_plain(self.qkv, nn.Linear):
+            return self._weights_and_values(x)[0]
         q_weight, k_weight, _ = self.qkv.weight.chunk(3)
         q = F.linear(x[:, 0], q_weight, self.qkv.bias.chunk(3)[0]).unflatten(1, (self.num_heads, 1, -1))
         # Scaled before the product, which could overflow in half precision.
         query = q * q.shape[-1] ** -0.5 @ k_weight.unflatten(0, (self.num_heads, -1))  # (B, heads, 1, C)
         return (query.squeeze(2) @ x.transpose(1, 2)).softmax(dim=-1)
 
+    def _weights_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same as `attention`, and the values (B, heads, N, d), from the outputs of `qkv`."""
+        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query = q[:, :, :1] * q.shape[-1] ** -0.5
+        return (query @ k.transpose(2, 3)).squeeze(2).softmax(dim=-1), v
+
     def forward(self, x: Tensor) -> Tensor:
+        if not is_plain(self.qkv, nn.Linear):
+            attn, values = self._weights_and_values(x)
+            out = (self.attn_drop(attn).unsqueeze(2) @ values).flatten(1)
+            return self.proj_drop(self.proj(out.unsqueeze(1)))
         v_weight, v_bias = self.qkv.weight.chunk(3)[2], self.qkv.bias.chunk(3)[2]
         attn = self.attn_drop(self.attention(x))
         mixed = (attn @ x).unsqueeze(2)  # (B, heads, 1, C)

@@ -6,13 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import has_forward_hooks
+from ..utils.compat import in_function_transform, is_plain
 from .attention import XCA
-from .chunks import in_chunks, is_traced
+from .chunks import in_chunks
 from .norms import build_norm
 from .recompute import recompute
 
-__all__ = ["LPI", "MLP", "Block", "ConvPatchEmbed", "DropPath", "LinearPatchEmbed", "PositionalEncoding", "init_linear"]
+__all__ = [
+    "LPI",
+    "MLP",
+    "Block",
+    "ConvPatchEmbed",
+    "DropPath",
+    "LinearPatchEmbed",
+    "PositionalEncoding",
+    "channels_last",
+    "init_linear",
+]
 
 
 def init_linear(module: nn.Module) -> None:
@@ -20,6 +30,11 @@ def init_linear(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Return a map (B, C, H, W) in the layout in which it is a contiguous list of tokens; vmap has no such layout."""
+    return x if in_function_transform() else x.contiguous(memory_format=torch.channels_last)
 
 
 class ConvPatchEmbed(nn.Module):
@@ -54,8 +69,7 @@ class ConvPatchEmbed(nn.Module):
             in_channels, channels = channels, 2 * channels
 
     def forward(self, x: Tensor) -> Tensor:
-        # In this layout the map that comes out is a contiguous list of tokens.
-        return self.proj(x.contiguous(memory_format=torch.channels_last))
+        return self.proj(channels_last(x))
 
 
 class LinearPatchEmbed(nn.Module):
@@ -80,7 +94,7 @@ class PositionalEncoding(nn.Module):
     """2-D sine/cosine positional encoding, projected to the width of the tokens (paper, appendix B.1).
 
     The 1x1 projection of the concatenated codes of y and x is the sum of a projection of each code, so that H + W
-    codes are projected instead of H x W.
+    codes are projected instead of H x W, where the projection is a convolution without hooks.
 
     Args:
         embed_dim: Number of channels of a token.
@@ -103,11 +117,15 @@ class PositionalEncoding(nn.Module):
 
     def forward(self, height: int, width: int) -> Tensor:
         """Return the code of a grid, (height * width, embed_dim)."""
-        weight = self.token_projection.weight
+        projection = self.token_projection
+        plain = is_plain(projection, nn.Conv2d)
+        weight = projection.weight if plain else next(projection.parameters(), torch.empty(0))
+        y, x = (self.encode(length, weight.device).to(weight.dtype) for length in (height, width))
+        if not plain:
+            codes = torch.cat((y[:, None].expand(-1, width, -1), x.expand(height, -1, -1)), dim=2)
+            return projection(codes.permute(2, 0, 1)[None])[0].flatten(1).T
         along_y, along_x = weight.flatten(1).split(self.dim, dim=1)
-        y = F.linear(self.encode(height, weight.device).to(weight.dtype), along_y, self.token_projection.bias)
-        x = F.linear(self.encode(width, weight.device).to(weight.dtype), along_x)
-        return (y[:, None] + x).flatten(0, 1)
+        return (F.linear(y, along_y, projection.bias)[:, None] + F.linear(x, along_x)).flatten(0, 1)
 
 
 class LPI(nn.Module):
@@ -224,9 +242,5 @@ class Block(nn.Module):
         return self.add_branch(x, self.gamma2, self.mlp(self.norm2(x)))
 
     def add_branch(self, x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
-        """Return x + gamma * drop_path(branch), in inference in the memory of `branch` if the types are the same."""
-        branch = self.drop_path(branch)
-        inferring = not (torch.is_grad_enabled() or is_traced())
-        # Under autocast gamma is float32 and so must the sum be, as it is in training, where `branch` may be half.
-        reuse = inferring and x.dtype == gamma.dtype == branch.dtype and not has_forward_hooks(self)
-        return torch.addcmul(x, gamma, branch, out=branch if reuse else None)
+        """Return x + gamma * drop_path(branch)."""
+        return torch.addcmul(x, gamma, self.drop_path(branch))

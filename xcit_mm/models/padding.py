@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm
 from .chunks import in_chunks
-from .layers import LPI, Block, ConvPatchEmbed, LinearPatchEmbed
+from .layers import LPI, Block, ConvPatchEmbed, LinearPatchEmbed, channels_last
 from .recompute import recompute
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ def _forward_trunk(trunk: Trunk, images: list[Tensor]) -> list[list[Tensor]]:
     blocks: list[Any] = list(trunk.blocks)
     for index, block in enumerate(blocks):
         forward = partial(_forward_block, block)
-        if trunk.with_cp:
-            tokens = recompute(block, forward, tokens, sizes, when_compiled=True)
-        else:
-            tokens = forward(tokens, sizes)
+        tokens = recompute(block, forward, tokens, sizes, always=True) if trunk.with_cp else forward(tokens, sizes)
         if index in trunk.out_indices:
             taps.append([x.transpose(1, 2).unflatten(2, size) for x, size in zip(tokens, sizes, strict=True)])
     return taps
@@ -126,7 +123,7 @@ def _forward_trunk(trunk: Trunk, images: list[Tensor]) -> list[list[Tensor]]:
 def _embed(stem: ConvPatchEmbed | LinearPatchEmbed, images: list[Tensor]) -> list[Tensor]:
     if isinstance(stem, LinearPatchEmbed):
         return [stem(x) for x in images]
-    return run_jointly(stem.proj, [x.contiguous(memory_format=torch.channels_last) for x in images])
+    return run_jointly(stem.proj, [channels_last(x) for x in images])
 
 
 def _forward_block(block: Block, tokens: list[Tensor], sizes: Sizes) -> list[Tensor]:

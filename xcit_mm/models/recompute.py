@@ -8,24 +8,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..utils.compat import BatchNorm
+from ..utils.compat import BatchNorm, has_hooks, in_function_transform
 
 __all__ = ["recompute"]
 
 Output = TypeVar("Output", bound=Tensor | list[Tensor])
 
 
-def recompute(module: nn.Module, function: Callable[..., Output], *args: Any, when_compiled: bool = False) -> Output:
+def recompute(module: nn.Module, function: Callable[..., Output], *args: Any, always: bool = False) -> Output:
     """Compute `function(*args)` and store `args` alone for the backward pass, which calls the function again.
 
     Args:
         module: Owner of the function. Its BatchNorm counts the batch once.
         function: The function to compute again.
         *args: Arguments of the function.
-        when_compiled: Whether to do so under torch.compile too, which by default decides itself what to store.
+        always: Whether to do so under torch.compile too, which by default decides itself what to store, and where parts
+            have hooks, which then run twice. `torch.func` has no recomputation.
     """
     compiling = torch.compiler.is_compiling()
-    if not torch.is_grad_enabled() or (compiling and not when_compiled):
+    if not torch.is_grad_enabled() or (not always and (compiling or has_hooks(module))):
+        return function(*args)
+    if not compiling and in_function_transform():
         return function(*args)
     if compiling:
         # Running statistics are outputs of the compiled forward pass, which the backward pass does not write again.

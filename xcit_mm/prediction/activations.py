@@ -106,9 +106,8 @@ def capture_activations(backbone: Trunk, run: Callable[[], Any], blocks: Sequenc
 
 def _block_activations(attn: XCA, x: Tensor, after: Tensor, grid: torch.Size) -> BlockActivations:
     channels = x.shape[2]
-    weight, bias = attn.qkv.weight[: 2 * channels], attn.qkv.bias[: 2 * channels]
     # (1, N, 2C) -> two of (C, N), normalised over the tokens (paper, equation 1).
-    q, k = F.normalize(F.linear(x, weight, bias)[0].float().T, dim=1).split(channels)
+    q, k = F.normalize(attn.qkv(x)[0, :, : 2 * channels].float().T, dim=1).split(channels)
     by_head = (attn.num_heads, channels // attn.num_heads)
     return BlockActivations(
         after[0].T.unflatten(1, grid),

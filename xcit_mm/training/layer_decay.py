@@ -16,15 +16,16 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     The learning rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l). The stem and the
     positional encoding are layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer
     depth + 1, with the full rate. The factor multiplies the rates that mmengine's own rules (`custom_keys`,
-    `norm_decay_mult`, ...) give. Frozen parameters are left out. Parameters with equal options form one group. The
-    group of the heads comes first, because the log shows the rate of the first group.
+    `norm_decay_mult`, ...) give. Frozen parameters are left out. Parameters with equal options form one group, in which
+    a shared parameter counts once. The group of the heads comes first, because the log shows the rate of the first
+    group.
 
     Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is missing or not in (0, 1], if the optimizer has no lr, or if the model
-            does not have exactly one XCiT.
+        ValueError: If `layer_decay_rate` is missing or not in (0, 1], if the optimizer has no lr, if the model
+            does not have exactly one XCiT, or if `custom_keys` give a shared parameter two rates.
     """
 
     def _validate_cfg(self) -> None:
@@ -50,6 +51,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             group["lr"] = group.get("lr", self.base_lr) * self.paramwise_cfg["layer_decay_rate"] ** (top - layer)
             merged.setdefault((-layer, repr(group)), dict(group, params=[]))["params"].append(parameter)
         params[:] = [merged[key] for key in sorted(merged, key=lambda key: key[0])]
+        for group in params:  # a layer that two heads share comes twice
+            group["params"] = list(dict.fromkeys(group["params"]))
 
 
 def layer_of(name: str) -> int | None:

@@ -1,5 +1,6 @@
-"""Catch the first loss or gradient that is not finite before it reaches the weights."""
+"""Catch the first loss, gradient or BatchNorm statistic that is not finite before it reaches a checkpoint."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..utils.compat import without_process_group
+from .nonfinite_search import finite_buffers
 from .random_state import get_random_state, set_random_state
 from .replaying import ALL_FINITE, copy_tensors, locate_again
 from .snapshots import write_snapshot
@@ -38,9 +40,25 @@ class Iteration:
     inspected: bool = False
 
 
+class _ForwardHook:
+    """Calls a function. In a copy of the model, or in a file of the model, it does nothing."""
+
+    def __init__(self, function: Callable[..., None] | None = None) -> None:
+        self._function = function
+
+    def __call__(self, *given: Any) -> None:
+        if self._function:
+            self._function(*given)
+
+    def __reduce__(self) -> tuple[type["_ForwardHook"], tuple]:
+        return type(self), ()
+
+
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Stop training or skip the batch when the loss or a gradient is NaN or infinite.
+    """Stop training or skip the batch when the loss, a gradient or a buffer becomes NaN or infinite.
+
+    The buffers hold the statistics of BatchNorm. A pixel of 1e20 makes a variance infinite while the loss is finite.
 
     All processes together run the iteration a second time to find the module that produced the first non-finite
     value. Every process writes a snapshot to the work directory, from which `replay` repeats the iteration. The
@@ -76,12 +94,13 @@ class NonFiniteHook(Hook):
         self._undo.close()  # after a training that raised
         self._runner = runner
         self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._finite_buffers = finite_buffers(self._model)  # a mask may hold -inf on purpose
         wrapper = runner.optim_wrapper
         self._wrappers = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
         self._started: Iteration | None = None  # its forward pass has not returned a loss
         self._iteration = Iteration({}, inspected=True)
 
-        # deepcopy shares functions, where it would copy this hook and the runner with a bound method.
+        # A copy of the model has the same function, and a file of the model has the method of its class.
         own_train_step = runner.model.train_step
 
         def train_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -92,8 +111,8 @@ class NonFiniteHook(Hook):
         runner.model.train_step = MethodType(train_step, runner.model)
         self._undo.callback(setattr, runner.model, "train_step", own_train_step)
         for handle in (
-            self._model.register_forward_pre_hook(lambda *given: self._before_forward(*given), with_kwargs=True),
-            self._model.register_forward_hook(lambda *given: self._after_forward(*given)),
+            self._model.register_forward_pre_hook(_ForwardHook(self._before_forward), with_kwargs=True),
+            self._model.register_forward_hook(_ForwardHook(self._after_forward)),
             *(wrapper.optimizer.register_step_pre_hook(self._before_step) for wrapper in self._wrappers),
         ):
             self._undo.callback(handle.remove)
@@ -102,15 +121,13 @@ class NonFiniteHook(Hook):
         self._undo.close()
 
     def _before_forward(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if model is self._model and model.training:
+        if model.training:
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             start = dict(args=args, kwargs=kwargs, buffers=buffers, random_state=get_random_state())
             self._started = Iteration(start)
 
     @torch.no_grad()
     def _after_forward(self, model: Any, args: tuple, output: Any) -> None:
-        if model is not self._model:
-            return
         if self._started and isinstance(output, dict):  # the losses, not the output of `mode="tensor"`
             self._iteration = self._started
             self._iteration.finite_loss = model.parse_losses(output)[0].isfinite()
@@ -154,10 +171,12 @@ class NonFiniteHook(Hook):
         self._inspect(unscaled, exhausted)
 
     def _inspect(self, optimizers: list[torch.optim.Optimizer], scale_exhausted: bool = False) -> None:
-        """Report the iteration unless its loss and the gradients of the optimizers are finite in every process."""
+        """Report the iteration unless loss, buffers and the gradients of the optimizers are finite in every process."""
         iteration = self._iteration
         iteration.inspected = True
-        finite = (iteration.finite_loss & _finite_gradients(optimizers) & (not scale_exhausted)).float()
+        gradients = [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        buffers = [b for name, b in self._model.named_buffers() if name in self._finite_buffers]
+        finite = (iteration.finite_loss & _all_finite(gradients + buffers) & (not scale_exhausted)).float()
         all_reduce(finite, op="min")
         if not finite:
             snapshot = self._snapshot(iteration)
@@ -207,11 +226,9 @@ def _has_scaler(wrapper: OptimWrapper) -> bool:
 
 
 @torch.no_grad()
-def _finite_gradients(optimizers: list[torch.optim.Optimizer]) -> Tensor:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None and p.grad.numel()]
-    # The maximum norm: a sum of squares may overflow although every gradient is finite.
-    norms = [torch.linalg.vector_norm(gradient, ord=torch.inf) for gradient in gradients]
+def _all_finite(tensors: list[Tensor]) -> Tensor:
+    # The maximum norm: a sum of squares may overflow although every value is finite.
+    norms = [torch.linalg.vector_norm(tensor, ord=torch.inf) for tensor in tensors if tensor.numel()]
     return torch.stack(norms).isfinite().all() if norms else torch.tensor(True)
 
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..utils.errors import reason
 
-__all__ = ["find_non_finite"]
+__all__ = ["find_non_finite", "finite_buffers", "is_finite"]
 
 
 def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
-    """Locate the first NaN or infinite value of a training iteration: input, parameter, output or gradient.
+    """Locate the first NaN or infinite value of a training iteration: input, parameter, output, gradient or buffer.
 
     All processes of a distributed run call this function together and get the same result. They continue together too,
     because forward and backward passes may communicate, as those of SyncBN do.
@@ -31,6 +31,7 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
     found = _gather(_in_given_values(model, args, kwargs))
     if found:
         return found
+    buffers = finite_buffers(model)
     with torch.enable_grad():
         loss, order, wrong_output = _forward(model, args, kwargs)
         found = _gather(wrong_output)
@@ -38,8 +39,15 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
             return found
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(loss, tuple(named.values()), allow_unused=True)
-    wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not _is_finite(g)]
-    return _gather(_first_gradient(loss, wrong, order))
+    wrong = [name for name, g in zip(named, gradients, strict=True) if g is not None and not is_finite(g)]
+    found = _gather(_first_gradient(loss, wrong, order))
+    name = next((name for name, buffer in model.named_buffers() if name in buffers and not is_finite(buffer)), None)
+    return found or _gather(f"loss and gradients are finite, but the buffer {name} is not" if name else "")
+
+
+def finite_buffers(model: nn.Module) -> set[str]:
+    """Return the names of the floating-point buffers that hold finite values only."""
+    return {name for name, buffer in model.named_buffers() if buffer.is_floating_point() and is_finite(buffer)}
 
 
 def _gather(found: str) -> str:
@@ -51,9 +59,9 @@ def _gather(found: str) -> str:
 
 
 def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
-    if not _is_finite((args, kwargs)):
+    if not is_finite((args, kwargs)):
         return "the input holds values that are not finite"
-    name = next((name for name, parameter in model.named_parameters() if not _is_finite(parameter)), None)
+    name = next((name for name, parameter in model.named_parameters() if not is_finite(parameter)), None)
     return f"the parameter {name} holds values that are not finite" if name else ""
 
 
@@ -69,7 +77,7 @@ def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], 
 
     def inspect(name: str, module: nn.Module, output: Any) -> None:
         order.append(name)
-        if not bad and not _is_finite(output):
+        if not bad and not is_finite(output):
             bad.append(f"{name} ({type(module).__name__})")
 
     handles = [
@@ -118,5 +126,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 @torch.no_grad()  # with gradients, a checkpointed function would find more saved tensors than it recomputes
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether all floating-point tensors of nested dicts, lists and tuples are finite."""
     return all(bool(t.isfinite().all()) for t in _tensors(value) if t.is_floating_point())

@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.compat import is_resuming
+from .nonfinite_search import is_finite
 from .random_state import RandomState, get_random_state, set_random_state
 
 __all__ = ["AtomicBackend", "ResumableCheckpointHook"]
@@ -54,6 +55,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
     - Local files are written atomically, and a checkpoint is removed only after the next one is complete. Therefore
       `last_checkpoint` always names a complete file.
+    - Training stops instead of saving weights or statistics that are not finite, which could not be loaded.
     - A checkpoint holds the states of the random generators of every process, and validation leaves them unchanged.
       Resumed training draws the same numbers as uninterrupted training.
 
@@ -61,6 +63,9 @@ class ResumableCheckpointHook(CheckpointHook):
     them, because it loads all earlier batches again. Its epoch-based loop restarts them, so that augmentations after a
     resume differ with `persistent_workers`. With gradient accumulation, set `interval` to a multiple of
     `accumulative_counts`.
+
+    Raises:
+        FloatingPointError: If a parameter or a buffer to be saved is not finite. The earlier checkpoints stay.
     """
 
     keep_ckpt_ids: deque[int]
@@ -134,6 +139,12 @@ class ResumableCheckpointHook(CheckpointHook):
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        wrong = next((name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None)
+        if wrong:
+            raise FloatingPointError(
+                f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
+                "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
+            )
         if "param_schedulers" in checkpoint:
             checkpoint["param_schedulers"] = _without_functions(checkpoint["param_schedulers"])
         if self._saved is not None:

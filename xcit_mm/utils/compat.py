@@ -21,7 +21,9 @@ __all__ = [
     "NormBase",
     "any_submodule",
     "gdal_errors",
-    "has_forward_hooks",
+    "has_hooks",
+    "in_function_transform",
+    "is_plain",
     "is_resuming",
     "is_training_run",
     "keep_scope_of_bases",
@@ -44,13 +46,31 @@ def any_submodule(module: nn.Module, test: Callable[[nn.Module], bool]) -> bool:
     return test(module) or any(any_submodule(child, test) for child in module._modules.values() if child is not None)
 
 
-def has_forward_hooks(module: nn.Module) -> bool:
-    """Return whether a module, a submodule or all modules have a forward hook or pre-hook.
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a module or a submodule has hooks or a `forward` of its own, or all modules have forward hooks.
 
     torch (2.13) has public functions to register hooks, but none to list them.
     """
     everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
-    return bool(everywhere) or any_submodule(module, lambda part: bool(part._forward_hooks or part._forward_pre_hooks))
+    return bool(everywhere) or any_submodule(module, _is_hooked)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    forward = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+
+
+def is_plain(module: Any, kind: type[nn.Module]) -> bool:
+    """Return whether weight and bias of a module tell all that it computes: it is of this very class, without hooks.
+
+    Adapters such as LoRA and quantized layers are of other classes, parametrizations make one, and pruning is a hook.
+    """
+    return type(module) is kind and module.bias is not None and not _is_hooked(module)
+
+
+def in_function_transform() -> bool:
+    """Return whether a transform of `torch.func`, such as grad or vmap, is active: torch (2.13) has no public test."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def keep_scope_of_bases() -> None:
