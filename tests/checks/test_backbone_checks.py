@@ -131,6 +131,19 @@ def test_augmentation_uses_the_preprocessor_beside_the_model():
     check_backbone(Config.fromfile(FOUR_BANDS), tta=True)
 
 
+def test_ignore_padding_takes_the_mean_of_the_step_that_normalises():
+    cfg = Config.fromfile(SHAPES)
+    cfg.model.backbone.ignore_padding = True
+    cfg.model.data_preprocessor.update(mean=None, std=None)
+    step = dict(type="Normalize", mean=[1.5], std=[2.5])
+    for split in ("train", "test"):
+        cfg[f"{split}_dataloader"].dataset.pipeline.insert(1, dict(step))
+    check_backbone(cfg)
+    cfg.train_dataloader.dataset.pipeline[1]["mean"] = [2.0]
+    with pytest.raises(ValueError, match=r"with train Normalize.mean=\[2.0\]"):
+        check_backbone(cfg)
+
+
 @pytest.mark.parametrize(
     "path, options, message",
     [

@@ -54,7 +54,7 @@ def to_relative(annotation: dict) -> None:
 
 
 def to_smaller_copy(annotation: dict) -> None:
-    annotation["bbox"] = [value / 5 for value in annotation["bbox"]]
+    annotation.update(bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25)
 
 
 def change_each(change: Callable[[dict], object]) -> Callable[[], None]:
@@ -121,6 +121,10 @@ BREAKS = {
         change_json(lambda content: content["categories"][15].update(name="Cat"), VAL_JSON),
         [("D405", "val", "1 of 80", "cat", "Cat (1 annotations")],
     ),
+    "two categories of a name, as Roboflow exports": (
+        change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
+        [("D417", "train", "id 0 is person, id 1 is person")],
+    ),
     "category ids that count from 0": (
         change_each(lambda annotation: annotation.update(category_id=annotation["category_id"] - 2)),
         [("D408", "train", "79 of 80", TRAIN_JSON, f"1 {NO_CATEGORY}")],
@@ -153,15 +157,11 @@ BREAKS = {
     "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), [("D403", "train", 80, TRAIN_JSON, "[1, 2, nan, 3]")]),
     "relative boxes": (change_each(to_relative), [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {THIN}")]),
     "boxes as corners": (change_each(to_corners), [("D411", "train", "57 of 80", TRAIN_JSON)]),
-    "boxes by their centre": (change_each(to_centre), [("D411", "train", "23 of 80", TRAIN_JSON)]),
-    "boxes of a smaller copy": (change_each(to_smaller_copy), [("D412", "train", 80, "19%", TRAIN_JSON)]),
     "boxes outside the image": (
         set_all(bbox=[100, 100, 20, 20]),
         [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {OUTSIDE}")],
     ),
     "no area": (set_all(area=0), [("D408", "train", "0 of 80", TRAIN_JSON, f"80 {NO_AREA}")]),
-    "areas larger than boxes": (set_all(area=4000), [("D414", "train", "80 of 80", "4000 for 20x20", TRAIN_JSON)]),
-    "relative areas": (set_all(area=0.13), [("D414", "train", "80 of 80", "0.13 for 20x20", TRAIN_JSON)]),
     "relative polygons": (
         set_all(segmentation=[[0.1, 0.1, 0.4, 0.1, 0.4, 0.4]]),
         [("D413", "train", "80 of 80", TRAIN_JSON)],
@@ -185,6 +185,48 @@ def test_error_of_the_data_is_the_only_failure(name):
     spoil, expected = BREAKS[name]
     spoil()
     assert_named(failures(MASK_RCNN), expected)
+
+
+UNUSUAL = {
+    "boxes by their centre, or of objects that the border cuts off": (to_centre, ("D411", "23 of 80")),
+    "boxes of a smaller copy, or of objects in a corner": (to_smaller_copy, ("D412", 80, "19%")),
+    "areas larger than boxes": (lambda entry: entry.update(area=4000), ("D414", "80 of 80", "4000 for 20x20")),
+    "placeholders instead of areas": (lambda entry: entry.update(area=1), ("D414", "80 of 80", "1 for 20x20")),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_data_that_may_be_right_are_a_note(name):
+    change, (code, *values) = UNUSUAL[name]
+    edit_annotations(TRAIN_JSON, change)
+    edit_annotations(TRAIN_JSON, lambda annotation: annotation.update(segmentation=[annotation["bbox"][:2] * 3]))
+    assert_named(noted(), [(code, "train", *values, TRAIN_JSON)])
+    assert failures(MASK_RCNN) == []
+
+
+def test_large_boxes_that_reach_beyond_the_image_are_no_corners():
+    edit_annotations(TRAIN_JSON, lambda annotation: annotation.update(bbox=[9, 9, WIDTH - 4, HEIGHT - 4]))
+    assert failures(MASK_RCNN) == []
+
+
+def test_images_that_mmdet_does_not_use_need_no_file():
+    edit_json(TRAIN_JSON, lambda content: content["images"].append(dict(content["images"][0], id=9, file_name="9.jpg")))
+    assert failures(MASK_RCNN) == []
+
+
+def test_photo_that_exif_turns_is_a_note():
+    edit_json(TRAIN_JSON, lambda content: content["images"][0].update(height=WIDTH, width=HEIGHT))
+    found = [finding for finding in findings(MASK_RCNN, level="note") if finding.code == "D318"]
+    assert_named(found, [("D318", "train", (HEIGHT, WIDTH), (WIDTH, HEIGHT))])
+    assert failures(MASK_RCNN) == []
+
+
+def test_fix_of_two_categories_of_a_name_works():
+    edit_json(TRAIN_JSON, lambda content: content["categories"].insert(0, dict(id=0, name="person")))
+    (finding,) = failures(MASK_RCNN)
+    assert finding.fix.startswith("remove category 0 from the json")
+    edit_json(TRAIN_JSON, lambda content: content["categories"].pop(0))
+    assert failures(MASK_RCNN) == []
 
 
 def noted(*options: str) -> list[Finding]:

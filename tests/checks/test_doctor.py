@@ -7,16 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import doctor
+import numpy as np
 import pytest
 import torch
 from doctor_data import (
     ADE,
+    HEIGHT,
     MAPS,
     MASK_RCNN,
     SEMANTIC_FPN,
     SHAPES,
     UPERNET,
+    WIDTH,
     assert_named,
     failures,
     findings,
@@ -241,6 +245,79 @@ def test_labels_from_0_with_reduce_zero_label_are_a_note():
     assert all("reduce_zero_label=False" in finding.fix for finding in found)
     assert failures(SHAPES) == []
     check_training(Config.fromfile(SHAPES))
+
+
+def test_head_of_boundaries_is_not_compared_with_the_classes(own_config):
+    head = "dict(type='STDCHead', in_channels=128, channels=32, num_convs=1, concat_input=False, num_classes=2, "
+    head += "out_channels=1, in_index=0, loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=True))"
+    assert failures(own_config(f"model = dict(auxiliary_head={head})")) == []
+
+
+def test_masks_without_classes_need_no_number_of_classes():
+    assert failures(MASK_RCNN, f"model.{MASK_HEAD}=1", "model.roi_head.mask_head.class_agnostic=True") == []
+
+
+def test_other_names_of_the_same_classes_are_a_note():
+    labels = ["val_dataloader.dataset.metainfo.classes=(ground,disc,square,triangle,star)"]
+    assert failures(SHAPES, *labels) == []
+    assert_named(failures(SHAPES, labels[0].replace("ground,disc", "circle,background")), [("D305", "train", "val")])
+
+
+MASKS = """
+model = dict(decode_head=dict(num_classes=2))
+metainfo = dict(classes=("ground", "shape"), palette=[(0, 0, 0), (9, 9, 9)])
+train_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+val_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+"""
+SHAPES_MAPS = Path("data/shapes/annotations/training")
+
+
+def test_masks_of_0_and_255_do_not_train(own_config):
+    config = own_config(MASKS)
+    write_segmentation_maps(Path("data/shapes"), [0, 255])
+    assert_named(failures(config), [("D513", "train", "3 of 3", "shape", "4608 pixels of label 255")])
+    with pytest.raises(ValueError, match=r"^D513 train"):
+        check_training(Config.fromfile(config))
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 255])
+    assert "D513" not in [finding.code for finding in findings(config)]
+
+
+def test_class_without_pixels_is_a_note():
+    write_segmentation_maps(Path("data/shapes"), [1, 2, 4, 5])
+    found = [finding for finding in findings(SHAPES, level="note") if finding.code == "D513"]
+    assert_named(found, [("D513", split, "square") for split in ("train", "val")])
+
+
+@pytest.mark.parametrize("size", [(HEIGHT // 2, WIDTH // 2), (HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)])
+def test_maps_of_another_size_than_their_images_are_a_failure(size, own_config):
+    file = SHAPES_MAPS / "0.png"
+    cv2.imwrite(str(file), np.resize(np.array([1, 2, 3, 4, 5], np.uint8), size))
+    assert_named(failures(SHAPES), [("D511", "train", file, size, (HEIGHT, WIDTH))])
+    steps = "[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), "
+    steps += "dict(type='Resize', scale=(64, 64)), dict(type='PackSegInputs')]"
+    assert failures(own_config(f"train_dataloader = dict(dataset=dict(pipeline={steps}))")) == []
+
+
+@pytest.mark.parametrize("label, codes", [(256, ["D512"]), (65535, []), (3, [])])
+def test_labels_of_16_bits_that_8_bits_change_are_a_failure(label, codes):
+    given = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
+    cv2.imwrite(str(SHAPES_MAPS / "0.png"), given)
+    assert [finding.code for finding in failures(SHAPES)] == codes
+
+
+def test_maps_that_another_step_corrects_are_not_a_failure(own_config):
+    from mmengine.registry import TRANSFORMS
+
+    @TRANSFORMS.register_module(force=True)
+    def Halve():
+        return lambda results: {**results, "gt_seg_map": results["gt_seg_map"] // 40}
+
+    write_segmentation_maps(Path("data/shapes"), [1, 41, 81, 121, 161])
+    assert [finding.code for finding in failures(SHAPES)] == ["D506", "D506"]
+    steps = "[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='Halve'), "
+    steps += "dict(type='PackSegInputs')]"
+    own = [f"{split}_dataloader = dict(dataset=dict(pipeline={steps}))" for split in ("train", "val")]
+    assert failures(own_config("\n".join(own))) == []
 
 
 ONE_CLASS = """

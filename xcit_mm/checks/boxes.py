@@ -11,7 +11,7 @@ from .findings import Finding, fail, note
 __all__ = ["MAX_WRONG", "check_boxes"]
 
 MAX_WRONG = 0.05  # fraction of the annotations of a data set that is otherwise correct
-MIN_BOXES = 20  # boxes that cannot lie in the same corner by chance
+MIN_BOXES = 20  # boxes that cannot be alike by chance
 SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
 
 
@@ -72,13 +72,15 @@ def _first_point(segmentation: Any) -> tuple[float, float] | None:
 
 
 def _beyond_image(boxes: Boxes) -> Finding | None:
+    """Report boxes beyond their image, which is right for the whole extent of objects that the border cuts off."""
     beyond = np.any((boxes.starts < -SLACK) | (boxes.ends > boxes.sizes + SLACK), axis=1)
     text = f"{beyond.sum()} of {len(beyond)} boxes reach beyond their image"
-    if beyond.mean() <= MAX_WRONG:
-        return note("D411", text, "cut the boxes off at the border of the image") if beyond.any() else None
-    corners = (boxes.extents > boxes.starts).all() and (boxes.extents <= boxes.sizes + SLACK).all()
     fix = "bbox=[x, y, width, height] in pixels of the image"
-    return fail("D411", text, fix + ("; these boxes look like [x1, y1, x2, y2]" if corners else ""))
+    corners = (boxes.extents > boxes.starts).all() and (boxes.extents <= boxes.sizes + SLACK).all()
+    halfway = (boxes.starts > boxes.sizes / 2).any(axis=1)  # boxes wider than that would all be cut off
+    if len(beyond) >= MIN_BOXES and corners and halfway.mean() > MAX_WRONG:
+        return fail("D411", text, f"{fix}: these are [x1, y1, x2, y2]")
+    return note("D411", text, f"{fix}, if they are not of objects that the border cuts off") if beyond.any() else None
 
 
 def _in_a_corner(boxes: Boxes) -> Finding | None:
@@ -87,8 +89,7 @@ def _in_a_corner(boxes: Boxes) -> Finding | None:
     if len(boxes.ends) < MIN_BOXES or reach > 0.5:
         return None
     text = f"all {len(boxes.ends)} boxes lie in the upper left {reach:.0%} of width and height"
-    fix = "bbox=[x, y, width, height] in pixels of the image, if the boxes are of an image of another size"
-    return fail("D412", text, fix) if reach <= 0.25 else note("D412", text, fix)
+    return note("D412", text, "bbox=[x, y, width, height] in pixels of the image, if they are of another size")
 
 
 def _polygons(boxes: Boxes) -> Finding | None:
@@ -97,7 +98,7 @@ def _polygons(boxes: Boxes) -> Finding | None:
     outside = ((points < boxes.starts[drawn] - SLACK) | (points > boxes.ends[drawn] + SLACK)).any(1)
     if outside.sum() <= MAX_WRONG * len(drawn):
         return None
-    return fail(
+    return (fail if outside.mean() > 0.5 else note)(  # the box of the visible part is smaller than a whole polygon
         "D413",
         f"{outside.sum()} of {len(drawn)} polygons do not begin in their box",
         "bbox=[x, y, width, height] around the polygon, both in pixels of the image",
@@ -111,7 +112,7 @@ def _areas(boxes: Boxes) -> Finding | None:
     if wrong.mean() <= MAX_WRONG:
         return None
     (width, height), area = boxes.extents[wrong][0], boxes.areas[wrong][0]
-    return fail(
+    return note(
         "D414",
         f"{wrong.sum()} of {len(full)} areas, such as {area:g} for {width:g}x{height:g}, do not fit their box",
         "area=width * height, or the area of the mask, in pixels: scores sort objects by area into small and large",

@@ -66,10 +66,12 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     if missing_keys:
         return
     classes = metainfo(dataset)["classes"]
+    ids = used = {image["id"] for image in coco["images"]}
     if not isinstance(classes, str):  # check_classes reports a string
         yield from _check_categories(split, coco, classes)
-        yield from _check_instances(split, path, dataset, coco)
-    ids = {image["id"] for image in coco["images"]}
+        loaded = load_instances(dataset, coco)
+        used = {image["img_id"] for image in loaded}
+        yield from _check_instances(split, path, classes, coco, loaded)
     for evaluator in evaluators(cfg, split):
         scored = evaluator.get("ann_file")
         if scored and not ids <= {image["id"] for image in read(scored)["images"]}:
@@ -89,6 +91,7 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     images = [
         dict(img_path=os.path.join(folder, image["file_name"]), shape=(image["height"], image["width"]))
         for image in coco["images"]
+        if image["id"] in used
     ]
     yield from check_images(split, dataset, images)
 
@@ -141,9 +144,24 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
     """Compare categories with classes. mmdet numbers the categories that are classes in the order of the json."""
     by_id = {category["id"]: category["name"] for category in coco["categories"]}
     names = list(by_id.values())
+    counts = Counter(annotation["category_id"] for annotation in coco["annotations"])
+    twice = {number: name for number, name in by_id.items() if name in classes and names.count(name) > 1}
+    if twice:
+        empty = [number for number in twice if not counts[number]]
+        yield fail(
+            "D417",
+            f"{split}: {len(twice)} categories have the name of another, to mmdet they are different classes: "
+            + ", ".join(f"id {number} is {name}" for number, name in twice.items()),
+            (f"remove category {preview(empty)} from the json, which has no annotations" if empty else "")
+            or "give all annotations of a name one category_id, and remove the other categories",
+        )
+        return
     learned = [name for name in names if name in classes]
-    counts = Counter(by_id.get(annotation["category_id"]) for annotation in coco["annotations"])
-    left_out = [f"{name} ({counts[name]} annotations)" for name in names if name not in classes and counts[name]]
+    left_out = [
+        f"{name} ({counts[number]} annotations)"
+        for number, name in by_id.items()
+        if name not in classes and counts[number]
+    ]
     absent = [name for name in classes if name not in names]
     if absent:
         yield fail(
@@ -166,10 +184,10 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
         )
 
 
-def _check_instances(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Finding]:
-    """Compare the annotations of mmdet's data set with those of the json."""
-    classes = metainfo(dataset)["classes"]
-    loaded = load_instances(dataset, coco)
+def _check_instances(
+    split: str, path: str, classes: Sequence[str], coco: Coco, loaded: Sequence[dict]
+) -> Iterator[Finding]:
+    """Compare the annotations of the images that mmdet has loaded with those of the json."""
     instances = [instance for image in loaded for instance in image["instances"]]
     reasons = _reasons(coco, classes, {image["img_id"] for image in loaded})
     dropped = Counter(filter(None, reasons))
@@ -237,8 +255,7 @@ def _check_dropped(split: str, path: str, dropped: Counter[str], number: int) ->
     text = f"{split}: mmdet loads {left} of {number} annotations of {path}"
     text += ": " + ", ".join(f"{times} {why}" for why, times in named) if named else ""
     fix = FIXES.get(named[0][0], EMPTY) if named else EMPTY
-    broken = sum(dropped[why] for why in (THIN, NO_AREA, OUTSIDE))
-    if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or broken > MAX_WRONG * number:
+    if not left or dropped[NO_IMAGE] or dropped[NO_CATEGORY] or dropped[NO_AREA] > MAX_WRONG * number:
         yield fail("D408", text, fix)
     else:
         yield note("D408", text, fix)

@@ -1,4 +1,4 @@
-"""Checks of a config: imports, batch size, optimizer, ignored labels."""
+"""Checks of a config: imports, batch size, ignored labels."""
 
 import os
 import subprocess
@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import mmengine.registry
-import torch
 from mmengine.config import Config
-from mmengine.registry import METRICS, OPTIMIZERS, Registry
+from mmengine.registry import METRICS, Registry
 from torch import nn
 
-from ..models.backbone import XCiT
-from ..utils.configs import backbone_class, data_preprocessor, evaluators, part_class, type_name
+from ..utils.configs import data_preprocessor, evaluators, part_class, type_name
 from .data import SPLITS, data_sets
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_batch", "check_ignored_labels", "check_imports", "check_optimizer"]
+__all__ = ["check_batch", "check_ignored_labels", "check_imports"]
 
 
 @check("D290", "correct custom_imports")
@@ -79,19 +77,6 @@ def check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Findin
             "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
         )
     yield ok(f"{batch} images a step")
-
-
-@check("D292", "correct optim_wrapper")
-def check_optimizer(cfg: Config) -> Iterator[Finding]:
-    """Check that the optimizer is not the SGD for ResNets of a base config."""
-    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
-    if backbone_class(cfg) is XCiT and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD:
-        lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
-        yield note(
-            "D205",
-            f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW",
-            f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))",
-        )
 
 
 @check("D590", "correct ignore_index")

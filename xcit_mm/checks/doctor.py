@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 from ..utils.configs import read_config
 from ..utils.errors import reason
-from .config import check_batch, check_ignored_labels, check_imports, check_optimizer
-from .data import SPLITS, check_classes, check_data_sets
+from .config import check_batch, check_ignored_labels, check_imports
+from .data import SPLITS, check_classes, check_data_sets, check_overlap
 from .findings import Finding, fail
 from .launch import find_script
 from .machine import check_disk, check_launcher, check_precision
 from .model import build_checked_model, check_channels, check_norms, class_heads
+from .schedule import check_input, check_optimizer, check_parts, check_schedule
 from .weights import check_weights
 
 __all__ = ["diagnose"]
@@ -44,11 +45,15 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     yield from check_classes(cfg, heads)
     for split in SPLITS:
         yield from check_data_sets(cfg, split, heads)
+    yield from (finding for finding in check_overlap(cfg) if finding.level == "note")  # failures are reported above
     yield from check_ignored_labels(cfg, heads)
+    yield from check_parts(cfg)
+    yield from check_input(cfg, bool(getattr(model, "with_mask", False)))
     yield from check_channels(cfg, model)
     yield from check_weights(cfg, model)
     yield from check_batch(cfg, batch_size, processes)
     yield from check_optimizer(cfg)
+    yield from check_schedule(cfg)
     yield from check_norms(model, batch_size, processes)
     for finding in (*check_precision(cfg), *check_launcher("pytorch" if processes > 1 else None)):
         yield finding._replace(level="note")  # the run may be on another machine

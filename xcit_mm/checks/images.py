@@ -1,24 +1,39 @@
 """Checks of image files, of which a sample is read."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS
 from torch import Tensor
 
-from ..utils.configs import loading_step, normalize_step, type_name
+from ..utils.configs import loading_step, normalize_step, part_class, type_name
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note
 
-__all__ = ["check_bands", "check_images", "load_each", "missing_paths", "pipeline_step", "sample_evenly"]
+__all__ = [
+    "check_bands",
+    "check_images",
+    "has_own_steps",
+    "load_each",
+    "missing_paths",
+    "pipeline_step",
+    "sample_evenly",
+]
 
 SAMPLE_SIZE = 32  # images of a data set to read
 
 
-def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
-    """Check that images exist, and that the pipeline reads a sample of them with their `shape`."""
+Shape = tuple[int, ...]  # height and width
+
+
+def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Generator[Finding, None, dict[str, Shape]]:
+    """Check that images exist, and that the pipeline reads a sample of them with their `shape`.
+
+    Returns:
+        The shape of each image of the sample, by path.
+    """
     missing = missing_paths([image["img_path"] for image in images])
     if missing:
         yield fail(
@@ -27,14 +42,23 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Iterator[
             "add these files, or correct data_prefix",
         )
     step = loading_step(dataset) or dict(type="LoadImageFromFile")
-    wrong = []
+    wrong: list[str] = []
+    turned: list[str] = []
+    shapes: dict[str, Shape] = {}
     for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["img_path"] not in missing]):
         if isinstance(loaded, Exception):
             wrong.append(f"{image['img_path']} cannot be read ({reason(loaded)})")
-        elif loaded["img_shape"] != image.get("shape", loaded["img_shape"]):
-            wrong.append(f"{image['img_path']} has {loaded['img_shape']} pixels, {image['shape']} in the json")
+        else:
+            shape = shapes[image["img_path"]] = tuple(loaded["img_shape"])
+            given = tuple(image.get("shape", shape))
+            if shape != given:
+                differing = f"{image['img_path']} has {shape} pixels, {given} in the json"
+                (turned if shape == given[::-1] else wrong).append(differing)
+    if turned:
+        yield note("D318", f"{split}: {preview(turned)}", "compare boxes and photo: EXIF turns it, and so does mmcv")
     if wrong:
         yield fail("D315", f"{split}: {preview(wrong)}", "replace these files, and check the rest: this is a sample")
+    return shapes
 
 
 def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
@@ -75,6 +99,13 @@ def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict |
 def pipeline_step(dataset: dict, name: str) -> dict | None:
     """Return the first step of this type in a data set's pipeline."""
     return next((step for step in dataset.get("pipeline", []) if type_name(step) == name), None)
+
+
+def has_own_steps(dataset: dict) -> bool:
+    """Return whether a pipeline has steps that are not of the libraries, which may do anything."""
+    libraries = ("mmcv", "mmdet", "mmseg", "xcit_mm")
+    kinds = (part_class(step, TRANSFORMS) for step in dataset.get("pipeline", []))
+    return any(kind is not None and kind.__module__.partition(".")[0] not in libraries for kind in kinds)
 
 
 def missing_paths(paths: Sequence[str]) -> dict[str, None]:

@@ -3,13 +3,16 @@
 import argparse
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mmengine.config import Config
 
 from ..utils.cli import cli_main
 from ..utils.configs import read_config
+from ..utils.errors import reason
 from ..weights.matching import CheckpointMismatch
 from .findings import raise_first
 from .machine import check_launcher
@@ -20,6 +23,9 @@ __all__ = ["find_script", "run_tool"]
 
 # Libraries, and the files in requirements/ that install them.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
+
+_ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
+_SKIP = "--skip-checks"
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -48,8 +54,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
             return 130
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
-    errors = (ValueError, TypeError, OSError, ModuleNotFoundError)
-    code = cli_main(lambda: command.extend(_checked_command(tool, argv)), "the run has not started", *errors)
+    code = cli_main(lambda: command.extend(_checked_command(tool, argv)), "the run has not started", *_ERRORS)
     return code if code or not command else cli_main(run, end, CheckpointMismatch)
 
 
@@ -90,6 +95,7 @@ def _parser(tool: str) -> argparse.ArgumentParser:
         add("--show", action="store_true", help="show the drawings in a window")
         add("--wait-time", metavar="SECONDS", help="time for which a window shows an image")
         add("--tta", action="store_true", help="predict several views of each image")
+    add(_SKIP, action="store_true", help="start the run without checks")
     add("--cfg-options", nargs="+", metavar="KEY=VALUE", help="change the config")
     add("--launcher", metavar="LAUNCHER", help="none, pytorch, slurm or mpi (default: none)")
     return parser
@@ -108,29 +114,39 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
             return [_script_of(config, [], tool)[1], "--help"]
         _parser(tool).print_help()
         return []
+    skip = _SKIP in argv
+    argv = [argument for argument in argv if argument != _SKIP]
     options = _parser(tool).parse_known_args(argv)[0]
     cfg, script = _script_of(options.config, argv, tool)
     raise_first(check_launcher(options.launcher))
     if tool == "test":
-        check_test(cfg, options.checkpoint, options.tta)
+        _start_check(skip, check_test, cfg, options.checkpoint, options.tta)
         return [script, *argv]
     if options.resume is None:
-        check_training(cfg, options.amp)
+        _start_check(skip, check_training, cfg, options.amp)
         return [script, *argv]
     argv = _without_resume(argv)
     work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
     checkpoint = options.resume or last_checkpoint(work_dir)
     if checkpoint:
-        seed = check_resume(checkpoint, work_dir)
+        seed = _start_check(skip, check_resume, checkpoint, work_dir)
         argv += _resume_flags(cfg.default_scope, options.resume)
         cfg.load_from = None
         if seed is not None and (cfg.get("randomness") or {}).get("seed") is None:
             # mmengine restores the seed only after it has shuffled the data with another seed.
             argv += ["--cfg-options", f"randomness.seed={seed}"]
-    check_training(cfg, options.amp)
+    _start_check(skip, check_training, cfg, options.amp)
     if not checkpoint and is_first_process():
         print(f"{work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
     return [script, *argv]
+
+
+def _start_check(skip: bool, check: Callable[..., Any], *arguments: object) -> Any:
+    """Return the result of a check, or None if it is skipped. An error names the flag that skips it."""
+    try:
+        return None if skip else check(*arguments)
+    except _ERRORS as error:
+        sys.exit(f"{reason(error)} ({_SKIP} starts the run without checks)")
 
 
 def _without_resume(argv: list[str]) -> list[str]:

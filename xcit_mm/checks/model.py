@@ -50,13 +50,24 @@ def build_model(cfg: Config) -> nn.Module:
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     """Return the heads that predict the classes of the data set, by name."""
+    things = "roi_head." if hasattr(model, "panoptic_fusion_head") else None  # its heads predict some of the classes
     return {
         name: module
         for name, module in model.named_modules()
         if name.rstrip(".0123456789").endswith("head")
         and not name.endswith(("rpn_head", "semantic_head"))
+        and not type(module).__name__.endswith("RPNHead")  # which is the bbox_head of mmdet's RPN
+        and not (things and name.startswith(things))
         and isinstance(getattr(module, "num_classes", None), int)
+        and not getattr(module, "class_agnostic", False)
+        and not _has_own_targets(name, module)
     }
+
+
+def _has_own_targets(name: str, head: Any) -> bool:
+    """Return whether an auxiliary head has a loss of its own, such as that of boundaries in mmseg's `STDCHead`."""
+    loss = getattr(head, "loss_by_feat", None)
+    return name.startswith("auxiliary_head") and not getattr(loss, "__qualname__", "").startswith("BaseDecodeHead.")
 
 
 class FeatureMapSpec(NamedTuple):

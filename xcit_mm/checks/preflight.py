@@ -1,6 +1,6 @@
 """Validate the backbone of a config, the path of a checkpoint and a device, before a model is built."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
         _check_normalisation(cfg, built.in_channels, tta)
         if backbone.get("ignore_padding"):
-            _check_padding(data_preprocessor(cfg))
+            _check_padding(cfg)
 
 
 def _check_inherited(model: dict) -> None:
@@ -63,10 +63,7 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
     places = [("model.data_preprocessor", cfg.model), ("data_preprocessor", cfg)]
     given = [(where, place["data_preprocessor"]) for where, place in places if place.get("data_preprocessor")]
     given = given[-1:] if tta else given[:1]
-    for split in ("train", "test"):  # a config may have a single split
-        for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
-            if step := normalize_step(dataset.get("pipeline") or []):
-                given.append(("Normalize", step))
+    given += [("Normalize", step) for _, step in _normalize_steps(cfg)]
     for (where, preprocessor), name in product(given, ("mean", "std")):
         values = preprocessor.get(name)
         if not isinstance(values, Sequence):
@@ -83,19 +80,30 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
             )
 
 
+def _normalize_steps(cfg: Config) -> Iterator[tuple[str, dict]]:
+    """Yield the steps of the pipelines that normalise, with their split. A config may have a single split."""
+    for split in ("train", "test"):
+        for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+            if step := normalize_step(dataset.get("pipeline") or []):
+                yield split, step
+
+
 def _is_for_colours(preprocessor: dict, scope: str | None) -> bool:
     """Whether a data preprocessor takes RGB and grey images only: that of mmdet, and of mmseg in the OneDL forks."""
     return issubclass(part_class(preprocessor, MODELS, scope) or object, ImgDataPreprocessor)
 
 
-def _check_padding(preprocessor: dict) -> None:
+def _check_padding(cfg: Config) -> None:
     """Check that `ignore_padding` can distinguish padding from pixels."""
-    mean = preprocessor.get("mean") or [0]
-    if all(float(value).is_integer() for value in mean):
-        raise ValueError(
-            f"ignore_padding=True with data_preprocessor.mean={mean}: pixels of that value become zero, like padding; "
-            "give a mean that is not a whole number"
-        )
+    preprocessor = data_preprocessor(cfg)
+    steps = [(f"{split} Normalize", step) for split, step in _normalize_steps(cfg)]
+    for where, part in [("data_preprocessor", preprocessor)] if preprocessor.get("mean") or not steps else steps:
+        mean = part.get("mean") or [0]
+        if all(float(value).is_integer() for value in mean):
+            raise ValueError(
+                f"ignore_padding=True with {where}.mean={mean}: pixels of that value become zero, like padding; "
+                "give a mean that is not a whole number"
+            )
     for part in (preprocessor, *(preprocessor.get("batch_augments") or [])):
         for name in ("pad_value", "pad_val", "img_pad_value"):
             if part.get(name):

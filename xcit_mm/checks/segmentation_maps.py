@@ -1,15 +1,18 @@
 """Checks of data sets of segmentation maps: labels against classes and heads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isclose
 from typing import Any
 
+import mmcv
 import numpy as np
 from mmengine.registry import DATASETS
 from torch import nn
 
+from ..utils.configs import type_name
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
-from .images import check_bands, check_images, load_each, missing_paths, pipeline_step, sample_evenly
+from .images import check_bands, check_images, has_own_steps, load_each, missing_paths, pipeline_step, sample_evenly
 
 __all__ = ["check_segmentation_maps"]
 
@@ -37,8 +40,12 @@ def check_segmentation_maps(
             f"{split}: {len(unlabelled)} of {len(images)} images have no segmentation map: {preview(unlabelled)}",
             "add these files, or correct seg_map_suffix and data_prefix.seg_map_path",
         )
-    yield from check_images(split, dataset, images)
-    step = pipeline_step(dataset, "LoadAnnotations") or dict(type="LoadAnnotations")
+    shapes = yield from check_images(split, dataset, images)
+    step = pipeline_step(dataset, "LoadAnnotations")
+    if step is None:
+        yield note("D510", f"{split}: the pipeline has no LoadAnnotations", "add it, if no other step reads the maps")
+        return
+    report = note if has_own_steps(dataset) else fail  # such a step may correct labels and sizes
     if step.get("reduce_zero_label") not in (None, built.reduce_zero_label):
         yield fail(
             "D503",
@@ -47,13 +54,13 @@ def check_segmentation_maps(
         )
         return
     counts = np.zeros(256, np.int64)
-    unreadable, readable = [], []
+    unreadable, readable, misplaced, wrapped = [], [], [], []
     for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["seg_map_path"] not in unlabelled]):
         path = image["seg_map_path"]
         if isinstance(loaded, Exception):
             unreadable.append(f"{path} cannot be read ({reason(loaded)})")
         elif loaded["gt_seg_map"].ndim != 2:
-            yield fail(
+            yield report(
                 "D505",
                 f"{split}: {path} has {loaded['gt_seg_map'].shape[-1]} channels: colours instead of labels",
                 "write segmentation maps of one channel, or with a palette, whose values are class numbers",
@@ -62,22 +69,62 @@ def check_segmentation_maps(
         else:
             readable.append(image)
             counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
+            size, shape = loaded["gt_seg_map"].shape, shapes.get(image["img_path"])
+            if shape and size != shape and not _resized_to_one_size(dataset, size, shape):
+                misplaced.append(f"{path} has {size} pixels, its image {shape}")
+            given = mmcv.imread(path, "unchanged", backend=step.get("imdecode_backend", "pillow"))
+            if given.itemsize > 1 and ((given > IGNORED) & (given % 256 != IGNORED)).any():
+                wrapped.append(f"{path} holds {given.max():g}")
     if unreadable:
         yield fail(
             "D504", f"{split}: {preview(unreadable)}", "replace these files, and check the rest: this is a sample"
         )
+    if misplaced:
+        fix = "write each map in the size of its image"
+        yield report("D511", f"{split}: {preview(misplaced)}", fix)
+    if wrapped:
+        fix = "write 8-bit maps with the numbers of the classes"
+        yield fail("D512", f"{split}: mmseg keeps the last 8 bits of a label: {preview(wrapped)}", fix)
     if not counts.any():
         return
     if channels and readable:
         yield from check_bands(split, dataset, readable[0], channels)
-    for name, head in heads.items():
-        yield from _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label)
+    wrong = [
+        finding
+        for name, head in heads.items()
+        for finding in _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label, report)
+    ]
+    yield from wrong
+    ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
+    names = list(built.metainfo.get("classes") or ())
+    names = ["background", *names] if len(names) == 1 else names
+    absent = [name for label, name in enumerate(names) if label == ignored or not counts[label]]
+    complete = len(readable) == len(images)
+    # A sample cannot hold more classes than maps, and a rare class may be in other maps.
+    if absent and not wrong and (complete or len(names) <= len(readable)):
+        useless = complete and split == "train" and len(absent) >= len(names) - 1
+        yield (report if useless else note)(
+            "D513",
+            f"{split}: {len(readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, and "
+            f"{counts[ignored]} pixels of label {ignored}, which is ignored",
+            "write the numbers of the classes, 0, 1, ..., into the maps, or remove classes that never occur",
+        )
     last = counts[:IGNORED].nonzero()[0].max(initial=0)
     labels = f"labels up to {last}, {counts[IGNORED] / counts.sum():.1%} {IGNORED}"
     yield ok(f"{split}: {len(images)} images with segmentation maps; in a sample {labels}")
 
 
-def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> Iterator[Finding]:
+def _resized_to_one_size(dataset: dict, size: Sequence[int], shape: Sequence[int]) -> bool:
+    """Return whether a pipeline resizes a map and its image to the same size, each from its own."""
+    names = [type_name(step) for step in dataset["pipeline"]]
+    steps = dataset["pipeline"][names.index("LoadAnnotations") :]
+    resize = next((step for step in steps if "Resize" in type_name(step)), None)
+    return resize is not None and (not resize.get("keep_ratio") or isclose(size[0] * shape[1], size[1] * shape[0]))
+
+
+def _check_labels(
+    where: str, head: Any, counts: np.ndarray, reduced: bool, report: Callable[[str, str, str], Finding]
+) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
     # A threshold separates a single class from the background, label 0.
@@ -85,7 +132,7 @@ def _check_labels(where: str, head: Any, counts: np.ndarray, reduced: bool) -> I
     beyond = [label for label in range(labels, 256) if counts[label] and label != ignored]
     shifted = not reduced and beyond == [labels]
     if beyond:
-        yield fail(
+        yield report(
             "D506",
             f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold "
             + preview([f"label {label} ({counts[label]} pixels)" for label in beyond]),

@@ -12,6 +12,7 @@ from .findings import raise_first
 from .machine import check_precision
 from .model import build_checked_model, check_channels, class_heads
 from .preflight import check_checkpoint
+from .schedule import check_parts
 from .weights import check_weights, download_weights, strict_load_hooks
 
 __all__ = ["check_test", "check_training", "is_first_process"]
@@ -35,6 +36,7 @@ def check_training(cfg: Config, amp: bool = False) -> None:
     raise_first(check_paths(cfg, SPLITS), FileNotFoundError)
     model = _model(cfg)
     heads = class_heads(model)
+    raise_first(check_parts(cfg))
     raise_first(check_classes(cfg, heads))
     for split in SPLITS:
         if not _is_large(cfg, split):

@@ -18,7 +18,7 @@ from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_weights", "download_weights", "strict_load_hooks"]
+__all__ = ["check_weights", "download_weights", "started_from", "strict_load_hooks"]
 
 
 def strict_load_hooks(cfg: Config) -> list[dict]:
@@ -33,14 +33,19 @@ def _init_cfgs(cfg: Config) -> list[dict]:
     return [entry for entry in ([given] if isinstance(given, dict) else given) if "checkpoint" in entry]
 
 
+def started_from(cfg: Config) -> list[str]:
+    """Return the checkpoints that training starts from."""
+    return [*(entry["checkpoint"] for entry in _init_cfgs(cfg)), *filter(None, [cfg.get("load_from")])]
+
+
 def download_weights(cfg: Config) -> None:
     """Download the weights that training starts from.
 
     Raises:
         ValueError, OSError: If a name is unknown or a download fails.
     """
-    for name in [*(entry["checkpoint"] for entry in _init_cfgs(cfg)), cfg.get("load_from")]:
-        if name and name.startswith(REMOTE_PREFIXES):
+    for name in started_from(cfg):
+        if name.startswith(REMOTE_PREFIXES):
             ensure_downloaded(name)
 
 
