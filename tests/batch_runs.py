@@ -38,6 +38,24 @@ def write_video(path: Path, image: np.ndarray, frames: int) -> Path:
     return path
 
 
+def save_raster(path: Path, image: np.ndarray, **profile: object) -> Path:
+    """Write an image (h, w, n) as a GeoTIFF."""
+    import rasterio
+
+    height, width, count = image.shape
+    with rasterio.open(path, "w", "GTiff", width, height, count, dtype=image.dtype, **profile) as file:
+        file.write(np.moveaxis(image, -1, 0))
+    return path
+
+
+def map_in(out: Path, name: str = "raster") -> np.ndarray:
+    """Read the segmentation map of a raster from a run's folder."""
+    import rasterio
+
+    with rasterio.open(out / "labels" / f"{name}.tif") as file:
+        return file.read(1)
+
+
 def child_processes(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return list(map(int, path.read_text().split())) if path.exists() else []

@@ -138,7 +138,9 @@ def copy_of_configs(tmp_path) -> Path:
 def test_a_claim_in_a_metafile_is_named(copy_of_configs, claim):
     with (copy_of_configs / "configs" / "retinanet" / "metafile.yml").open("a") as metafile:
         metafile.write(f"    {claim}\n")
-    with pytest.raises(ValueError, match=f"fpn_1x_coco has {claim.partition(':')[0]}, but configs/retinanet has no scores"):
+    with pytest.raises(
+        ValueError, match=f"fpn_1x_coco has {claim.partition(':')[0]}, but configs/retinanet has no scores"
+    ):
         readme_tables.check(copy_of_configs)
 
 

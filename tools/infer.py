@@ -70,9 +70,7 @@ def parse_args() -> argparse.Namespace:
     speed = parser.add_argument_group("speed: changes results only by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
     speed.add_argument("--batch-size", type=int, metavar="N", help="images of one size, or tiles, per batch")
-    speed.add_argument(
-        "--workers", type=int, metavar="N", help="processes that read images (default: 2, or 0 if the CPU predicts)"
-    )
+    speed.add_argument("--workers", type=int, metavar="N", help="processes that read images (default: 2, on a CPU 0)")
     speed.add_argument("--launcher", choices=("none", "pytorch"), help="pytorch if launched by torchrun")
     speed.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster, auto, or local")
     drawing = parser.add_argument_group("visualizations")

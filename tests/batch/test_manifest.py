@@ -181,7 +181,10 @@ class TestOtherRuns:
         run = start_run(tmp_path, manifest(), ONE)
         start_run(tmp_path, manifest(tile=64), ONE)
         assert open_run(tmp_path).options.tile == 64
-        with pytest.raises(KeyboardInterrupt), run.write_shard(0) as writer:  # records that Ctrl-C kept count
+        with (
+            pytest.raises(KeyboardInterrupt),
+            write_records(run.shard_path(0), run.format) as writer,
+        ):  # records that Ctrl-C kept count
             writer.write(RECORDS[0])
             raise KeyboardInterrupt
         with pytest.raises(FileExistsError, match="its tile was 64, is None"):

@@ -53,15 +53,6 @@ def test_an_error_after_the_start_states_what_is_completed(models, folder, tmp_p
     assert predict_many(folder, *models["seg"], tmp_path / "out", OPTIONS).predicted == 10  # no records were lost
 
 
-def test_ctrl_c_returns_a_report_of_the_completed_inputs(models, folder, tmp_path, interrupt_at):
-    from mmengine.model import BaseModel
-
-    interrupt_at(BaseModel, "test_step", 3)
-    report = predict_many(folder, *models["seg"], tmp_path / "out", OPTIONS)
-    assert report.interrupted and (report.predicted, report.pending) == (2, 3)
-    assert len(json.loads((tmp_path / "out" / "images.json").read_text())["images"]) == 2
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

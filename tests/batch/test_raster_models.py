@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from batch_runs import map_in, save_raster
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, TRANSFORMS, init_default_scope
@@ -54,25 +55,14 @@ def load(path: Path, **options: object) -> np.ndarray:
     return TRANSFORMS.build(dict(type="LoadRasterFromFile", **options))(dict(img_path=str(path)))["img"]
 
 
-def save(path: Path, image: np.ndarray, **profile: object) -> Path:
-    """Write an image (h, w, n) as a GeoTIFF."""
-    height, width, count = image.shape
-    with rasterio.open(path, "w", "GTiff", width, height, count, dtype=image.dtype, **profile) as file:
-        file.write(np.moveaxis(image, -1, 0))
-    return path
-
-
-def map_in(out: Path, name: str) -> np.ndarray:
-    with rasterio.open(out / "labels" / f"{name}.tif") as file:
-        return file.read(1)
-
-
 @pytest.fixture
 def raster_file(data, tmp_path) -> Path:
     """(250, 192, 4), with a place on a map"""
     one, two, three = (load(path, to_float32=False) for path in paths(data))
     image = np.vstack([np.hstack([one, two]), np.hstack([three, one]), np.hstack([two, three])])[:250]
-    return save(tmp_path / "raster.tif", image, crs="EPSG:32633", transform=rasterio.Affine(2, 0, 4e5, 0, -2, 5e6))
+    return save_raster(
+        tmp_path / "raster.tif", image, crs="EPSG:32633", transform=rasterio.Affine(2, 0, 4e5, 0, -2, 5e6)
+    )
 
 
 def test_maps_equal_those_of_the_test_pipeline(data, model, call, tmp_path):
@@ -97,11 +87,13 @@ def test_a_raster_in_tiles_equals_tiling_in_memory(raster_file, model, call, tmp
     assert call("infer", raster_file, *model, "--out", tmp_path / "out", *TILES, "--batch-size", 2)[0] == 0
     expected = Predictor(*model, tile=96, overlap=24).predict(load(raster_file)).labels
     assert len(np.unique(expected)) > 2
-    assert np.array_equal(map_in(tmp_path / "out", "raster"), expected)
+    assert np.array_equal(map_in(tmp_path / "out"), expected)
 
 
 def test_bands_are_selected_by_option_or_loader(raster_file, model, call, tmp_path):
-    turned = save(tmp_path / "turned.tif", np.insert(load(raster_file, to_float32=False)[..., ::-1], 2, 7, axis=2))
+    turned = save_raster(
+        tmp_path / "turned.tif", np.insert(load(raster_file, to_float32=False)[..., ::-1], 2, 7, axis=2)
+    )
     config = tmp_path / "turned.py"
     config.write_text(
         f"_base_ = {model[0]!r}\nload = dict(type='LoadRasterFromFile', bands=[5, 4, 2, 1])\n"
@@ -112,7 +104,7 @@ def test_bands_are_selected_by_option_or_loader(raster_file, model, call, tmp_pa
     )
     for name, arguments in commands.items():
         assert call("infer", *arguments, "--out", tmp_path / name, *TILES)[0] == 0
-    expected = map_in(tmp_path / "raster", "raster")
+    expected = map_in(tmp_path / "raster")
     assert np.array_equal(map_in(tmp_path / "given", "turned"), expected)
     assert np.array_equal(map_in(tmp_path / "loaded", "turned"), expected)
 
@@ -155,7 +147,7 @@ def test_a_detector_of_rasters(raster_file, untrained, tmp_path):
 
 
 def test_errors_before_the_start_are_one_line(raster_file, data, model, refusal, tmp_path):
-    five = save(tmp_path / "five.tif", np.zeros((40, 40, 5), np.uint16))
+    five = save_raster(tmp_path / "five.tif", np.zeros((40, 40, 5), np.uint16))
     (tmp_path / "video.mp4").touch()
     (tmp_path / "broken.tif").write_bytes(b"no raster")
     unscaled = "the config loads rasters unscaled (LoadRasterFromFile): leave it out"
@@ -186,7 +178,7 @@ class TestRaster:
     @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
     def test_values_of_selected_bands(self, bands, dtype, tmp_path):
         values = np.random.default_rng(0).integers(1, 120, (30, 20, 4)).astype(dtype)  # none is transparent
-        path = save(tmp_path / "a.tif", values)
+        path = save_raster(tmp_path / "a.tif", values)
         expected = load(path, bands=bands, to_float32=False)
         with Raster(path, bands, channels=expected.shape[2], raw=True) as raster:
             found, valid = raster.read(slice(4, 30), slice(0, 13))
@@ -198,7 +190,7 @@ class TestRaster:
 
     def test_palette_indices_are_read_raw(self, tmp_path):
         values = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
-        path = save(tmp_path / "a.tif", values)
+        path = save_raster(tmp_path / "a.tif", values)
         with rasterio.open(path, "r+") as file:
             file.write_colormap(1, {value: (255, value, 0) for value in range(12)})
         with Raster(path, channels=1, raw=True) as raster:
@@ -208,7 +200,7 @@ class TestRaster:
         values = np.full((2, 3, 4), 7.5, np.float32)
         values[0, 0] = np.nan
         values[1, :, 2] = np.nan, -np.inf, np.inf
-        with Raster(save(tmp_path / "a.tif", values), channels=4, raw=True) as raster:
+        with Raster(save_raster(tmp_path / "a.tif", values), channels=4, raw=True) as raster:
             found, valid = raster.read(slice(0, 2), slice(0, 3))
         assert valid.tolist() == [[False, True, True], [True, True, True]]
         assert found[..., 2].tolist() == [[0, 7.5, 7.5], [0, 0, 0]] and (found[1, :, 3] == 7.5).all()
@@ -216,7 +208,7 @@ class TestRaster:
     def test_an_unselected_alpha_channel_is_a_mask(self, tmp_path):
         values = np.full((2, 3, 4), 9, np.uint8)
         values[0, :, 3] = 0
-        path = save(tmp_path / "a.tif", values, photometric="RGB", alpha="unspecified")
+        path = save_raster(tmp_path / "a.tif", values, photometric="RGB", alpha="unspecified")
         with rasterio.open(path, "r+") as file:
             file.colorinterp = [*file.colorinterp[:3], rasterio.enums.ColorInterp.alpha]
         with Raster(path, [1, 2, 3], channels=3, raw=True) as raster:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
-from batch_runs import result_files, start_infer, time_limit
+from batch_runs import result_files, save_raster, start_infer, time_limit
 from paths import ROOT
 
 from xcit_mm.batch.run import open_run
@@ -34,6 +36,20 @@ def torchrun(port: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
 
 
+@contextmanager
+def started(command: list[object], out: Path, log: Path, shards: int) -> Iterator[subprocess.Popen]:
+    """Start a command and wait until it has written some shards."""
+    with (
+        log.open("w") as file,
+        subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, env=ENV) as process,
+    ):
+        with time_limit(300) as tick:
+            while len(list(out.glob("shards/shard-*"))) < shards:
+                assert process.poll() is None, log.read_text()
+                tick()
+        yield process
+
+
 class TestRanks:
     def test_two_ranks_write_the_files_of_one_process(self, models, photos, tmp_path):
         arguments = [photos, *models["seg"], "--shard-size", 2]
@@ -50,13 +66,11 @@ class TestRanks:
     @pytest.mark.parametrize("kind, result", [("seg", "labels/raster.tif"), ("det", "instances/raster.geojson")])
     def test_two_ranks_share_a_raster(self, kind, result, shapes, models, tmp_path):
         """The raster has four rows of tiles, a shard each, and each map depends on the row above."""
-        pytest.importorskip("rasterio")
-        import cv2
-        import numpy as np
-        from test_rasters import write
-
+        rasterio = pytest.importorskip("rasterio")
         image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-        raster = write(tmp_path / "raster.tif", np.tile(image, (2, 9, 1))[:104, :800])
+        raster = save_raster(
+            tmp_path / "raster.tif", np.tile(image, (2, 9, 1))[:104, :800], transform=rasterio.Affine.scale(2)
+        )
         arguments = [raster, *models[kind], "--tile", 32, "--overlap", 8, "--batch-size", 8, "--workers", 0]
         assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
         ended = run(*torchrun(29573), *arguments, "--out", tmp_path / "shared", "--launcher", "pytorch")
@@ -66,16 +80,13 @@ class TestRanks:
 
     @pytest.mark.slow
     def test_ctrl_c_merges_the_records_of_both_ranks(self, models, photos, tmp_path):
-        log, out = (tmp_path / "log").open("w"), tmp_path / "out"
+        out = tmp_path / "out"
         (tmp_path / "in").mkdir()
         for number in range(200):
             (tmp_path / "in" / f"{number:03}.png").symlink_to(photos / "00.png")
         arguments = [tmp_path / "in", *models["seg"], "--shard-size", 1, "--workers", 0, "--no-visualizations"]
-        command = list(map(str, [*torchrun(29572), *arguments, "--out", out, "--launcher", "pytorch"]))
-        with subprocess.Popen(command, stdout=log, stderr=log, env=ENV) as process, time_limit(120) as tick:
-            while len(list(out.glob("shards/shard-*"))) < 4:
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                tick()
+        command = [*torchrun(29572), *arguments, "--out", out, "--launcher", "pytorch"]
+        with started(command, out, tmp_path / "log", shards=4) as process:
             process.send_signal(signal.SIGINT)
             assert process.wait(60) != 0
         printed = (tmp_path / "log").read_text()
@@ -140,12 +151,9 @@ class TestRay:
     def test_an_actor_dies(self, cluster, models, photos, tmp_path):
         arguments = [photos, *models["det"], "--shard-size", 1, "--workers", 0]
         assert infer(*arguments, "--out", tmp_path / "alone").returncode == 0
-        out, log = tmp_path / "shared", (tmp_path / "log").open("w")
-        command = list(map(str, [sys.executable, INFER, *arguments, "--out", out, "--ray", cluster]))
-        with subprocess.Popen(command, stdout=log, stderr=log) as process, time_limit(300) as tick:
-            while len(list(out.glob("shards/shard-*"))) < 2:
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                tick()
+        out = tmp_path / "shared"
+        command = [sys.executable, INFER, *arguments, "--out", out, "--ray", cluster]
+        with started(command, out, tmp_path / "log", shards=2) as process:
             pids = actor_pids()
             assert len(pids) == 2  # one per node
             os.kill(pids[0], signal.SIGKILL)

@@ -73,12 +73,15 @@ class Trained(NamedTuple):
 
 @pytest.fixture(scope="session")
 def write_trained(tmp_path_factory, shapes) -> Callable[..., Trained]:
-    """Write a config, and a checkpoint of its model or backbone."""
+    """Write a config, given as text or as a Config, and a checkpoint of its model or backbone."""
 
-    def write(text: str, part: str = "model", **names: object) -> Trained:
+    def write(given: str | Config, part: str = "model", **names: object) -> Trained:
         folder = tmp_path_factory.mktemp("trained")
         config, checkpoint = folder / "config.py", folder / "model.pth"
-        config.write_text(text.format(root=ROOT, data=shapes, **names))
+        if isinstance(given, Config):
+            given.dump(config)
+        else:
+            config.write_text(given.format(root=ROOT, data=shapes, **names))
         cfg = Config.fromfile(config)
         init_default_scope(cfg.default_scope)
         cfg.model.backbone.pop("init_cfg", None)
@@ -101,17 +104,24 @@ def mask_rcnn(write_trained) -> Trained:
     return write_trained(MASK_RCNN)
 
 
-def export(folder: Path, model: Trained) -> Path:
+@pytest.fixture(scope="session")
+def export_float32(tmp_path_factory) -> Callable[[Trained], Path]:
+    """Export a model to a file of float32."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
-    export_model(*model, ExportTarget(folder / "model.onnx"))
-    return folder / "model.onnx"
+
+    def export(model: Trained) -> Path:
+        path = tmp_path_factory.mktemp("exported") / "model.onnx"
+        export_model(*model, ExportTarget(path))
+        return path
+
+    return export
 
 
 @pytest.fixture(scope="session")
-def segmentor_file(segmentor, tmp_path_factory) -> Path:
+def segmentor_file(segmentor, export_float32) -> Path:
     """The float32 file of the segmentor."""
-    return export(tmp_path_factory.mktemp("exported"), segmentor)
+    return export_float32(segmentor)
 
 
 @pytest.fixture
@@ -123,9 +133,9 @@ def exported_before(segmentor_file, monkeypatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def mask_rcnn_file(mask_rcnn, tmp_path_factory) -> Path:
+def mask_rcnn_file(mask_rcnn, export_float32) -> Path:
     """The float32 file of the detector."""
-    return export(tmp_path_factory.mktemp("exported"), mask_rcnn)
+    return export_float32(mask_rcnn)
 
 
 @pytest.fixture
@@ -155,20 +165,23 @@ def raw_detections() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def detector(tmp_path) -> Callable[..., Path]:
-    """Write a file with the inputs and metadata of a detector, which returns the same outputs for every image."""
+def detector(tmp_path, raw_detections) -> Callable[..., Path]:
+    """Write a file with the inputs and metadata of a detector, which returns `raw_detections` for every image."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, types = onnx.helper, onnx.TensorProto
 
-    def write(outputs: dict[str, np.ndarray], **facts: str) -> Path:
-        kinds = {name: helper.np_dtype_to_tensor_dtype(values.dtype) for name, values in outputs.items()}
+    def write(**facts: str) -> Path:
+        outputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), ["n", *values.shape[1:]])
+            for name, values in raw_detections.items()
+        ]
         graph = helper.make_graph(
-            [helper.make_node("Identity", [f"constant_{name}"], [name]) for name in outputs],
+            [helper.make_node("Identity", [f"constant_{name}"], [name]) for name in raw_detections],
             "detector",
             [helper.make_tensor_value_info("image", types.FLOAT, ["batch", 3, "height", "width"])],
-            [helper.make_tensor_value_info(name, kinds[name], ["n", *outputs[name].shape[1:]]) for name in outputs],
-            [onnx.numpy_helper.from_array(values, f"constant_{name}") for name, values in outputs.items()],
+            outputs,
+            [onnx.numpy_helper.from_array(values, f"constant_{name}") for name, values in raw_detections.items()],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
         steps = dict(resize=dict(scale=[160, 100], keep_ratio=True), pad_divisor=32, pad_value=0)

@@ -11,27 +11,17 @@ import pytest
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DATASETS, MODELS, init_default_scope
+from onnx_files import load_standard, metadata
 from paths import CONFIGS
 
 from xcit_mm.deployment import ExportTarget, export_model
-from xcit_mm.deployment.preprocessing import (
-    add_preprocessing,
-    check_preprocessing,
-    compare_preprocessing,
-    preprocessing_steps,
-)
+from xcit_mm.deployment.preprocessing import add_preprocessing, compare_preprocessing, preprocessing_steps
 from xcit_mm.deployment.run import Model
 from xcit_mm.prediction import Predictor
 from xcit_mm.utils.configs import channel_order
 
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-NOTHING = dict(
-    boxes=np.zeros((0, 4), np.float32),
-    scores=np.zeros(0, np.float32),
-    labels=np.zeros(0, np.int64),
-    masks=np.zeros((0, 28, 28), np.float32),
-)
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
 FPN = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 
@@ -72,7 +62,7 @@ def test_preprocessed_image_is_opencv_s_to_one_grey_level(path, options, detecto
 
     facts = {name: json.dumps(cfg.model.data_preprocessor.get(name)) for name in ("mean", "std")}
     steps = json.dumps(preprocessing_steps(cfg))
-    file = detector(NOTHING, preprocessing=steps, channel_order=channel_order(cfg), **facts)
+    file = detector(preprocessing=steps, channel_order=channel_order(cfg), **facts)
     model, session = Model(file), graph_session(file)
     # The width of the last image is resized to a number that ends in .5 before rounding.
     for height, width in [(37, 53), (480, 640), (901, 450), (1088, 1717)]:
@@ -95,7 +85,7 @@ def test_preprocessed_image_is_opencv_s_to_one_grey_level(path, options, detecto
 
 def test_resized_sizes_are_mmcv_s_with_its_rounding(detector):
     steps = dict(resize=dict(scale=[133, 80], keep_ratio=True), pad_divisor=1, pad_value=0)
-    file = detector(NOTHING, preprocessing=json.dumps(steps))
+    file = detector(preprocessing=json.dumps(steps))
     model, session = Model(file), graph_session(file)
     for height, width in np.random.default_rng(0).integers(2, 500, (1000, 2)).tolist():
         expected = mmcv.rescale_size((width, height), (133, 80))[::-1]
@@ -128,23 +118,21 @@ def test_unsupported_preprocessing_is_named(path, options, named, detector):
         place[int(last) if isinstance(place, list) else last] = ConfigDict(value) if isinstance(value, dict) else value
     steps = preprocessing_steps(cfg)
     assert list(steps) == ["unknown"] and named in steps["unknown"]
-    file = detector(NOTHING, preprocessing=json.dumps(steps))
-    for attempt in (lambda: check_preprocessing("model", steps), lambda: Model(file)):
+    file = detector(preprocessing=json.dumps(steps))
+    target = ExportTarget(Path("model.onnx"), preprocessing=True)
+    for attempt in (lambda: target.check_model(cfg), lambda: Model(file)):
         with pytest.raises(ValueError) as raised:
             attempt()
         assert named in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_detector_file_with_preprocessing_returns_boxes_in_the_image(raw_detections, detector):
-    file = detector(raw_detections)
-    model, metadata = Model(file), {prop.key: prop.value for prop in onnx.load(file).metadata_props}
+    file = detector()
+    model, facts = Model(file), metadata(onnx.load(file))
     pixels = noise(300, 440)  # is resized to 100x147
     expected = model(pixels)
     add_preprocessing(file)
-    changed = onnx.load(file)
-    onnx.checker.check_model(changed, full_check=True)
-    assert [opset.domain for opset in changed.opset_import] == [""]
-    assert {prop.key: prop.value for prop in changed.metadata_props} == metadata
+    assert metadata(load_standard(file)) == facts
     outputs = runtime.InferenceSession(file).run(list(raw_detections), dict(pixels=pixels))
     for (name, values), output in zip(raw_detections.items(), outputs, strict=True):
         scale = np.float32([147 / 440, 1 / 3] * 2) if name == "boxes" else 1
@@ -160,10 +148,7 @@ def test_segmentor_file_with_preprocessing_returns_mmseg_s_map(segmentor, call, 
     assert code == 0 and list(tmp_path.iterdir()) == [out]
     assert re.search(r"preprocessing   within [01]\.0 grey levels of OpenCV; 0\.\d\d% of the pixels change", printed)
     assert "(4 images of the test set)" in printed
-    file = onnx.load(out)
-    onnx.checker.check_model(file, full_check=True)
-    assert [opset.domain for opset in file.opset_import] == [""]
-    assert [value.name for value in file.graph.input] == ["pixels"]
+    assert [value.name for value in load_standard(out).graph.input] == ["pixels"]
     predictor = Predictor(*segmentor, device="cpu")
     session = runtime.InferenceSession(out)
     for height, width in [(64, 97), (203, 330)]:
@@ -196,8 +181,7 @@ def test_file_with_wrong_preprocessing_is_rejected(change, message, segmentor, s
         file.graph.node[-1].output[0] = "opposite"
         file.graph.node.append(onnx.helper.make_node("Neg", ["opposite"], ["logits"]))
     else:
-        facts = {prop.key: prop.value for prop in file.metadata_props}
-        onnx.helper.set_model_props(file, facts | {key: json.dumps(value) for key, value in change.items()})
+        onnx.helper.set_model_props(file, metadata(file) | {key: json.dumps(value) for key, value in change.items()})
     onnx.save(file, tmp_path / "model.onnx")
     add_preprocessing(tmp_path / "model.onnx")
     with pytest.raises(RuntimeError, match=message):

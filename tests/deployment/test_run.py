@@ -38,7 +38,7 @@ def smooth_image(height: int, width: int) -> np.ndarray:
 
 
 def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
-    model = run.Model(detector(raw_detections))
+    model = run.Model(detector())
     assert model.classes == ["circle", "square"]
     result = model(smooth_image(300, 450))
 
@@ -65,7 +65,7 @@ def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
 
 def test_model_without_masks_and_image_without_objects(raw_detections, detector):
     del raw_detections["masks"]
-    model = run.Model(detector(raw_detections, task="object detection", test_cfg='{"score_thr": 0.05}'))
+    model = run.Model(detector(task="object detection", test_cfg='{"score_thr": 0.05}'))
     image = smooth_image(60, 90)
     assert model(image).masks is None
     empty = model(image, score_thr=0.95)
@@ -129,8 +129,8 @@ def test_colours_of_16_bits_are_read_as_by_mmcv(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])
-def test_runs_without_torch(kind, request, raw_detections, detector, tmp_path):
-    model = detector(raw_detections) if kind == "detector" else request.getfixturevalue("segmentor_file")
+def test_runs_without_torch(kind, request, detector, tmp_path):
+    model = detector() if kind == "detector" else request.getfixturevalue("segmentor_file")
     alone = tmp_path / "product"
     alone.mkdir()
     (alone / "sitecustomize.py").write_text(BLOCKER)
@@ -153,8 +153,8 @@ def test_runs_without_torch(kind, request, raw_detections, detector, tmp_path):
     assert len(result.stdout.splitlines()) == len(next(iter(written.values()))) > 1
 
 
-def test_json_has_masks_that_pycocotools_reads(raw_detections, detector):
-    model = run.Model(detector(raw_detections))
+def test_json_has_masks_that_pycocotools_reads(detector):
+    model = run.Model(detector())
     result = model(smooth_image(300, 450))
     instances = run.to_json(result, model.classes)["instances"]
     assert [instance["name"] for instance in instances] == ["circle", "square", "square", "circle", "square"]
@@ -170,9 +170,9 @@ def test_json_has_masks_that_pycocotools_reads(raw_detections, detector):
     ]
 
 
-def test_results_are_drawn_at_their_place(raw_detections, detector):
+def test_results_are_drawn_at_their_place(detector):
     image = np.full((300, 450, 3), 250, np.uint8)
-    model = run.Model(detector(raw_detections))
+    model = run.Model(detector())
     result = model(image, score_thr=0.85)
     drawn = run.draw(image, result, model.classes)
     left, top, right, bottom = result.boxes[0].astype(int)
@@ -192,8 +192,8 @@ def test_results_are_drawn_at_their_place(raw_detections, detector):
     assert not np.array_equal(painted[0, 0], painted[0, 300])
 
 
-def test_bad_input_ends_in_one_line(raw_detections, detector, segmentor_file, tmp_path, monkeypatch):
-    model = detector(raw_detections)
+def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypatch):
+    model = detector()
     text = tmp_path / "text.onnx"
     text.write_text("no model")
     backbone = onnx.load(segmentor_file)
@@ -227,20 +227,20 @@ def test_bad_input_ends_in_one_line(raw_detections, detector, segmentor_file, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_ctrl_c_ends_in_one_line(raw_detections, detector, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_ends_in_one_line(detector, tmp_path, monkeypatch, capsys):
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
     Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")
-    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(raw_detections)), str(tmp_path / "photo.png")])
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector()), str(tmp_path / "photo.png")])
     monkeypatch.setattr(run.Model, "__call__", interrupt)
     assert run.main() == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-def test_closed_pipe_ends_without_a_traceback(raw_detections, detector, close_stdout, tmp_path, monkeypatch):
+def test_closed_pipe_ends_without_a_traceback(detector, close_stdout, tmp_path, monkeypatch):
     Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")
-    monkeypatch.setattr(sys, "argv", ["run.py", str(detector(raw_detections)), str(tmp_path / "photo.png")])
+    monkeypatch.setattr(sys, "argv", ["run.py", str(detector()), str(tmp_path / "photo.png")])
     close_stdout()
     assert run.main() == 141
     sys.stdout.flush()

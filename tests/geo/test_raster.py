@@ -283,7 +283,6 @@ class TestValidity:
         path = save(tmp_path / "a.tif", np.array([[[0, 0, 1]], [[0, 9, 1]], [[0, 0, 1]]], np.uint8), nodata=0)
         image, valid = read(path)
         assert valid.tolist() == [[False, True, True]] and image[0, 1].tolist() == [0, 9, 0]
-        assert Raster(path).nodata == 0
 
     def test_nan_and_infinity_are_invalid(self, tmp_path):
         values = np.array([[np.nan, np.inf, -np.inf, 0, 1, 2, -9999]], np.float32)
@@ -364,14 +363,14 @@ class TestFiles:
     def test_georeference(self, tmp_path):
         rotated = Affine(0.433, 0.25, 500000, 0.25, -0.433, 5400000)
         with Raster(save(tmp_path / "a.tif", NOISE[0], crs="EPSG:32633", transform=rotated)) as raster:
-            assert raster.crs.to_epsg() == 32633 and raster.transform.almost_equals(rotated)
-            assert (raster.height, raster.width, raster.count, raster.dtype) == (70, 90, 1, "uint8")
-            assert raster.georeference == (70, 90, raster.crs, raster.transform)
+            height, width, crs, transform = raster.georeference
+            assert crs.to_epsg() == 32633 and transform.almost_equals(rotated)
+            assert (height, width, raster.height, raster.width, raster.dtype) == (70, 90, 70, 90, "uint8")
         path = save(tmp_path / "b.tif", NOISE[0])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with Raster(path) as raster:
-                assert raster.crs is None and raster.transform.is_identity and raster.nodata is None
+                assert raster.georeference.crs is None and raster.georeference.transform.is_identity
 
     @pytest.mark.parametrize("rows", [slice(0, 0), slice(-1, 5), slice(0, 71), slice(5, 2)])
     def test_windows_outside_the_raster_raise(self, rows, tmp_path):

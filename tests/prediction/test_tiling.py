@@ -80,7 +80,8 @@ class TestSegmentation:
     @pytest.mark.parametrize("shape", [(200, 90), (90, 200)])
     @pytest.mark.parametrize(("tile", "overlap"), [(64, 16), (64, 48)])  # of 48 pixels: three tiles meet
     def test_strips_are_equal_wherever_prediction_begins(self, shape, tile, overlap):
-        tiled = TiledImage.from_array(self.noise(*shape), tile, overlap)
+        image = self.noise(*shape)
+        tiled = TiledImage(lambda *window: image[window], shape, tile, overlap)
         whole = list(iter_segmented(for_batches(self.logits), tiled))
         assert sum(len(labels) for _, labels in whole) == shape[0]
         for first in range(1, len(whole)):
@@ -102,8 +103,9 @@ class TestSegmentation:
             return None if is_empty else np.nan_to_num(image[rows, columns])
 
         maps = []
-        for tiled in (TiledImage(read, (200, 160), 64, 16), TiledImage.from_array(np.nan_to_num(image), 64, 16)):
+        for reader in (read, lambda *window: np.nan_to_num(image)[window]):
             counts.append(0)
+            tiled = TiledImage(reader, (200, 160), 64, 16)
             maps.append(torch.cat([labels for _, labels in iter_segmented(predict, tiled)]))
         assert counts[0] < counts[1]
         valid = torch.from_numpy(np.isfinite(image[..., 0]))

@@ -41,6 +41,8 @@ ARRAY_OF_OBJECTS = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x01\x00\
 STATE_OF_A_CLASS = b"cmmengine.logging.history_buffer\nHistoryBuffer\nN}q\x00X\x03\x00\x00\x00minK\x01s\x86b."
 CALL = b"c__builtin__\n%s\n\x8a\x05" + (10**11).to_bytes(5, "little") + b"\x85R."
 DEEP = b")" + b"\x85" * 300_000  # a tuple whose hash overflows the stack
+# Forty lists, each with the one before twice: its text has 10**12 characters.
+NESTED = b"](" * 40 + b"K\x01K\x01e" + b"".join(b"q%ch%ce" % (i, i) for i in range(39))
 WIDE = torch.ones(1).expand(10**9)  # a copy of which has 4 GB
 
 REJECTED = {
@@ -71,6 +73,16 @@ REJECTED = {
     "array of objects": (lambda: legacy(ARRAY_OF_OBJECTS), "not of numbers"),
     # What overflows the stack, takes all memory or never ends.
     "deep key": (lambda: legacy(b"}" + DEEP + b"K\x01s."), "a key of type tuple"),
+    "set that is copied": (
+        lambda: saved([Runs(kind, items) for items in [list(range(5000))] for kind in [set] * 100]),
+        "claim more than",
+    ),
+    "integers of one hash": (lambda: saved({i * (2**61 - 1): 0 for i in range(5000)}), "keys of type int among"),
+    "set of tuples": (lambda: saved({(i, 0) for i in range(1001)}), "keys of type tuple among"),
+    "dtype of nested lists": (
+        lambda: legacy(b"cnumpy\ndtype\n" + NESTED + b"\x85R."),
+        "holds a list in place of a str",
+    ),
     "deep storage key": (lambda: legacy_with_storages(b"](" + DEEP + b"K\x01e."), "lacks the data"),
     "bytearray": (lambda: legacy(CALL % b"bytearray"), "it names builtins.bytearray"),
     "bytes": (lambda: legacy(CALL % b"bytes"), "it calls builtins.bytes with 1 arguments"),
@@ -85,7 +97,7 @@ REJECTED = {
     "second folder": (lambda: archive({**claiming(2000), "x/decoy/data/0": bytes(8000)}), "in a second folder"),
     "record twice": (lambda: with_record("a/data/0", bytes(4936)), "a record twice"),
     "overlapping records": (lambda: with_record("a/more", b"", claim=10**6), "claim more bytes than the file has"),
-    "expanded tensor": (lambda: saved(WIDE), "its tensors claim more than"),
+    "expanded tensor": (lambda: saved(WIDE), "claim more than"),
     "expanded tensor, old format": (lambda: saved(WIDE, zipped=False), "share places"),
     "overflowing size": (lambda: tensor_with("STORAGE", 0, (np.int64(2**62),), (0,)), "a int64 in place of a int"),
     "object as storage": (

@@ -13,7 +13,7 @@ from processes import in_two_processes
 from weight_files import official, same
 
 from xcit_mm.weights.published import PUBLISHED, download, ensure_downloaded
-from xcit_mm.weights.reader import load_from_url, load_from_xcit
+from xcit_mm.weights.reader import load_from_web
 
 NAME = "xcit_nano_12_p16_224"
 
@@ -38,7 +38,7 @@ def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
     assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
     (tmp_path / "source.pth").unlink()
-    assert same(load_from_xcit(f"xcit://{NAME}")["model"], official(16))
+    assert same(load_from_web(f"xcit://{NAME}")["model"], official(16))
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
 
 
@@ -53,8 +53,8 @@ def test_error_names_where_to_put_the_file_by_hand(folder, tmp_path, monkeypatch
 def test_files_of_one_name_from_two_servers_are_stored_apart(folder, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr("xcit_mm.weights.published.download", lambda url, path: torch.save(url, path))
-    assert load_from_url("https://a.org/model.bin") == "https://a.org/model.bin"
-    assert load_from_url("https://b.org/model.bin") == "https://b.org/model.bin"
+    assert load_from_web("https://a.org/model.bin") == "https://a.org/model.bin"
+    assert load_from_web("https://b.org/model.bin") == "https://b.org/model.bin"
 
 
 class Server(ThreadingHTTPServer):

@@ -3,7 +3,8 @@
 import contextlib
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,40 +16,26 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..prediction.predictor import Prediction, Predictor, Preprocessing
 from .inputs import Input
-from .queues import THREADS, OrderedWriter, ThreadQueue
 from .rasters import RasterPredictor
 from .reading import read_image
-from .results import ResultWriter, error_message, try_or_message
+from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
-from .shards import Record, ShardFormat
+from .shards import Record, ShardFormat, write_records
 from .videos import VideoPredictor
 
 __all__ = ["Engine"]
 
-
-class _Task(NamedTuple):
-    """An input to read, and its shard."""
-
-    shard: int
-    number: int
-    input_: Input
+_Task = tuple[int, int, Input]  # shard, number of the input, input
 
 
 class _LoadedImage(NamedTuple):
-    """An image that a worker has read, or tried to read.
+    """An image that a worker has read, or tried to read. Videos and rasters are not read by workers."""
 
-    Attributes:
-        task: Its task. Videos and rasters are not read by workers, and have only a task.
-        size: Height and width in pixels.
-        image: Pixels (H, W, 3), if the image will be drawn or split into tiles.
-        data: Input of the model, unless the image will be split into tiles.
-        error: Reason of a failure.
-    """
-
-    task: _Task
+    shard: int
+    number: int  # of the input
     size: tuple[int, int] = (0, 0)
-    image: Tensor | None = None
-    data: dict[str, Any] | None = None
+    image: Tensor | None = None  # (H, W, 3), if the image will be drawn or split into tiles
+    data: dict[str, Any] | None = None  # input of the model, unless the image will be split into tiles
     error: str | None = None
 
 
@@ -59,43 +46,34 @@ class _ImageDataset(Dataset):
         self._preprocess, self._keep_image = preprocess, keep_image
 
     def __getitem__(self, task: _Task) -> _LoadedImage:
-        if task.input_.is_video or task.input_.size is not None:
-            return _LoadedImage(task)
+        shard, number, input_ = task
+        loaded = _LoadedImage(shard, number)
+        if input_.is_video or input_.size is not None:
+            return loaded
         try:
-            image = read_image(task.input_.path)
+            image = read_image(input_.path)
             data = self._preprocess(image) if self._preprocess else None
         except Exception as error:  # decoders and transforms raise many types
-            return _LoadedImage(task, error=error_message(error))
+            return loaded._replace(error=error_message(error))
         # Tensors are sent through shared memory, arrays through a pipe.
-        return _LoadedImage(task, image.shape[:2], torch.from_numpy(image) if self._keep_image else None, data)
+        kept = torch.from_numpy(image) if self._keep_image else None
+        return loaded._replace(size=image.shape[:2], image=kept, data=data)
 
 
 class Engine:
-    """Predicts shards of a run. The files of a shard do not depend on the process that predicts it.
+    """Predicts shards of a run; with `retry`, only the failed inputs of completed shards.
 
-    Args:
-        run: The run.
-        predictor: Model of the run.
-        workers: Number of processes that read images; 0 for the calling process.
-        retry: Whether to predict only the failed inputs of completed shards.
-        progress: Called with the number of newly completed inputs or tiles, and of the predicted frames of a video.
+    The files of a shard do not depend on the process that predicts it.
     """
 
-    def __init__(
-        self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Progress) -> None:
         self.run, self.predictor, self.workers, self.retry, self.progress = run, predictor, workers, retry, progress
         self._results = ResultWriter(run, predictor)
-        self._rasters = RasterPredictor(run, predictor, lambda: progress(1, 0))
-        self._videos = VideoPredictor(run, predictor, self._results, lambda frames: progress(0, frames))
+        self._rasters = RasterPredictor(run, predictor, progress)
+        self._videos = VideoPredictor(run, predictor, self._results, progress)
 
     def work(self, shards: Iterable[int]) -> None:
-        """Predict shards. The next shard is requested shortly before the current shard is completed.
-
-        Raises:
-            OSError: If results cannot be written.
-            RuntimeError: If a process that reads images was killed.
-        """
+        """Predict shards. The next shard is requested shortly before the current shard is completed."""
         in_tiles = self.predictor.tile is not None
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         _raise_file_limit()
@@ -107,9 +85,9 @@ class Engine:
             prefetch_factor=max(2, -(-2 * images_per_batch // self.workers)) if self.workers else None,
             worker_init_fn=_ignore_interrupts,
         )
-        with ThreadPoolExecutor(THREADS) as pool:
-            for shard, images in groupby(loader, key=lambda image: image.task.shard):
-                with self.run.write_shard(shard) as writer:
+        with ThreadPoolExecutor(2) as pool:
+            for shard, images in groupby(loader, key=lambda image: image.shard):
+                with write_records(self.run.shard_path(shard), self.run.format) as writer:
                     self._predict_shard(shard, images, writer, pool)
 
     def _tasks(self, shards: Iterable[int]) -> Iterator[_Task]:
@@ -117,7 +95,7 @@ class Engine:
             completed = self._completed(shard, brief=True)
             for number in self.run.shards[shard].inputs:
                 if number not in completed:
-                    yield _Task(shard, number, self.run.inputs[number])
+                    yield shard, number, self.run.inputs[number]
 
     def _completed(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
         return self.run.successful_records(shard, brief) if self.retry else {}
@@ -125,29 +103,35 @@ class Engine:
     def _predict_shard(
         self, shard: int, images: Iterable[_LoadedImage], writer: ShardFormat, pool: ThreadPoolExecutor
     ) -> None:
-        numbers = self.run.shards[shard].inputs
-        first = self.run.inputs[numbers.start]
+        first = self.run.inputs[self.run.shards[shard].inputs.start]
         if first.size is not None:
             self._rasters.predict(shard, writer)
             return
         if first.is_video:
             self._videos.predict(shard, writer, pool)
-            self.progress(1, 0)
             return
-        with OrderedWriter(writer, numbers) as ordered:
-            for number, records in self._completed(shard).items():
-                ordered.put(number, records)
+        records, numbers = self._completed(shard), deque(self.run.shards[shard].inputs)
 
-            def write(record: Record) -> None:
-                ordered.put(record.number, [record])
-                self.progress(1, 0)
+        def write(number: int) -> None:
+            for record in records.pop(number):
+                writer.write(record)
 
-            with ThreadQueue(pool, write) as queue:
+        def keep(record: Record) -> None:
+            records[record.number] = [record]
+            while numbers and numbers[0] in records:  # in the order of the inputs
+                write(numbers.popleft())
+            self.progress(1, 0)
+
+        try:
+            with thread_queue(pool, keep) as submit:
                 for image, prediction in self._predictions(images):
-                    queue.submit(self._results.write_image, image.task.number, image.size, prediction)
+                    submit(self._results.write_image, image.number, image.size, prediction)
+        finally:  # after Ctrl-C, the records of completed images are kept
+            for number in sorted(records):
+                write(number)
 
     def _predictions(self, images: Iterable[_LoadedImage]) -> Iterator[tuple[_LoadedImage, Prediction | str]]:
-        """Yield images with their predictions or the reasons of failures, in batches of equal size."""
+        """Predict images in batches of equal size, and yield each with its prediction or the reason of its failure."""
         batch_size = self.predictor.batch_size
         waiting: dict[tuple[int, ...], list[_LoadedImage]] = {}  # by the size of the model's input
         for image in images:

@@ -16,21 +16,12 @@ from ..checks.preflight import check_device
 from ..models.build import model_from_weights
 from ..models.classifier import XCiTClassifier
 from ..utils.atomic import atomic_path
+from ..utils.cli import progress_bar
 from ..utils.errors import reason
-from ..utils.progress import progress_bar
 from .inputs import IMAGE_SUFFIXES, find_files
 from .reading import read_image
 
-__all__ = [
-    "DESCRIPTORS",
-    "Features",
-    "extract_features",
-    "find_images",
-    "gem",
-    "load_classifier",
-    "read_descriptors",
-    "read_rgb",
-]
+__all__ = ["DESCRIPTORS", "Features", "extract_features", "gem", "load_classifier", "read_descriptors"]
 
 DESCRIPTORS = ("cls", "mean", "gem")
 
@@ -77,11 +68,6 @@ def load_classifier(weights: str, device: str | None = None) -> XCiTClassifier:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """List the images below a folder, sorted.
-
-    Raises:
-        FileNotFoundError: If there are no images.
-    """
     paths = find_files(folder, IMAGE_SUFFIXES)
     if not paths:
         raise FileNotFoundError(f"no images below {folder}")
@@ -140,15 +126,13 @@ def extract_features(
     if not batches:
         raise ValueError(f"none of the {len(paths)} images below {folder} can be read: {failures[0]}")
     # Ctrl-C may leave a batch without its paths.
-    joined = {name: np.concatenate([batch[name] for batch in batches])[: len(completed)] for name in batches[0]}
-    features = Features(completed, joined, joined.pop("patches", None), failures, interrupted)
+    arrays: dict[str, Any] = {
+        name: np.concatenate([batch[name] for batch in batches])[: len(completed)] for name in batches[0]
+    }
     if out is not None:
-        arrays: dict[str, Any] = dict(joined, paths=np.array(completed))
-        if features.patches is not None:
-            arrays["patches"] = features.patches
         with atomic_path(out) as unfinished:
-            np.savez(unfinished, **arrays)
-    return features
+            np.savez(unfinished, paths=np.array(completed), **arrays)
+    return Features(completed, arrays, arrays.pop("patches", None), failures, interrupted)
 
 
 def read_descriptors(path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -199,7 +183,6 @@ class _Crops(Dataset):
 
 
 def read_rgb(path: Path) -> Image.Image:
-    """Read an image in RGB; see `read_image`."""
     return Image.fromarray(read_image(path)[..., ::-1])
 
 

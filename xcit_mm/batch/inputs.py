@@ -13,18 +13,8 @@ from urllib.parse import urlsplit
 from mmengine.utils import scandir
 
 from ..geo.files import RASTER_SUFFIXES, is_raster
-from .names import result_keys
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "URL_PREFIXES",
-    "VIDEO_SUFFIXES",
-    "Input",
-    "InputListing",
-    "find_files",
-    "find_inputs",
-    "read_category_ids",
-]
+__all__ = ["Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
@@ -96,21 +86,12 @@ def find_inputs(source: str, out: Path | None = None, root: str | None = None) -
 
 
 def find_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """List the visible files below a folder, links followed, sorted.
-
-    Args:
-        folder: Folder to search recursively.
-        suffixes: Suffixes in lower case. The case of the files' suffixes is ignored.
-    """
+    """List the visible files below a folder, links followed, sorted. `suffixes` are in lower case."""
     return sorted(folder / name for name in scandir(folder, suffixes, recursive=True, case_sensitive=False))
 
 
 def read_category_ids(path: Path, classes: Sequence[str]) -> list[int]:
-    """Read the ids of classes from the categories of a COCO json, by name.
-
-    Raises:
-        ValueError: If the file is not a COCO json, or has no category for a class.
-    """
+    """Read the ids of classes from the categories of a COCO json, by name."""
     try:
         ids = {category["name"]: category["id"] for category in _read_coco(path, "categories")}
     except (KeyError, TypeError) as error:
@@ -200,7 +181,41 @@ def _read_coco(path: Path, field: str) -> list[Any]:
 
 
 def _inputs(paths: Sequence[str], names: Sequence[str]) -> list[Input]:
-    return list(map(Input, paths, names, result_keys(names)))
+    return list(map(Input, paths, names, _result_keys(names)))
+
+
+def _result_keys(names: Sequence[str]) -> list[str]:
+    """Return a unique key for each input, given by its path relative to a common folder: the name without the suffix.
+
+    Where two keys would be equal, one is too long, or a result file would have the name of a folder, the key keeps
+    the suffix. If that does not suffice, the key gets a hash.
+    """
+    folders = set(map(os.path.dirname, names))
+    while parents := set(map(os.path.dirname, folders)) - folders:
+        folders |= parents
+    reserved = {os.path.splitext(folder)[0] for folder in folders if folder.endswith((".jpg", ".png", ".mp4"))}
+    stems = [os.path.splitext(name)[0] for name in names]
+    keys = list(stems)
+    for alternative in (
+        lambda number: names[number],
+        lambda number: _hashed(stems[number], f"{number} {names[number]}"),
+    ):
+        changed = True
+        while changed:  # a new key may be equal to another one
+            count = Counter(keys)
+            changed = False
+            for number, key in enumerate(keys):
+                length = len(os.path.basename(f"{key}.jpg").encode(errors="replace"))
+                is_valid = count[key] == 1 and key not in reserved and length <= 255
+                if not is_valid and key != alternative(number):
+                    keys[number], changed = alternative(number), True
+    return keys
+
+
+def _hashed(stem: str, text: str) -> str:
+    folder, name = os.path.split(stem)
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return os.path.join(folder, f"{name[:50]}-{digest[:12]}")
 
 
 def _suffix(path: str) -> str:

@@ -25,35 +25,19 @@ __all__ = ["ModelInfo", "create_manifest", "find_difference", "input_lines"]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Properties of a run's model that the results depend on.
+    """Properties of a run's model that the results depend on."""
 
-    Attributes:
-        is_detector: Whether the model is a detector, else a segmentor.
-        classes: Names of the labels.
-        palette: Colors of the classes in RGB, if the data set has a palette.
-        category_ids: Ids of the classes in COCO files.
-        channels: Number of bands of an image.
-        loads_rasters: Whether the config loads rasters unscaled, by `LoadRasterFromFile`.
-        image_side: Side of the config's images in pixels, if the config states it.
-    """
-
-    is_detector: bool
+    is_detector: bool  # else a segmentor
     classes: list[str]
-    palette: list[list[int]] | None
-    category_ids: list[int]
+    palette: list[list[int]] | None  # RGB, if the data set has a palette
+    category_ids: list[int]  # of the classes in COCO files
     channels: int
-    loads_rasters: bool
-    image_side: int | None
+    loads_rasters: bool  # unscaled, by `LoadRasterFromFile`
+    image_side: int | None  # in pixels, if the config states it
 
     @classmethod
     def from_config(cls, cfg: Config, category_ids: Sequence[int] | None = None) -> "ModelInfo":
-        """Read the properties from a config.
-
-        Args:
-            cfg: Config of the model.
-            category_ids: Ids of the classes. By default they count from 1, or from 0 for a segmentor, whose
-                segmentation maps count from 0.
-        """
+        """Read the properties from a config. Default ids count from 1; those of a segmentor from 0, as in its maps."""
         metainfo, is_detector = tested_metainfo(cfg), cfg.get("default_scope") == "mmdet"
         classes, palette = list(metainfo["classes"]), metainfo.get("palette")
         return cls(
@@ -70,16 +54,7 @@ class ModelInfo:
 def create_manifest(
     cfg: Config, checkpoint: str, source: str, inputs: Sequence[Input], options: RunOptions, model: ModelInfo
 ) -> dict[str, Any]:
-    """Create the content of run.json.
-
-    Args:
-        cfg: Config of the model.
-        checkpoint: Path, URL or `xcit://NAME`.
-        source: Path that the inputs were listed from.
-        inputs: All inputs.
-        options: Options of the run.
-        model: Properties of the model.
-    """
+    """Create the content of run.json. `source` is the path that the inputs were listed from."""
     library = cfg.get("default_scope")
     modules = dict(torch=torch, numpy=np, mmengine=mmengine, mmcv=mmcv)
     if library in ("mmdet", "mmseg"):

@@ -13,9 +13,7 @@ from .rasters import merge_raster
 from .run import IMAGES, PREDICTIONS, Run
 from .shards import Record
 
-__all__ = ["RunReport", "coco_image", "coco_results", "merge_shards"]
-
-_MAX_FAILURES = 20
+__all__ = ["RunReport", "coco_results", "merge_shards"]
 
 
 @dataclass
@@ -47,11 +45,8 @@ class RunReport:
 def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
     """Count the predictions and failures, and write the JSON files unless the format is Parquet.
 
-    Records are read one by one, so the memory does not depend on their number.
-
-    Raises:
-        DamagedShard: If a shard is not complete. The JSON files are then unchanged.
-        OSError: If a file cannot be written.
+    Records are read one by one, so the memory does not depend on their number. If a shard is damaged, the JSON files
+    are unchanged.
     """
     pending = run.pending()
     report = RunReport(run.out, len(run.inputs), pending=len(pending), interrupted=interrupted)
@@ -68,15 +63,16 @@ def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
             if record.error is not None:
                 continue
             image_id = number if record.image_id is None else record.image_id
-            images.add(coco_image(record, image_id))
+            image = dict(id=image_id, file_name=record.file_name, height=record.height, width=record.width)
+            images.add(image if record.frame is None else image | dict(frame=record.frame))
             if results is not None:
                 for result in coco_results(record, image_id, run.model.category_ids):
                     results.add(result)
         names = zip(run.model.category_ids, run.model.classes, strict=True)
         categories = json.dumps([dict(id=id_, name=name) for id_, name in names])
-        images.end(b'], "categories": %s, "annotations": []}' % categories.encode())
+        images.file.write(b'], "categories": %s, "annotations": []}' % categories.encode())
         if results is not None:
-            results.end(b"]")
+            results.file.write(b"]")
     return report
 
 
@@ -101,7 +97,7 @@ def _count(records: Iterator[Record], run: Run, pending: list[int], report: RunR
         if record.error is not None:
             report.predicted -= 1
             report.failed += 1
-            if report.failed <= _MAX_FAILURES:
+            if report.failed <= 20:
                 report.failures.append(f"{record.path}: {record.error}")
         yield record
 
@@ -110,21 +106,12 @@ class _JsonList:
     """List in a JSON file, written item by item."""
 
     def __init__(self, file: IO[bytes], start: bytes) -> None:
-        self._file, self._separator = file, b""
+        self.file, self._separator = file, b""
         file.write(start)
 
     def add(self, value: dict[str, Any]) -> None:
-        self._file.write(self._separator + json.dumps(value).encode())
+        self.file.write(self._separator + json.dumps(value).encode())
         self._separator = b",\n"
-
-    def end(self, text: bytes) -> None:
-        self._file.write(text)
-
-
-def coco_image(record: Record, image_id: int | float | str) -> dict[str, Any]:
-    """Convert a record to an entry of COCO's `images`, with the index of a video frame."""
-    image = dict(id=image_id, file_name=record.file_name, height=record.height, width=record.width)
-    return image if record.frame is None else image | dict(frame=record.frame)
 
 
 def coco_results(record: Record, image_id: int | float | str, category_ids: list[int]) -> Iterator[dict[str, Any]]:

@@ -1,14 +1,15 @@
 """Options of a run: those that determine its results, and those of its execution."""
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmengine.device import get_device
 
-from ..prediction.drawing import COLOR_BY, Style
+from ..prediction.drawing import COLOR_BY
 from ..prediction.predictor import DTYPES
 from ..prediction.tiles import check_tile
-from .shards import check_format
+from .shards import FORMATS
 
 __all__ = ["Execution", "RunOptions"]
 
@@ -53,21 +54,18 @@ class RunOptions:
     color_by: str = COLOR_BY[0]
 
     def __post_init__(self) -> None:
-        check_format(self.format)
         _check_minimum("shard_size", self.shard_size, 1)
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: must be from 0 to 1")
-        for name, values in (("dtype", DTYPES), ("color_by", COLOR_BY)):
+        for name, values in (("format", FORMATS), ("dtype", DTYPES), ("color_by", COLOR_BY)):
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(values)}")
+        if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+            raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
         if self.tile is not None:
             check_tile(self.tile, self.tile // 4 if self.overlap is None else self.overlap)
         elif self.overlap is not None:
             raise ValueError(f"overlap={self.overlap} without a tile: give the side of the tiles too")
-
-    @property
-    def style(self) -> Style:
-        return Style(self.alpha, self.labels, self.color_by)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Rasters larger than memory: predicted in shards of tile rows, and merged to a map or to polygons."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,18 +22,15 @@ from ..utils.configs import raster_step
 from .inputs import Input
 from .manifest import ModelInfo
 from .options import RunOptions
+from .results import Progress
 from .run import INSTANCES, LABELS, SHARDS, Run
 from .shards import Record, ShardFormat
 
-__all__ = ["RasterPredictor", "merge_raster", "read_raster_headers", "resolve_raster_options"]
+__all__ = ["RasterPredictor", "merge_raster", "read_raster_header", "resolve_raster_options"]
 
 
 def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
-    """Replace the default bands and percentiles by those of a config.
-
-    Raises:
-        ValueError: If bounds or percentiles are given, but the config loads rasters unscaled.
-    """
+    """Replace the default bands and percentiles by those of a config."""
     step = raster_step(cfg)
     for name in ("bounds", "percentiles"):
         values = getattr(options, name)
@@ -44,19 +41,8 @@ def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
     return replace(options, bands=bands, percentiles=options.percentiles or PERCENTILES)
 
 
-def read_raster_headers(inputs: Iterable[Input], options: RunOptions, model: ModelInfo) -> list[Input]:
-    """Add size and bounds to the inputs that are read by windows: to all inputs if the config loads rasters.
-
-    Raises:
-        ValueError: If the bands of a raster do not fit the model, a raster would be stored as Parquet, or a video or
-            URL would be read as a raster.
-        OSError: If a raster cannot be read.
-        ModuleNotFoundError: If rasterio is needed and not installed.
-    """
-    return [_read_header(input_, options, model) for input_ in inputs]
-
-
-def _read_header(input_: Input, options: RunOptions, model: ModelInfo) -> Input:
+def read_raster_header(input_: Input, options: RunOptions, model: ModelInfo) -> Input:
+    """Add size and bounds to an input that is read by windows: to any input if the config loads rasters."""
     if input_.is_video or "://" in input_.path:
         if model.loads_rasters:
             kind = "a video" if input_.is_video else "a URL"
@@ -79,25 +65,15 @@ def _open_raster(input_: Input, options: RunOptions, model: ModelInfo) -> Raster
 
 
 class RasterPredictor:
-    """Predicts shards of rasters. Successive shards of one segmentation map share the overlap of their tiles.
+    """Predicts shards of rasters. Successive shards of one segmentation map share the overlap of their tiles."""
 
-    Args:
-        run: The run.
-        predictor: Model of the run.
-        progress: Called for each tile.
-    """
-
-    def __init__(self, run: Run, predictor: Predictor, progress: Callable[[], None]) -> None:
+    def __init__(self, run: Run, predictor: Predictor, progress: Progress) -> None:
         self.run, self.predictor, self.progress = run, predictor, progress
         self._next: tuple[int, int] | None = None  # input and tile row that `_strips` continues with
         self._strips: Iterator[tuple[int, Tensor]] = iter(())
 
     def predict(self, shard: int, writer: ShardFormat) -> None:
-        """Predict a shard and write its records. A raster that cannot be read gives a failed record.
-
-        Raises:
-            OSError: If results cannot be written.
-        """
+        """Predict a shard and write its records. A raster that cannot be read gives a failed record."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
@@ -110,20 +86,14 @@ class RasterPredictor:
             writer.write(record._replace(error=str(error)))
 
     def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
-        shape, tile_rows = (raster.height, raster.width), self._tile_rows(shard)
+        shape = raster.height, raster.width
         tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
-        for found in self.predictor.iter_detected(tiled, tile_rows):
-            yield record._replace(
-                boxes=found.bboxes.tolist(),
-                scores=found.scores.tolist(),
-                labels=found.labels.tolist(),
-                masks=_mask_codes(found),
-                ends=found.ends.tolist(),
-            )
+        for found in self.predictor.iter_detected(tiled, self.run.shards[shard].tile_rows):
+            yield _fill(record, found)._replace(ends=found.ends.tolist())
 
     def _segment(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
         """Write the map of a shard's rows."""
-        shape, tile_rows = (raster.height, raster.width), self._tile_rows(shard)
+        shape, tile_rows = (raster.height, raster.width), self.run.shards[shard].tile_rows
         tile, overlap = self.run.tiling(shape)
         if self._next != (record.number, tile_rows.start):
             # The reader opens the raster again by itself, and can be used by the next shard.
@@ -139,14 +109,9 @@ class RasterPredictor:
         self._next = record.number, tile_rows.stop
         yield record
 
-    def _tile_rows(self, shard: int) -> range:
-        tile_rows = self.run.shards[shard].tile_rows
-        assert tile_rows is not None
-        return tile_rows
-
     def _reader(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
-            self.progress()
+            self.progress(1, 0)
             try:
                 return None if raster.is_empty(rows, columns) else raster.read(rows, columns)[0]
             except Exception as error:  # drivers of GDAL raise many types
@@ -165,41 +130,36 @@ def _rows_path(run: Run, shard: int) -> Path:
 
 
 def merge_raster(run: Run, shards: range) -> Record:
-    """Merge the completed shards of a raster to one record, and write its map or polygons.
-
-    Raises:
-        DamagedShard: If a shard is not complete.
-        OSError: If the results cannot be written.
-    """
-    input_ = run.inputs[run.shards[shards.start].inputs.start]
+    """Merge the completed shards of a raster to one record, and write its map or polygons."""
+    number = run.shards[shards.start].inputs.start
+    input_ = run.inputs[number]
     records = [record for shard in shards for record in run.records(shard)]
     failure = next((record for record in records if record.error is not None), None)
     if failure is not None:
         return failure
     with _open_raster(input_, run.options, run.model) as raster:
         georeference = raster.georeference
-    number = run.shards[shards.start].inputs.start
-    merged = Record(
-        number, input_.path, input_.name, input_.image_id, height=georeference.height, width=georeference.width
-    )
+    merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes
     if not run.model.is_detector:
         rows = [_rows_path(run, shard) for shard in shards]
         join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
         return merged
-    found = merge_tiles([_to_instances(record) for record in records if record.boxes])
-    boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
-    masks = _mask_codes(found)
+    filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
+    boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
     instances = (
         MapInstance(number, label, score, box, masks[number - 1] if masks else None)
         for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
     )
     write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
-    return merged._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
+    return filled
 
 
-def _mask_codes(found: InstanceData) -> list[str] | None:
-    return [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
+def _fill(record: Record, found: InstanceData) -> Record:
+    """Add the objects of a raster or a tile to its record."""
+    boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
+    masks = [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
+    return record._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
 
 
 def _to_instances(record: Record) -> InstanceData:

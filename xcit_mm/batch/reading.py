@@ -13,30 +13,24 @@ from .inputs import URL_PREFIXES, VIDEO_SUFFIXES
 
 __all__ = ["Video", "read_first_frame", "read_image"]
 
-# OpenCV keeps the upper 8 of 16 bits. No pixel reaches this value if 14 bits or fewer are in use, as in many cameras.
-MIN_16BIT_VALUE = 64
-_TIMEOUT = 60  # seconds without a byte
-
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read an image, or the first frame of an animation, from a file or URL.
-
-    Returns:
-        Pixels (H, W, 3), BGR, 8 bits.
+    """Read an image, or the first frame of an animation, from a file or URL: (H, W, 3), BGR, 8 bits.
 
     Raises:
         ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
         OSError: If the file cannot be read.
     """
     if str(path).startswith(URL_PREFIXES):
-        with urllib.request.urlopen(str(path), timeout=_TIMEOUT) as response:
+        with urllib.request.urlopen(str(path), timeout=60) as response:
             content = response.read()
     else:
         content = Path(path).read_bytes()
     image = mmcv.imfrombytes(content) if content else None
     if image is None:
         raise ValueError("the file is empty, broken or not an image")
-    if image.max() < MIN_16BIT_VALUE and has_more_than_8_bits(content):
+    # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in many cameras.
+    if image.max() < 64 and has_more_than_8_bits(content):
         raise ValueError("the image uses few of its 16 bits and would be nearly black: scale it, or convert it to TIFF")
     return image
 
@@ -45,13 +39,6 @@ class Video:
     """Frames of a video file, (H, W, 3), BGR, 8 bits. The object can be iterated once.
 
     Frames are read until the decoder returns none, because the number in a header may be wrong or missing.
-
-    Attributes:
-        rate: Frames per second.
-
-    Raises:
-        ValueError: If the path is a URL, or the video has no frames.
-        OSError: If the file cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -59,7 +46,7 @@ class Video:
             raise ValueError("videos are not read from URLs: download the file first")
         with open(path, "rb"):  # OpenCV would not report a missing file or permission
             self._capture = cv2.VideoCapture(str(path))
-        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
+        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25.0  # frames per second
 
     def __iter__(self) -> Iterator[np.ndarray]:
         success, frame = self._capture.read()

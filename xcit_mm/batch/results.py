@@ -1,41 +1,38 @@
 """Predictions as records, and the files of their visualizations and segmentation maps."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
-from ..prediction.drawing import draw_instances, draw_segmentation_map
+from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
 from ..prediction.predictor import Prediction, Predictor
 from ..prediction.results import encode_masks
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
-__all__ = ["ResultWriter", "error_message", "try_or_message", "write_file"]
+__all__ = ["Progress", "ResultWriter", "error_message", "thread_queue", "try_or_message", "write_file"]
+
+
+# Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.
+Progress = Callable[[int, int], None]
 
 
 class ResultWriter:
-    """Converts predictions to records, and writes visualizations and segmentation maps; used by several threads.
-
-    Args:
-        run: The run.
-        predictor: Model of the run.
-    """
+    """Converts predictions to records, and writes visualizations and segmentation maps; used by several threads."""
 
     def __init__(self, run: Run, predictor: Predictor) -> None:
-        self._run = run
-        self._drawing = predictor.metainfo["classes"], predictor.metainfo.get("palette"), run.options.style
+        self._run, metainfo, options = run, predictor.metainfo, run.options
+        style = Style(options.alpha, options.labels, options.color_by)
+        self._drawing = metainfo["classes"], metainfo.get("palette"), style
 
     def write_image(self, number: int, size: tuple[int, int], prediction: Prediction | str) -> Record:
-        """Write the files of an image, and return its record.
-
-        Args:
-            number: Index of the input.
-            size: Height and width of the image.
-            prediction: Prediction, or the reason of a failure.
-        """
+        """Write the files of an image (height, width), or take the reason of its failure, and return its record."""
         input_ = self._run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
         if isinstance(prediction, str):
@@ -70,6 +67,30 @@ class ResultWriter:
         return draw_segmentation_map(prediction.image, prediction.labels, *self._drawing)
 
 
+@contextmanager
+def thread_queue(pool: ThreadPoolExecutor, consume: Callable[[Any], None]) -> Iterator[Callable[..., None]]:
+    """Yield a function that runs calls in threads. `consume` gets their results in the order of the calls.
+
+    At the end of the `with` block, and after Ctrl-C, the pending results are consumed too.
+    """
+    futures: deque[Future] = deque()
+
+    def consume_until(pending: int) -> None:
+        while len(futures) > pending:
+            consume(futures.popleft().result())
+
+    def submit(function: Callable, *args: object) -> None:
+        futures.append(pool.submit(function, *args))
+        consume_until(4)  # each holds an image in memory
+
+    try:
+        yield submit
+    except KeyboardInterrupt:
+        consume_until(0)
+        raise
+    consume_until(0)
+
+
 def try_or_message(function: Callable[..., Any], *args: Any) -> Any:
     """Return a function's result, or the `error_message` of its exception."""
     try:
@@ -79,12 +100,8 @@ def try_or_message(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def error_message(error: Exception) -> str:
-    """Return the message of an input's failure as one line.
-
-    Raises:
-        RuntimeError: If a process that reads images was killed. torch raises this error wherever the main process is.
-    """
-    if str(error).startswith("DataLoader worker"):
+    """Return the message of an input's failure as one line."""
+    if str(error).startswith("DataLoader worker"):  # was killed. torch raises this error wherever the main process is.
         raise error
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,7 +16,7 @@ from ..utils.atomic import atomic_write, unfinished_files
 from .inputs import Input
 from .manifest import ModelInfo, find_difference, input_lines
 from .options import RunOptions
-from .shards import FORMATS, DamagedShard, Record, ShardFormat, interrupted_path, read_records, write_records
+from .shards import FORMATS, DamagedShard, Record, interrupted_path, read_records
 
 __all__ = ["Run", "Shard", "lock_folder", "open_run", "start_run"]
 
@@ -30,34 +29,15 @@ TILES_PER_SHARD = 64  # of a raster, or one row of tiles if it has more
 
 
 class Shard(NamedTuple):
-    """Inputs that one worker predicts and stores in one file.
+    """Inputs that one worker predicts and stores in one file."""
 
-    Attributes:
-        inputs: Indices of the inputs.
-        tile_rows: Rows of tiles of a raster, which is then the only input.
-        size: Number of images and videos, or of tiles.
-    """
-
-    inputs: range
-    tile_rows: range | None
-    size: int
+    inputs: range  # indices of the inputs
+    tile_rows: range  # of a raster, which is then the only input
+    size: int  # number of images and videos, or of tiles
 
 
 class Run:
-    """A run that was started in a folder.
-
-    Args:
-        out: Folder of the run.
-        manifest: Content of run.json, see `create_manifest`.
-        inputs: All inputs.
-        lock: Locked file, which keeps other runs out of the folder while it is open.
-
-    Attributes:
-        options: Options in the manifest.
-        model: Properties of the model in the manifest.
-        format: Format of the shards.
-        shards: A video is a shard of its own. A raster has one or more.
-    """
+    """A run in its folder. The file `lock` keeps other runs out of the folder while it is open."""
 
     def __init__(self, out: Path, manifest: dict[str, Any], inputs: list[Input], lock: IO[bytes] | None = None) -> None:
         self.out, self.manifest, self.inputs, self.lock = out, manifest, inputs, lock
@@ -72,6 +52,7 @@ class Run:
         return tile, tile // 4 if overlap is None else overlap
 
     def _split(self) -> list[Shard]:
+        """Split the inputs. A video is a shard of its own, a raster has one or more."""
         shards: list[Shard] = []
         accepts_images = False  # whether the last shard does
         for number, input_ in enumerate(self.inputs):
@@ -80,9 +61,9 @@ class Run:
                 shards += self._split_raster(number, input_.size)
             elif is_image and accepts_images and shards[-1].size < self.options.shard_size:
                 first = shards[-1].inputs.start
-                shards[-1] = Shard(range(first, number + 1), None, number + 1 - first)
+                shards[-1] = Shard(range(first, number + 1), range(0), number + 1 - first)
             else:
-                shards.append(Shard(range(number, number + 1), None, 1))
+                shards.append(Shard(range(number, number + 1), range(0), 1))
             accepts_images = is_image
         return shards
 
@@ -103,14 +84,15 @@ class Run:
 
     def failed(self) -> list[int]:
         """Return the completed shards that have failed inputs or are damaged."""
-        completed = sorted(set(range(len(self.shards))) - set(self.pending()))
-        return [shard for shard in completed if self._has_failures(shard)]
 
-    def _has_failures(self, shard: int) -> bool:
-        try:
-            return any(record.error for record in self.records(shard, brief=True))
-        except DamagedShard:
-            return True
+        def has_failures(shard: int) -> bool:
+            try:
+                return any(record.error for record in self.records(shard, brief=True))
+            except DamagedShard:
+                return True
+
+        pending = set(self.pending())
+        return [shard for shard in range(len(self.shards)) if shard not in pending and has_failures(shard)]
 
     def records(self, shard: int, brief: bool = False) -> Iterator[Record]:
         """Read the records of a shard, in the order of the inputs, as far as it is completed; see `read_records`."""
@@ -129,25 +111,9 @@ class Run:
             return {}
         return {number: group for number, group in by_input.items() if not any(record.error for record in group)}
 
-    def write_shard(self, shard: int) -> AbstractContextManager[ShardFormat]:
-        """Open the file of a shard for writing; see `write_records`."""
-        return write_records(self.shard_path(shard), self.format)
-
 
 def start_run(out: Path, manifest: dict[str, Any], inputs: list[Input], overwrite: bool = False) -> Run:
-    """Start or resume a run in a folder, and lock the folder.
-
-    Args:
-        out: Folder of the run.
-        manifest: Content of run.json, see `create_manifest`.
-        inputs: All inputs.
-        overwrite: Whether to remove an earlier run, or this one, first.
-
-    Raises:
-        FileExistsError: If the folder holds records of another run, or files that no run wrote.
-        BlockingIOError: If another process runs in the folder.
-        OSError: If the folder cannot be written.
-    """
+    """Start or resume a run in a folder, and lock the folder."""
     out.mkdir(parents=True, exist_ok=True)
     is_first = not (out / _LOCK).exists()
     lock = lock_folder(out)
@@ -190,11 +156,7 @@ def open_run(out: Path) -> Run:
 
 
 def lock_folder(out: Path) -> IO[bytes]:
-    """Lock a folder until the returned file is closed or the process ends. Child processes do not inherit the lock.
-
-    Raises:
-        BlockingIOError: If another process has locked the folder.
-    """
+    """Lock a folder until the returned file is closed or the process ends. Child processes do not inherit the lock."""
     file = (out / _LOCK).open("wb")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,11 +168,7 @@ def lock_folder(out: Path) -> IO[bytes]:
 
 
 def _read_manifest(out: Path) -> dict[str, Any] | None:
-    """Read the manifest of an earlier run, or return None if the folder has no files of a run.
-
-    Raises:
-        FileExistsError: If the folder has files that no run wrote.
-    """
+    """Read the manifest of an earlier run, or return None if the folder has no files of a run."""
     files = [out / name for name in _FILES if (out / name).exists()]
     if not files:
         return None

@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import importlib.util
 import json
 import zlib
 from collections.abc import Iterator
@@ -11,62 +10,30 @@ from typing import IO, Any, NamedTuple
 
 from ..utils.atomic import atomic_path
 
-__all__ = [
-    "FORMATS",
-    "DamagedShard",
-    "Record",
-    "ShardFormat",
-    "check_format",
-    "interrupted_path",
-    "read_records",
-    "write_records",
-]
+__all__ = ["FORMATS", "DamagedShard", "Record", "ShardFormat", "interrupted_path", "read_records", "write_records"]
 
 
 class Record(NamedTuple):
-    """Prediction for an image or a video frame, or the reason why the prediction failed.
+    """Prediction for an image or a video frame, or the reason why the prediction failed."""
 
-    Attributes:
-        number: Index of the input, from 0.
-        path: Path or URL of the input.
-        file_name: Path relative to the input folder, or name in the COCO json.
-        image_id: Id in the COCO json.
-        frame: Index of the video frame, from 0.
-        height: Height in pixels.
-        width: Width in pixels.
-        boxes: Left, top, right and bottom of each object in pixels, by descending score.
-        scores: Scores of the boxes.
-        labels: Classes of the boxes, from 0.
-        masks: COCO's run-length codes of the objects, as text; None for a detector without masks.
-        ends: Whether the edge of a raster's tile may have cut each object. Used to merge tiles.
-        segmentation_map: PNG with the class of each pixel; None if the map is a file of its own.
-        error: Reason of a failure. The fields from `height` to `segmentation_map` are then None.
-    """
-
-    number: int
+    number: int  # index of the input
     path: str
-    file_name: str
-    image_id: int | float | str | None = None
+    file_name: str  # relative to the input folder, or as in the COCO json
+    image_id: int | float | str | None = None  # in the COCO json
     frame: int | None = None
     height: int | None = None
     width: int | None = None
-    boxes: list[list[float]] | None = None
+    boxes: list[list[float]] | None = None  # left, top, right, bottom in pixels, by descending score
     scores: list[float] | None = None
     labels: list[int] | None = None
-    masks: list[str] | None = None
-    ends: list[bool] | None = None
-    segmentation_map: bytes | None = None
-    error: str | None = None
-
-
-_BRIEF_FIELDS = ["number", "path", "file_name", "image_id", "frame", "error"]
+    masks: list[str] | None = None  # COCO's run-length codes; None for a detector without masks
+    ends: list[bool] | None = None  # whether the edge of a raster's tile may have cut each object; to merge tiles
+    segmentation_map: bytes | None = None  # PNG; None if the map is a file of its own
+    error: str | None = None  # if set, the fields from `height` to `segmentation_map` are None
 
 
 class JsonLines:
-    """Writer of compressed JSON lines without null fields. The checksum of gzip detects damage.
-
-    `close` leaves the file open.
-    """
+    """Writer of compressed JSON lines without null fields. The checksum of gzip detects damage."""
 
     suffix = ".jsonl.gz"
 
@@ -91,7 +58,7 @@ class JsonLines:
 
 
 class Parquet:
-    """Writer of Parquet, for pandas, DuckDB and similar tools; by pyarrow. `close` leaves the file open."""
+    """Writer of Parquet, for pandas, DuckDB and similar tools; by pyarrow."""
 
     suffix = ".parquet"
     _ROW_GROUP = 64  # records in memory
@@ -121,9 +88,11 @@ class Parquet:
         self._values: list[dict[str, Any]] = []
 
     def write(self, record: Record) -> None:
-        # A file name may contain bytes that are not UTF-8, which Parquet's strings must be.
-        values = record._asdict().items()
-        self._values.append({name: _to_utf8(value) if isinstance(value, str) else value for name, value in values})
+        values = record._asdict()
+        for name, value in values.items():
+            if isinstance(value, str):  # a file name may contain bytes that are not UTF-8, as Parquet's strings must be
+                values[name] = value.encode(errors="backslashreplace").decode()
+        self._values.append(values)
         if len(self._values) == self._ROW_GROUP:
             self._flush()
 
@@ -142,35 +111,20 @@ class Parquet:
     def read(path: Path, brief: bool) -> Iterator[Record]:
         import pyarrow.parquet as pq
 
+        columns = ["number", "path", "file_name", "image_id", "frame", "error"] if brief else None
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(Parquet._ROW_GROUP, columns=_BRIEF_FIELDS if brief else None):
+            for batch in file.iter_batches(Parquet._ROW_GROUP, columns=columns):
                 for values in batch.to_pylist():
                     yield Record(**values)
-
-
-def _to_utf8(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 ShardFormat = JsonLines | Parquet
 FORMATS: dict[str, type[ShardFormat]] = dict(coco=JsonLines, parquet=Parquet)
 
 
-def check_format(name: str) -> None:
-    """Raise ValueError if a format is unknown, and ModuleNotFoundError if its library is not installed."""
-    if name not in FORMATS:
-        raise ValueError(f"format={name!r}: must be one of {', '.join(FORMATS)}")
-    if name == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
-
-
 @contextlib.contextmanager
 def write_records(path: Path, shard_format: type[ShardFormat]) -> Iterator[ShardFormat]:
-    """Open a shard for writing. The file appears when the block ends; Ctrl-C saves it at `interrupted_path(path)`.
-
-    Raises:
-        OSError: If the file cannot be written, for example on a full disk.
-    """
+    """Open a shard for writing. The file appears when the block ends; Ctrl-C saves it at `interrupted_path(path)`."""
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
         writer = shard_format(file)
         try:
@@ -193,7 +147,7 @@ def interrupted_path(path: Path) -> Path:
 
 
 class DamagedShard(ValueError):
-    """Error of a shard that cannot be read completely. The attribute `path` is the path of its file."""
+    """Error of a shard whose file, at `path`, cannot be read completely."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         super().__init__(f"{path} is damaged: {error}")
@@ -201,12 +155,7 @@ class DamagedShard(ValueError):
 
 
 def read_records(path: Path, shard_format: type[ShardFormat], brief: bool = False) -> Iterator[Record]:
-    """Read the records of a shard. If `brief`, only the fields that identify the input, and `error`, are certain.
-
-    Raises:
-        DamagedShard: If the file is not complete.
-        OSError: If the file cannot be read.
-    """
+    """Read the records of a shard. If `brief`, only the fields that identify the input, and `error`, are certain."""
     try:
         yield from shard_format.read(path, brief)
     except (EOFError, ValueError, TypeError, zlib.error, OSError) as error:

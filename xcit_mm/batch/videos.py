@@ -1,6 +1,6 @@
 """Prediction of videos: a record for each frame, and a video of the visualizations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -9,9 +9,8 @@ import cv2
 import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor
-from .queues import ThreadQueue
 from .reading import Video
-from .results import ResultWriter, error_message, try_or_message, write_file
+from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message, write_file
 from .run import VISUALIZATIONS, Run
 from .shards import Record, ShardFormat
 
@@ -19,24 +18,13 @@ __all__ = ["VideoPredictor"]
 
 
 class VideoPredictor:
-    """Predicts shards of videos.
+    """Predicts shards of videos."""
 
-    Args:
-        run: The run.
-        predictor: Model of the run.
-        results: Writer of the frames' results.
-        progress: Called with the number of predicted frames of the current video.
-    """
-
-    def __init__(self, run: Run, predictor: Predictor, results: ResultWriter, progress: Callable[[int], None]) -> None:
+    def __init__(self, run: Run, predictor: Predictor, results: ResultWriter, progress: Progress) -> None:
         self.run, self.predictor, self.results, self.progress = run, predictor, results, progress
 
     def predict(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
-        """Predict a shard, and write a record per frame. After an error, a failed record follows.
-
-        Raises:
-            OSError: If results cannot be written.
-        """
+        """Predict a shard, and write a record per frame. After an error, a failed record follows."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
@@ -59,19 +47,20 @@ class VideoPredictor:
 
         error = None
         try:
-            with ThreadQueue(pool, write) as queue:
+            with thread_queue(pool, write) as submit:
                 for frame, prediction in enumerate(self._predictions(input_.path)):
                     if isinstance(prediction, str):
                         error = prediction
                         break
-                    queue.submit(process, frame, prediction)
-                    self.progress(frame + 1)
+                    submit(process, frame, prediction)
+                    self.progress(0, frame + 1)
         except _NotDrawable as reason:
             error = f"visualization: {reason}"
         finally:
             drawn.close()
         if error is not None:
             writer.write(record._replace(error=error))
+        self.progress(1, 0)
 
     def _predictions(self, path: str) -> Iterator[Prediction | str]:
         """Predict the frames of a video; after an error, yield its message."""
@@ -97,17 +86,12 @@ class _DrawnVideo:
 
     def write(self, image: np.ndarray) -> None:
         if self._writer is None:
-            self._writer = self._open(image)
+            write_file(self._path, b"")  # OpenCV would not report a full disk or a missing permission
+            (height, width), rate = image.shape[:2], Video(self._source).rate
+            self._writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter.fourcc(*"mp4v"), rate, (width, height))
+            if not self._writer.isOpened():
+                raise _NotDrawable(f"{height}x{width} pixels at {rate:g} frames per second do not fit into an MP4")
         self._writer.write(image)
-
-    def _open(self, image: np.ndarray) -> cv2.VideoWriter:
-        write_file(self._path, b"")  # OpenCV would not report a full disk or a missing permission
-        rate = Video(self._source).rate
-        writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter.fourcc(*"mp4v"), rate, image.shape[1::-1])
-        if not writer.isOpened():
-            height, width = image.shape[:2]
-            raise _NotDrawable(f"{height}x{width} pixels at {rate:g} frames per second do not fit into an MP4")
-        return writer
 
     def close(self) -> None:
         if self._writer is not None:

@@ -4,15 +4,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ..prediction.predictor import Predictor
-from ..utils.progress import progress_bar
+from ..utils.cli import progress_bar
 from .engine import Engine
 from .options import Execution
+from .results import Progress
 from .run import Run, open_run
 
 __all__ = ["Job", "Ranks", "run_distributed", "run_local", "run_on_ray"]
@@ -21,14 +23,10 @@ __all__ = ["Job", "Ranks", "run_distributed", "run_local", "run_on_ray"]
 class Job(NamedTuple):
     """Everything that a worker needs to predict shards. It can be sent to another machine.
 
-    Attributes:
-        out: Absolute path of the run's folder, the same on all machines.
-        config: Absolute path of the config.
-        checkpoint: Absolute path, URL or `xcit://NAME`.
-        execution: Device, batch size, number of processes, and whether to predict only failed inputs.
+    Paths are absolute, and the same on all machines.
     """
 
-    out: str
+    out: str  # folder of the run
     config: str
     checkpoint: str
     execution: Execution
@@ -43,38 +41,23 @@ class Job(NamedTuple):
         completed = sum(len(run.successful_records(shard, brief=True)) for shard in shards) if retry else 0
         return sum(run.shards[shard].size for shard in shards) - completed
 
-    def work(self, run: Run, shards: Iterable[int], progress: Callable[[int, int], None], device: str | None) -> None:
-        """Load the model and predict shards; raises as `Predictor` and `Engine.work` do."""
+    def work(self, run: Run, shards: Iterable[int], progress: Progress, device: str | None) -> None:
+        """Load the model and predict shards."""
         options, execution = run.options, self.execution
-        predictor = Predictor(
-            self.config,
-            self.checkpoint,
-            device,
-            options.tile,
-            options.overlap,
-            execution.batch_size,
-            options.dtype,
-        )
+        image_options = options.tile, options.overlap, execution.batch_size, options.dtype
+        predictor = Predictor(self.config, self.checkpoint, device, *image_options)
         Engine(run, predictor, execution.num_workers, execution.retry_failed, progress).work(shards)
 
 
 def run_local(job: Job, run: Run) -> None:
-    """Predict the pending shards in this process; raises as `Job.work` does."""
+    """Predict the pending shards in this process."""
     if shards := job.shards(run):
-        with RunProgress(run, job.size(run, shards)) as progress:
+        with run_progress(run, job.size(run, shards)) as progress:
             job.work(run, shards, progress, job.execution.device)
 
 
 class Ranks:
-    """The processes of a torchrun command, which share a key-value store.
-
-    Attributes:
-        rank: Rank of this process, from 0.
-        size: Number of processes.
-
-    Raises:
-        ValueError: If torchrun did not start this process.
-    """
+    """The processes of a torchrun command, which share a key-value store."""
 
     def __init__(self) -> None:
         if "RANK" not in os.environ:
@@ -90,10 +73,7 @@ class Ranks:
 def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
     """Predict pending shards until the ranks have predicted all. Each idle rank takes the next shard.
 
-    Args:
-        job: The job.
-        ranks: This and the other processes.
-        run: The run, in rank 0. The other ranks open it. Rank 0 returns when all ranks have ended.
+    Rank 0 gives its run, which the other ranks open, and returns when all ranks have ended.
     """
     store = ranks.store
     if run is not None:
@@ -114,59 +94,42 @@ def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
         if device is None:
             device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
         total = int(store.get("total"))
-        with RunProgress(run, total, ranks.rank, lambda count: store.add("inputs", count)) as progress:
+        with run_progress(run, total, ranks.rank, lambda count: store.add("inputs", count)) as progress:
             job.work(run, next_shards(), progress, device)
     store.add("ended", 1)
     if ranks.rank == 0:
         ranks.wait(lambda: store.add("ended", 0) == ranks.size)
 
 
-class RunProgress:
-    """Progress bar of predicted inputs or tiles, their rate and the remaining time.
+@contextmanager
+def run_progress(
+    run: Run, total: int, rank: int | None = None, add: Callable[[int], int] | None = None
+) -> Iterator[Progress]:
+    """Yield a function that updates a progress bar of predicted inputs or tiles.
 
-    Args:
-        run: The run.
-        total: Number of inputs or tiles to predict.
-        rank: Rank of this process among several, each of which prints a line.
-        add: Adds a number of inputs to the counter that all ranks share, and returns its value.
+    Each rank has a line. `add` adds a number to the counter that all ranks share, and returns its value.
     """
+    unit = "tile" if any(shard.tile_rows for shard in run.shards) else "image"
+    own = 0
+    with progress_bar(total, unit, desc=None if rank is None else f"rank {rank}", position=rank) as bar:
 
-    def __init__(self, run: Run, total: int, rank: int | None = None, add: Callable[[int], int] | None = None) -> None:
-        unit = "tile" if any(shard.tile_rows for shard in run.shards) else "image"
-        description = None if rank is None else f"rank {rank}"
-        self._bar = progress_bar(total, unit, desc=description, position=rank)
-        self._add, self._own = add, 0
+        def progress(inputs: int, frames: int) -> None:
+            nonlocal own
+            own += inputs
+            if add is not None:
+                bar.set_postfix(own=own, refresh=False)
+                inputs = add(inputs) - bar.n
+            if frames:
+                bar.set_postfix(frames=frames, refresh=False)
+            bar.update(inputs)
 
-    def __call__(self, inputs: int, frames: int = 0) -> None:
-        """Add predicted inputs, and show the number of predicted frames of the current video."""
-        self._own += inputs
-        if self._add is not None:
-            self._bar.set_postfix(own=self._own, refresh=False)
-            inputs = self._add(inputs) - self._bar.n
-        if frames:
-            self._bar.set_postfix(frames=frames, refresh=False)
-        self._bar.update(inputs)
-
-    def __enter__(self) -> "RunProgress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        yield progress
 
 
 def run_on_ray(job: Job, run: Run) -> None:
     """Predict the pending shards by actors of a Ray cluster: one per GPU, or without GPUs as many as the cores allow.
 
     If an actor dies, another actor predicts its shard.
-
-    Args:
-        job: The job, with the address of the cluster. Its paths must be the same on all machines.
-        run: The run.
-
-    Raises:
-        ModuleNotFoundError: If Ray is not installed.
-        ConnectionError: If the cluster cannot be reached.
-        RuntimeError: If all actors die before a shard is completed.
     """
     try:
         import ray
@@ -174,11 +137,11 @@ def run_on_ray(job: Job, run: Run) -> None:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
     ray.init(address=job.execution.ray, log_to_driver=False, configure_logging=False)
     shards = job.shards(run)
-    with RunProgress(run, job.size(run, shards)) as progress:
+    with run_progress(run, job.size(run, shards)) as progress:
         while shards:
-            before = _file_states(run, shards)
+            before = _file_times(run, shards)
             _run_actors(ray, job, run, shards, progress)
-            after = _file_states(run, shards)
+            after = _file_times(run, shards)
             remaining = [shard for shard in shards if after[shard] == before[shard]]
             if len(remaining) == len(shards):
                 path = run.inputs[run.shards[shards[0]].inputs.start].path
@@ -188,17 +151,13 @@ def run_on_ray(job: Job, run: Run) -> None:
             shards = remaining
 
 
-def _file_states(run: Run, shards: Iterable[int]) -> dict[int, tuple[int, int] | None]:
-    """Return values that change when the file of a shard is written again, with failures or without."""
-    states: dict[int, tuple[int, int] | None] = {}
-    for shard in shards:
-        path = run.shard_path(shard)
-        stat = path.stat() if path.exists() else None
-        states[shard] = stat and (stat.st_mtime_ns, stat.st_ino)
-    return states
+def _file_times(run: Run, shards: Iterable[int]) -> dict[int, int | None]:
+    """Return when the file of each shard was written, with failures or without."""
+    paths = {shard: run.shard_path(shard) for shard in shards}
+    return {shard: path.stat().st_mtime_ns if path.exists() else None for shard, path in paths.items()}
 
 
-def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: RunProgress) -> None:
+def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: Progress) -> None:
     """Let actors predict shards until all are predicted or all actors died."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cpus = ([int(machine.get(name, 0)) for machine in machines] for name in ("GPU", "CPU"))
@@ -213,7 +172,7 @@ def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: RunPr
     while busy:
         ended, _ = ray.wait(list(busy), timeout=1)
         total = ray.get(queue.add_completed.remote(0))
-        progress(total - completed)
+        progress(total - completed, 0)
         completed = total
         for result in ended:
             try:

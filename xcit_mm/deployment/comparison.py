@@ -7,22 +7,14 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from mmengine.structures import BaseDataElement, InstanceData
+from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from .detectors import ExportableDetector
 from .images import SYNTHETIC_SIZES, synthetic_image
 from .run import Detections, Segmentation
 
-__all__ = [
-    "DetectionComparison",
-    "Drift",
-    "MapComparison",
-    "compare_with_torch",
-    "match",
-    "to_instances",
-    "to_prediction",
-]
+__all__ = ["DetectionComparison", "Drift", "compare_detector", "compare_with_torch", "to_detections", "to_instances"]
 
 # Deviation of a map in units of its mean magnitude, of a box in the image's longer side, of a score in the highest.
 TOLERANCE = 1e-3
@@ -46,72 +38,24 @@ def match(distance: np.ndarray) -> list[tuple[int, int]]:
     return pairs
 
 
-class MapComparison:
-    """Compare feature maps or logits.
-
-    Attributes:
-        deviations: Largest deviation of each output, in units of its mean magnitude.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.deviations = dict.fromkeys(names, 0.0)
-
-    def add(self, found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-        """Compare the outputs for one batch, in the order of the names.
-
-        Raises:
-            RuntimeError: If their shapes differ.
-        """
-        for name, map_, target in zip(self.deviations, found, expected, strict=True):
-            if map_.shape != target.shape:
-                raise RuntimeError(f"{name} of the exported model is {tuple(map_.shape)}, not {tuple(target.shape)}")
-            deviation = ((map_ - target).abs().max() / target.abs().mean()).item()
-            self.deviations[name] = max(deviation, self.deviations[name]) if deviation == deviation else float("nan")
-
-    def check(self) -> None:
-        """Raise a RuntimeError if a deviation exceeds the tolerance or is not a number."""
-        for name, deviation in self.deviations.items():
-            if not deviation <= TOLERANCE:
-                raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch: not written")
-
-    def lines(self) -> dict[str, str]:
-        """Summarize each output for a report."""
-        return {
-            name: f"within {deviation:.1e} of torch, in units of its mean magnitude"
-            for name, deviation in self.deviations.items()
-        }
-
-
 @dataclass
 class DetectionComparison:
-    """Compare detections that should be equal up to rounding.
+    """Differences between detections that should be equal up to rounding."""
 
-    Attributes:
-        boxes: Largest difference of a coordinate, in the image's longer side.
-        scores: Largest difference of a score, in the image's highest score.
-        detections: Number of detections of both sides.
-        unmatched: Number of detections without a match.
-        pixels: Number of pixels in the union of matching masks.
-        different_pixels: Number of pixels in one of two matching masks alone.
-    """
-
-    boxes: float = 0.0
-    scores: float = 0.0
-    detections: int = 0
+    boxes: float = 0.0  # largest difference of a coordinate, in the image's longer side
+    scores: float = 0.0  # largest difference of a score, in the image's highest score
+    detections: int = 0  # of both sides
     unmatched: int = 0
-    pixels: int = 0
-    different_pixels: int = 0
+    pixels: int = 0  # in the union of matching masks
+    different_pixels: int = 0  # in one of two matching masks alone
 
     def add(self, found: Detections, expected: Detections, size: tuple[int, int], cut: float) -> None:
         """Compare the detections of one image.
 
-        A match has the same class, and box and score within the tolerance. A detection without a match does not count
-        if its score is within the tolerance of `cut`, since rounding decides whether it is above.
+        A match has the same class, and box and score within the tolerance. Scores exceed `cut`. A detection without a
+        match does not count if its score is within the tolerance of `cut`, since rounding decides whether it is above.
 
-        Args:
-            found, expected: Detections, masks of the image's size.
-            size: Height and width of the image.
-            cut: Score that detections exceed.
+        Masks have the image's `size`, height and width.
         """
         top = max(found.scores.max(initial=0), expected.scores.max(initial=0))
         boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
@@ -129,25 +73,27 @@ class DetectionComparison:
             self.unmatched += unmatched
             self.detections += len(pairs) + unmatched
 
-    def check(self) -> None:
-        """Raise a RuntimeError if too much differs; NMS and top-k may decide differently among near ties."""
+    def lines(self) -> dict[str, str]:
+        """Summarize each output for a report.
+
+        Raises:
+            RuntimeError: If too much differs. NMS and top-k may decide differently among near ties.
+        """
         if not self.detections:
-            raise RuntimeError("torch detects nothing in synthetic images, at any score: not written")
+            raise RuntimeError("torch detects nothing in synthetic images, at any score")
+        matched = self.detections - self.unmatched
         if self.unmatched > MAX_UNMATCHED * self.detections:
             raise RuntimeError(
                 f"{self.unmatched} of {self.detections} detections of the exported model and torch have no match in "
-                "the other result: not written"
+                "the other result"
             )
         if self.different_pixels > MAX_DIFFERENT_PIXELS * self.pixels:
             share = self.different_pixels / self.pixels
-            raise RuntimeError(f"masks of the exported model differ from torch's in {share:.1%} of pixels: not written")
-
-    def lines(self) -> dict[str, str]:
-        """Summarize each output for a report."""
+            raise RuntimeError(f"masks of the exported model differ from torch's in {share:.1%} of pixels")
         lines = dict(
             boxes=f"within {self.boxes:.1e} of torch, in units of the image's longer side",
             scores=f"within {self.scores:.1e} of torch, in units of the highest",
-            labels=f"{self.detections - self.unmatched} of {self.detections} detections match the other result",
+            labels=f"{matched} of {self.detections} detections match the other result",
         )
         if self.pixels:
             lines["masks"] = f"{self.different_pixels} of {self.pixels} pixels differ from torch's"
@@ -206,15 +152,9 @@ class Drift:
 
 
 def to_instances(model: Any, outputs: list[Tensor], meta: dict[str, Any]) -> InstanceData:
-    """Convert a file's detections to mmdet's, in pixels of the original image.
+    """Convert a file's boxes, scores, labels and, with a mask head, masks (n, 28, 28) to mmdet's detections.
 
-    Args:
-        model: mmdet's detector.
-        outputs: Boxes, scores, labels and, with a mask head, masks (n, 28, 28).
-        meta: Metainfo of mmdet's data sample: `ori_shape` and `scale_factor`.
-
-    Returns:
-        InstanceData with bboxes, scores, labels and masks (n, H, W).
+    Boxes and masks (n, H, W) are in pixels of the original image, of `ori_shape` and `scale_factor` in `meta`.
     """
     boxes, scores, labels, *grids = outputs
     height, width = meta["ori_shape"][:2]
@@ -234,52 +174,51 @@ def to_instances(model: Any, outputs: list[Tensor], meta: dict[str, Any]) -> Ins
     return found
 
 
-def to_prediction(sample: BaseDataElement) -> Detections | Segmentation:
-    """Convert a data sample of mmdet or mmseg to the runtime's prediction."""
-    if "pred_sem_seg" in sample:
-        return Segmentation(sample.pred_sem_seg.data[0].numpy())
-    return to_detections(sample.pred_instances)
-
-
 def to_detections(instances: InstanceData) -> Detections:
     """Convert mmdet's detections to the runtime's."""
     values = instances.numpy()
     return Detections(values.bboxes, values.scores, values.labels, values.get("masks"))
 
 
-def compare_with_torch(
-    model: Any, names: list[str], read: Callable[..., Callable], channels: int
-) -> MapComparison | DetectionComparison:
+def compare_with_torch(model: Any, names: list[str], read: Callable[..., Callable], channels: int) -> dict[str, str]:
     """Compare an exported model with torch on synthetic images of other sizes than the traced one.
 
-    Args:
-        model: The traced model.
-        names: Names of its outputs.
-        read: Returns the file as a function of an image; for a detector it takes a score threshold, or None for the
-            config's.
-        channels: Number of channels of an image.
+    `read` returns the file as a function of an image, for a detector with a score threshold, or with the config's.
+
+    Returns:
+        A summary of each output.
+
+    Raises:
+        RuntimeError: If an output deviates.
     """
-    generator = torch.Generator().manual_seed(0)
     if isinstance(model, ExportableDetector):
-        return _compare_detector(model, read, channels, generator)
-    comparison, run = MapComparison(names), read()
+        return compare_detector(model, read, channels).lines()
+    run, generator = read(), torch.Generator().manual_seed(0)
+    deviations: dict[str, list[float]] = {name: [] for name in names}
     for batch, height, width in MAP_SIZES:
         image = torch.cat([synthetic_image(channels, height, width, generator) for _ in range(batch)])
-        comparison.add(_as_sequence(run(image)), _as_sequence(model(image)))
-    return comparison
+        for name, found, expected in zip(names, _as_sequence(run(image)), _as_sequence(model(image)), strict=True):
+            if found.shape != expected.shape:
+                raise RuntimeError(f"{name} of the exported model is {tuple(found.shape)}, not {tuple(expected.shape)}")
+            deviation = ((found - expected).abs().max() / expected.abs().mean()).item()
+            if not deviation <= TOLERANCE:  # or not a number
+                raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch")
+            deviations[name].append(deviation)
+    return {
+        name: f"within {max(values):.1e} of torch, in units of its mean magnitude"
+        for name, values in deviations.items()
+    }
 
 
 def _as_sequence(outputs: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
-def _compare_detector(
-    model: ExportableDetector, read: Callable[..., Callable], channels: int, generator: torch.Generator
-) -> DetectionComparison:
-    """Compare with mmdet's own `predict`."""
+def compare_detector(model: ExportableDetector, read: Callable[..., Callable], channels: int) -> DetectionComparison:
+    """Compare an exported detector with mmdet's own `predict`, as `compare_with_torch`."""
     from mmdet.structures import DetDataSample
 
-    comparison = DetectionComparison()
+    comparison, generator = DetectionComparison(), torch.Generator().manual_seed(0)
     for size, threshold in zip(SYNTHETIC_SIZES, SCORE_THRESHOLDS, strict=True):
         image = synthetic_image(channels, *size, generator)
         meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))

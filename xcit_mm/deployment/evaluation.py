@@ -22,12 +22,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
-    """Check that a file can be evaluated on a config's test set.
-
-    Args:
-        cfg: Config of mmdet or mmseg.
-        part: Exported part, 'backbone' or 'model'.
-        count: Number of images; None: all.
+    """Check that a part can be evaluated on `count` images of a config's test set, or on all if it is None.
 
     Raises:
         FileNotFoundError: If the data are missing.

@@ -37,15 +37,9 @@ from .comparison import compare_with_torch
 from .detectors import ExportableDetector
 from .evaluation import Scores, check_evaluation, evaluate_files, score_lines
 from .float16 import Float16Report, write_float16
-from .formats import count_operators, read_onnx, read_pt2, write_onnx, write_pt2
+from .formats import count_operators, read_onnx, write_onnx
 from .images import calibration_paths
-from .preprocessing import (
-    PreprocessingDrift,
-    add_preprocessing,
-    check_preprocessing,
-    compare_preprocessing,
-    preprocessing_steps,
-)
+from .preprocessing import PreprocessingDrift, add_preprocessing, compare_preprocessing, preprocessing_steps
 from .quantization import Int8Report, write_int8
 from .supported import check_detector
 from .traceable import ExportableSegmentor, exportable
@@ -54,10 +48,6 @@ __all__ = ["PARTS", "PRECISIONS", "ExportReport", "ExportTarget", "export_model"
 
 PARTS = ("backbone", "model")
 PRECISIONS = ("float32", "float16", "int8")
-SUFFIXES = (".onnx", ".pt2")
-# Batch, height and width of the traced image. A size of 1 would become a constant: right for a detector's batch, wrong
-# for the cells of its level of stride 128.
-TRACED = (2, 288, 416)
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ class ExportTarget:
         part: 'backbone' or 'model'.
         precision: 'float32'; 'float16', for GPUs; 'int8', for CPUs.
         preprocessing: Whether the input is an image's `pixels` (H, W, 3), RGB, uint8, which the file preprocesses as
-            the config's test pipeline does; see `with_preprocessing`.
+            the config's test pipeline does. Boxes are in these pixels. A segmentor returns `segmentation_map` (H, W).
     """
 
     path: Path
@@ -83,17 +73,13 @@ class ExportTarget:
         return self.path.suffix == ".onnx"
 
     def check(self) -> None:
-        """Check the file's name and folder, the precision, and the installed packages.
-
-        Raises:
-            ValueError, FileNotFoundError, ModuleNotFoundError, RuntimeError: If the file cannot be written.
-        """
+        """Check the file's name and folder, the precision, and the installed packages."""
         if not hasattr(Dim, "DYNAMIC"):
             raise RuntimeError(
                 f"torch {torch.__version__} cannot trace images of any size: export with torch 2.6 or newer"
             )
-        if self.path.suffix not in SUFFIXES:
-            raise ValueError(f"{self.path}: name it {' or '.join(SUFFIXES)}")
+        if self.path.suffix not in (".onnx", ".pt2"):
+            raise ValueError(f"{self.path}: name it .onnx or .pt2")
         if self.part not in PARTS or self.precision not in PRECISIONS:
             allowed = f"one of {', '.join(PARTS)}, in one of {', '.join(PRECISIONS)}"
             raise ValueError(f"part={self.part!r} in precision={self.precision!r}: must be {allowed}")
@@ -105,17 +91,12 @@ class ExportTarget:
             raise ValueError(f"{self.path}: only .onnx files are quantised: name it .onnx")
         if self.preprocessing and not self.is_onnx:
             raise ValueError(f"{self.path}: only .onnx files preprocess images: name it .onnx")
-        packages = ("onnx", "onnxscript", "onnxruntime") if self.is_onnx else ()
-        missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        if missing:
+        missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+        if missing and self.is_onnx:
             raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
 
     def check_model(self, cfg: Config) -> None:
-        """Check that the model of a config can be exported to this file.
-
-        Raises:
-            ValueError: If it cannot.
-        """
+        """Raise a ValueError if the model of a config cannot be exported to this file."""
         library = cfg.get("default_scope")
         if library not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
@@ -128,8 +109,10 @@ class ExportTarget:
             check_detector(cfg)
         check_backbone(cfg)
         (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
-        if self.preprocessing:
-            check_preprocessing(self.part, preprocessing_steps(cfg))
+        if self.preprocessing and self.part == "backbone":
+            raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")
+        if self.preprocessing and (unknown := preprocessing_steps(cfg).get("unknown")):
+            raise ValueError(f"preprocessing cannot be added because of {unknown}: leave --with-preprocessing out")
 
 
 @dataclass
@@ -177,7 +160,7 @@ def export_model(
     Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a segmentor `logits`
     (B, classes, H, W), whose argmax is the segmentation map. A detector takes one image and returns what
     `ExportableDetector` returns. The file is written only if its outputs agree with torch's, at other sizes than the
-    traced one: see `MapComparison` and `DetectionComparison`.
+    traced one: see `compare_with_torch`.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -203,67 +186,56 @@ def export_model(
     if evaluate is not None or is_int8:
         check_evaluation(cfg, target.part, evaluate)
     paths = [] if calibration is None else calibration_paths(cfg, calibration)
-    with _quiet():
-        model: Any = (model_from_config if target.part == "model" else backbone_from_config)(cfg, checkpoint)
     with _quiet(), TemporaryDirectory(dir=target.path.parent, prefix=".export-") as folder, torch.no_grad():
+        model: Any = (model_from_config if target.part == "model" else backbone_from_config)(cfg, checkpoint)
         float32 = Path(folder) / target.path.name
-        report = _export_float32(cfg, model, target.part, float32)
+        file = float32.with_name(f"{target.precision}-{float32.name}")
         try:
-            file = _convert(cfg, model, target, float32, paths, evaluate, report)
-        except Exception as error:  # of data sets and metrics too
-            raise RuntimeError(f"the file is not written: {reason(error)}") from error
+            report = _export_float32(cfg, model, float32)
+            if target.precision == "int8":
+                report.int8 = write_int8(cfg, model, float32, file, paths, evaluate)
+                report.metadata["int8"] = report.int8.to_json()
+            elif target.precision == "float16":
+                report.float16 = write_float16(cfg, model, float32, file, evaluate)
+                report.metadata["fp16"] = report.float16.to_json()
+            else:
+                file = float32
+                if evaluate is not None:
+                    _, report.scores = evaluate_files(cfg, model, dict(float32=_read(float32)), evaluate)
+            if target.preprocessing:
+                for path in {float32, file}:
+                    add_preprocessing(path)
+                # Scores report the effect of int8.
+                report.preprocessing = compare_preprocessing(cfg, model, float32 if is_int8 else file)
+            if target.is_onnx:
+                report.operators = count_operators(file)
+        except Exception as error:  # exporters, runtimes, data sets and metrics raise nearly anything
+            raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
         file.replace(target.path)
     return report
 
 
-def _export_float32(cfg: Config, model: Any, part: str, path: Path) -> ExportReport:
+def _export_float32(cfg: Config, model: Any, path: Path) -> ExportReport:
     """Export a model in float32 without preprocessing, and compare it with torch."""
-    metadata = _metadata(cfg, model)
-    traced, names = _traceable(cfg, model)
-    channels = cfg.model.backbone.get("in_channels", 3)
-    write = write_onnx if path.suffix == ".onnx" else write_pt2
-    try:
-        write(_trace(exportable(traced), channels), path, names, metadata)
-        comparison = compare_with_torch(traced, names, partial(_read, path), channels)
-    except Exception as error:  # exporters and runtimes raise nearly anything
-        raise RuntimeError(f"this {part} cannot be exported: {reason(error)[:300]}") from error
-    comparison.check()
-    return ExportReport(comparison.lines(), metadata)
-
-
-def _convert(
-    cfg: Config,
-    model: Any,
-    target: ExportTarget,
-    float32: Path,
-    calibration: list[str],
-    evaluate: int | None,
-    report: ExportReport,
-) -> Path:
-    """Convert a file to the precision of the target, evaluate it and add the preprocessing; return the new file."""
-    file = float32.with_name(f"{target.precision}-{float32.name}")
-    if target.precision == "int8":
-        report.int8 = write_int8(cfg, model, float32, file, calibration, evaluate)
-        report.metadata["int8"] = report.int8.to_json()
-    elif target.precision == "float16":
-        report.float16 = write_float16(cfg, model, float32, file, evaluate)
-        report.metadata["fp16"] = report.float16.to_json()
+    metadata, channels = _metadata(cfg, model), cfg.model.backbone.get("in_channels", 3)
+    traced: nn.Module = model
+    if not hasattr(model, "backbone"):
+        names = [f"stride{stride}" for stride in model.strides]
+    elif cfg.default_scope == "mmseg":
+        traced, names = ExportableSegmentor(model), ["logits"]
     else:
-        file = float32
-        if evaluate is not None:
-            _, report.scores = evaluate_files(cfg, model, dict(float32=_read(float32)), evaluate)
-    if target.preprocessing:
-        for path in {float32, file}:
-            add_preprocessing(path)
-        # Scores report the effect of int8.
-        report.preprocessing = compare_preprocessing(cfg, model, float32 if target.precision == "int8" else file)
-    if target.is_onnx:
-        report.operators = count_operators(file)
-    return file
+        traced = ExportableDetector(model)
+        names = traced.outputs
+    program = _trace(exportable(traced), channels)
+    if path.suffix == ".onnx":
+        write_onnx(program, path, names, metadata)
+    else:
+        torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
+    return ExportReport(compare_with_torch(traced, names, partial(_read, path), channels), metadata)
 
 
 def _read(path: Path, score_threshold: float | None = None) -> Callable:
-    return read_onnx(path, score_threshold) if path.suffix == ".onnx" else read_pt2(path)
+    return read_onnx(path, score_threshold) if path.suffix == ".onnx" else torch.export.load(path).module()
 
 
 @contextmanager
@@ -279,26 +251,16 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _traceable(cfg: Config, model: Any) -> tuple[nn.Module, list[str]]:
-    """Return a model as a module that can be traced, and the names of its outputs."""
-    if not hasattr(model, "backbone"):
-        return model, [f"stride{stride}" for stride in model.strides]
-    if cfg.default_scope == "mmseg":
-        return ExportableSegmentor(model), ["logits"]
-    detector = ExportableDetector(model)
-    return detector, detector.outputs
-
-
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
-    batch, height, width = TRACED
-    batch, batch_dim = (1, Dim.STATIC) if isinstance(model, ExportableDetector) else (batch, Dim.DYNAMIC)
+    # A size of 1 would become a constant: right for a detector's batch, wrong for the cells of its level of stride 128.
+    batch, batch_dim = (1, Dim.STATIC) if isinstance(model, ExportableDetector) else (2, Dim.DYNAMIC)
     sizes = {0: batch_dim, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(model, (torch.zeros(batch, channels, height, width),), dynamic_shapes=(sizes,))
+    return torch.export.export(model, (torch.zeros(batch, channels, 288, 416),), dynamic_shapes=(sizes,))
 
 
-def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
+def _metadata(cfg: Config, model: Any) -> dict[str, str]:
     """Return what a user of the file needs: text, lists as JSON."""
-    backbone: Any = getattr(model, "backbone", model)
+    backbone = getattr(model, "backbone", model)
     mean, std = normalisation(cfg)
     metadata = dict(
         xcit_mm_version=__version__,
@@ -315,10 +277,9 @@ def _metadata(cfg: Config, model: nn.Module) -> dict[str, str]:
     metadata["test_cfg"] = json.dumps(cfg.model.test_cfg)
     metadata["preprocessing"] = json.dumps(preprocessing_steps(cfg))
     if cfg.default_scope == "mmdet":
-        metadata["task"] = "instance segmentation" if getattr(model, "with_mask", False) else "object detection"
+        metadata["task"] = "instance segmentation" if model.with_mask else "object detection"
         return metadata
-    segmentor: Any = model
     metadata["task"] = "semantic segmentation"
-    metadata["align_corners"] = json.dumps(segmentor.align_corners)
-    metadata["threshold"] = json.dumps(segmentor.decode_head.threshold if segmentor.out_channels == 1 else None)
+    metadata["align_corners"] = json.dumps(model.align_corners)
+    metadata["threshold"] = json.dumps(model.decode_head.threshold if model.out_channels == 1 else None)
     return metadata

@@ -15,7 +15,7 @@ from torch import Tensor
 from .comparison import Drift
 from .evaluation import Scores, evaluate_files, score_lines
 from .formats import add_metadata, megabytes, read_onnx
-from .images import SYNTHETIC_SIZES, model_inputs, synthetic_image, tested_paths
+from .images import model_inputs, sample_images
 from .run import Detections, Segmentation
 
 if TYPE_CHECKING:
@@ -58,14 +58,9 @@ class Float16Report(NamedTuple):
 
 
 def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | None) -> Float16Report:
-    """Write an exported file in half precision, and compare both. The report is added to the new file's metadata.
+    """Write the float32 file `path` in half precision to `out`, and compare both.
 
-    Args:
-        cfg: Config of mmdet or mmseg.
-        model: Its model, in eval mode.
-        path: The float32 file.
-        out: The float16 file.
-        count: Number of images of the test set to evaluate both on; None: none.
+    The report is added to the new file's metadata. Both are evaluated on `count` images of the test set, if given.
 
     Raises:
         RuntimeError: If the float16 file returns values that are not finite, or more than a fiftieth of the pixels or a
@@ -86,13 +81,9 @@ def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | N
 
 def _compare(cfg: Config, model: Any, float32: Callable, float16: Callable) -> tuple[str, Drift]:
     """Compare two files on images of the test set, or else on synthetic images; describe these images."""
-    if paths := tested_paths(cfg):
-        description = f"{len(paths)} images of the test set"
-        images: Any = map(torch.from_numpy, model_inputs(cfg, model, paths))
-    else:
-        description, generator = f"{len(SYNTHETIC_SIZES)} synthetic images", torch.Generator().manual_seed(0)
-        channels = cfg.model.backbone.get("in_channels", 3)
-        images = (synthetic_image(channels, *size, generator) for size in SYNTHETIC_SIZES)
+    description, samples = sample_images(cfg)
+    are_paths = isinstance(samples[0], str)
+    images: Any = map(torch.from_numpy, model_inputs(cfg, model, samples)) if are_paths else samples
     drift = Drift()
     for image in images:
         outputs = float16(image)

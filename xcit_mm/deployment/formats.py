@@ -1,6 +1,5 @@
-"""Writing and reading of exported models: ONNX and torch.export's format."""
+"""Writing and reading of ONNX files."""
 
-import json
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable
@@ -9,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from .operators import to_onnx
 
-__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "read_pt2", "write_onnx", "write_pt2"]
-
-OPSET = 18  # torch's exporter writes it without a conversion
-DETECTIONS = ("boxes", "scores", "labels", "masks")
+__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "write_onnx"]
 
 
 def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
@@ -28,28 +24,24 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
         output_names=names,
         dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
         custom_translation_table=to_onnx(),
-        opset_version=OPSET,
+        opset_version=18,  # torch writes it without a conversion
         dynamo=True,
         verbose=False,
     )
     graph = onnx.model.graph
-    names_given: Counter[str] = Counter()
+    given: Counter[str] = Counter()
     for node in graph:
-        node.name = _node_name(node, names_given)
+        # The module and the operator, `model.neck.fpn_convs.0.conv/Conv`, with a number if repeated.
+        scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
+        name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
+        given[name] += 1
+        node.name = f"{name}_{given[name]}" if given[name] > 1 else name
         node.metadata_props.clear()  # stack traces, with local paths
     for output in graph.outputs:
-        if output.name in DETECTIONS:
+        if output.name in ("boxes", "scores", "labels", "masks"):
             output.shape[0] = "detections"  # the exporter's name is a number
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
-
-
-def _node_name(node: Any, given: Counter[str]) -> str:
-    """Return the module and the operator of a node, `model.neck.fpn_convs.0.conv/Conv`, with a number if repeated."""
-    scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
-    name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
-    given[name] += 1
-    return f"{name}_{given[name]}" if given[name] > 1 else name
 
 
 def count_operators(path: Path) -> Counter[str]:
@@ -74,12 +66,9 @@ def add_metadata(path: Path, key: str, value: str) -> None:
 
 
 def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
-    """Return an ONNX file as a function of an image (B, C, H, W).
+    """Return an ONNX file as a function of an image (B, C, H, W), for a detector with the config's score threshold.
 
-    Args:
-        path: Path of the file.
-        score_threshold: Score threshold of a detector; default: the config's.
-        threads: Number of threads of onnxruntime; 0: all cores.
+    onnxruntime computes on all cores if `threads` is 0.
     """
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
@@ -95,13 +84,3 @@ def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0
         return [torch.from_numpy(output) for output in session.run(None, {"image": image.numpy()})]
 
     return run
-
-
-def write_pt2(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
-    """Write a program in torch.export's format, the metadata as JSON in the extra file `metadata.json`."""
-    torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-
-
-def read_pt2(path: Path) -> nn.Module:
-    """Return a file in torch.export's format as a function of an image."""
-    return torch.export.load(path).module()

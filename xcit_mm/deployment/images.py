@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import mmcv
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,16 +16,7 @@ from ..batch.inputs import find_inputs
 from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
 
-__all__ = [
-    "SYNTHETIC_SIZES",
-    "calibration_paths",
-    "load_batch",
-    "model_inputs",
-    "sample_images",
-    "synthetic_image",
-    "tested_paths",
-    "to_model_input",
-]
+__all__ = ["SYNTHETIC_SIZES", "calibration_paths", "model_inputs", "sample_images", "synthetic_image", "to_model_input"]
 
 MAX_TEST_IMAGES = 8  # for a comparison
 MAX_CALIBRATION_IMAGES = 100
@@ -44,38 +34,25 @@ def synthetic_image(channels: int, height: int, width: int, generator: torch.Gen
     return image
 
 
-def sample_images(cfg: Config, folder: Path) -> tuple[str, list[str]]:
-    """Find images for a comparison: those of the test set, or else synthetic RGB images, written to a folder.
-
-    Returns:
-        Their description, and their paths.
-    """
-    if paths := tested_paths(cfg):
-        return f"{len(paths)} images of the test set", paths
-    generator = torch.Generator().manual_seed(0)
-    for number, size in enumerate(SYNTHETIC_SIZES):
-        image = (synthetic_image(3, *size, generator)[0] * 64 + 128).clamp(0, 255).byte()
-        mmcv.imwrite(image.permute(1, 2, 0).numpy(), str(folder / f"{number}.png"))
-    paths = [str(path) for path in sorted(folder.glob("*.png"))]
-    return f"{len(paths)} synthetic images", paths
-
-
-def tested_paths(cfg: Config) -> list[str]:
-    """Return the paths of the first images of a config's test set; an empty list if it is missing."""
+def sample_images(cfg: Config) -> tuple[str, list[Any]]:
+    """Describe and return images for a comparison: paths in the test set, or else synthetic images (1, C, H, W)."""
     try:
         dataset = DATASETS.build(cfg.test_dataloader.dataset)
+        paths = [dataset.get_data_info(number)["img_path"] for number in range(min(MAX_TEST_IMAGES, len(dataset)))]
+        paths = [path for path in paths if Path(path).is_file()]
     except FileNotFoundError:
-        return []
-    paths = [dataset.get_data_info(number)["img_path"] for number in range(min(MAX_TEST_IMAGES, len(dataset)))]
-    return [path for path in paths if Path(path).is_file()]
+        paths = []
+    if paths:
+        return f"{len(paths)} images of the test set", paths
+    channels, generator = cfg.model.backbone.get("in_channels", 3), torch.Generator().manual_seed(0)
+    images = [synthetic_image(channels, *size, generator) for size in SYNTHETIC_SIZES]
+    return f"{len(images)} synthetic images", images
 
 
 def calibration_paths(cfg: Config, images: str) -> list[str]:
     """Return the paths of calibration images, each of which the config's test pipeline can read.
 
-    Args:
-        cfg: Config of mmdet or mmseg.
-        images: A folder, a glob pattern or a list of images. Of more than 100, every n-th is taken.
+    Of more than 100 images, every n-th is taken.
 
     Raises:
         FileNotFoundError: If there are none.
@@ -107,10 +84,7 @@ def model_inputs(cfg: Config, model: Any, paths: Iterable[str]) -> Iterator[np.n
 
 
 def to_model_input(data: dict, cfg: Config) -> Tensor:
-    """Return the input (1, C, h, w) of an exported file from a preprocessed batch of one image.
-
-    It has no padding for a detector, whose file pads the image itself.
-    """
+    """Return the input (1, C, h, w) of a file from a preprocessed batch of one image, for detectors unpadded."""
     image: Tensor = data["inputs"]
     if cfg.default_scope != "mmdet":
         return image

@@ -12,17 +12,9 @@ __all__ = ["nms", "roi_align", "to_onnx"]
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
-    """Return the indices of the boxes that overlap no better box, best first.
+    """Return indices (kept,) of the boxes (n, 4) whose IoU with each better box is at most the threshold, best first.
 
-    Args:
-        boxes: (n, 4), x1, y1, x2, y2.
-        scores: (n,)
-        iou_threshold: A box is dropped if its IoU with a better box is larger.
-        score_threshold: (1,), minimum score, exclusive.
-        max_num: Maximum number of kept boxes.
-
-    Returns:
-        (kept,), int64.
+    Scores (n,) must exceed the score threshold (1,).
     """
     from mmcv.ops import nms as suppress
 
@@ -46,18 +38,10 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tens
 def roi_align(
     maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
 ) -> Tensor:
-    """Pool features by aligned RoIAlign from the maps of one image, for each box from the map of its level.
+    """Pool features (n, C, size, size) of boxes (n, 4), in pixels of one image, by aligned RoIAlign.
 
-    Args:
-        maps: Feature map of each level, (1, C, h, w).
-        boxes: (n, 4), in pixels of the image.
-        levels: (n,), int64.
-        scales: Cells per pixel of each level.
-        size: Rows and columns of the pooled features.
-        sampling_ratio: Samples per bin and axis; 0: one per cell of the map.
-
-    Returns:
-        (n, C, size, size)
+    `levels` (n,) are the boxes' indices of the `maps`, (1, C, h, w) each, with `scales` in cells per pixel. A bin has
+    `sampling_ratio` samples per axis; 0: one per cell of the map.
     """
     from mmcv.ops import roi_align as pool
 

@@ -20,8 +20,6 @@ from .images import model_inputs
 __all__ = ["Int8Report", "losses_in_points", "milliseconds", "quantize", "write_int8"]
 
 THRESHOLD = "score_threshold"  # a detector's constant
-THREADS = (1, 2)
-REPEATS = 7
 MAX_LOSS = 0.5  # points of AP or mIoU, beyond which the report warns
 OPERATORS = ("Conv", "Gemm", "MatMul")  # operators with an int8 kernel on CPUs
 # Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the stem and
@@ -78,35 +76,24 @@ class Int8Report(NamedTuple):
 
 
 def losses_in_points(scores: Scores, points: float) -> dict[str, float]:
-    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics.
-
-    Args:
-        scores: Scores of both files.
-        points: Points of a score of 1: 100, or 1 for percentages.
-    """
+    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics, in `points` of a score of 1."""
     main = [name for name in scores if name.endswith(("mAP", "mIoU"))] or list(scores)
     return {name: (scores[name]["float32"] - scores[name]["int8"]) * points for name in main}
 
 
 def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Int8Report:
-    """Write an exported file in int8, and compare both. The report is added to the new file's metadata.
+    """Write the float32 file `path` in int8 to `out`, calibrated by the images at `paths`, and compare both.
 
-    Args:
-        cfg: Config of mmdet or mmseg.
-        model: Its model, in eval mode.
-        path: The float32 file.
-        out: The int8 file.
-        paths: Paths of calibration images.
-        count: Number of images of the test set to evaluate both on; None: all.
+    The report is added to the new file's metadata. Both are evaluated on `count` images of the test set, or on all.
     """
     layers, all_layers = quantize(path, out, model_inputs(cfg, model, paths))
     files = dict(float32=path, int8=out)
     evaluated, scores = evaluate_files(cfg, model, {name: read_onnx(file) for name, file in files.items()}, count)
     image = torch.from_numpy(next(model_inputs(cfg, model, paths)))
     times = {}
-    for threads in THREADS:
+    for threads in (1, 2):
         runs = [read_onnx(file, threads=threads) for file in files.values()]
-        times[threads] = dict(zip(files, milliseconds(runs, image, REPEATS), strict=True))
+        times[threads] = dict(zip(files, milliseconds(runs, image, repeats=7), strict=True))
     report = Int8Report(
         layers=layers,
         all_layers=all_layers,
@@ -125,27 +112,19 @@ def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str],
 def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, int]:
     """Write an exported file with its layers in int8, weights per channel, activations by their calibrated range.
 
-    Args:
-        path: The float32 file.
-        out: The int8 file, with the standard operators QuantizeLinear and DequantizeLinear around each layer.
-        images: Calibration images, (1, C, H, W).
+    The int8 file has the standard operators QuantizeLinear and DequantizeLinear around each layer.
 
     Returns:
         Number of quantised layers, and of all layers.
-
-    Raises:
-        ValueError: If the model has no layer to quantise.
     """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.images = iter(images)
+    inputs = (dict(image=image) for image in images)
 
+    class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
-            image = next(self.images, None)
-            return None if image is None else dict(image=image)
+            return next(inputs, None)
 
     model = onnx.load(path)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -246,9 +246,9 @@ def read_image(path: str | Path) -> np.ndarray:
             if file.mode.startswith(("I", "F")):
                 raise ValueError(f"{path} has more than 8 bits a channel: convert it to 8")
             return np.array(ImageOps.exif_transpose(file).convert("RGB"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no image at {path}") from None
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(f"no image at {path}") from None
         raise ValueError(f"{path} cannot be read: {_one_line(error)}") from None
 
 
@@ -314,16 +314,13 @@ def to_json(results: Detections | Segmentation, classes: list[str]) -> dict[str,
             regions.append(dict(label=label, name=classes[label], pixels=int(mask.sum()), mask=_run_lengths(mask)))
         return dict(regions=regions)
     instances = []
-    for number, (label, score, box) in enumerate(zip(*(values.tolist() for values in _values(results)), strict=True)):
+    values = (results.labels.tolist(), results.scores.tolist(), results.boxes.tolist())
+    for number, (label, score, box) in enumerate(zip(*values, strict=True)):
         instance = dict(label=label, name=classes[label], score=round(score, 4), box=[round(side, 2) for side in box])
         if results.masks is not None:
             instance["mask"] = _run_lengths(results.masks[number])
         instances.append(instance)
     return dict(instances=instances)
-
-
-def _values(results: Detections) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return results.labels, results.scores, results.boxes
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
@@ -334,13 +331,6 @@ def _run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
-
-
-def _check_target(path: Path, suffixes: list[str]) -> None:
-    if path.suffix.lower() not in suffixes:
-        raise ValueError(f"{path}: name it {suffixes[0]}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent}: make it first")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -359,7 +349,7 @@ def _summary(results: Detections | Segmentation, classes: list[str]) -> list[str
         return [f"{classes[label]:20} {shares[label]:7.2%}" for label in np.argsort(-shares) if shares[label]]
     return [
         f"{classes[label]:20} {score:.3f} " + " ".join(f"{side:7.1f}" for side in box)
-        for label, score, box in zip(*_values(results), strict=True)
+        for label, score, box in zip(results.labels, results.scores, results.boxes, strict=True)
     ]
 
 
@@ -373,9 +363,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="number of threads (default: onnxruntime's choice)")
     args = parser.parse_args()
     try:
-        for path, suffixes in ((args.out, [".png"]), (args.json, [".json"])):
-            if path is not None:
-                _check_target(path, suffixes)
+        for path, suffix in ((args.out, ".png"), (args.json, ".json")):
+            if path and path.suffix.lower() != suffix:
+                raise ValueError(f"{path}: name it {suffix}")
+            if path and not path.parent.is_dir():
+                raise FileNotFoundError(f"no folder {path.parent}: make it first")
         image = read_image(args.image)
         model = Model(args.model, args.threads)
         results = model(image, args.score_thr)

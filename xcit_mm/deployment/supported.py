@@ -56,19 +56,14 @@ def check_detector(cfg: Config) -> None:
             if part.get(option, value) != value:
                 raise ValueError(f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}")
     test_cfg = cfg.model.test_cfg
-    if "rcnn" not in test_cfg:
-        _check_test_cfg("model.test_cfg", test_cfg)
-        return
-    for stage in ("rpn", "rcnn"):
-        _check_test_cfg(f"model.test_cfg.{stage}", test_cfg[stage])
-
-
-def _check_test_cfg(where: str, options: dict) -> None:
-    max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
-    if max_num is None or max_num < 1:
-        raise ValueError(f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100")
-    if threshold < 0:  # mmdet then returns grey masks
-        raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
+    stages = ("rpn", "rcnn") if "rcnn" in test_cfg else (None,)
+    for stage in stages:
+        where, options = (f"model.test_cfg.{stage}", test_cfg[stage]) if stage else ("model.test_cfg", test_cfg)
+        max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
+        if max_num is None or max_num < 1:
+            raise ValueError(f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100")
+        if threshold < 0:  # mmdet then returns grey masks
+            raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:

@@ -5,47 +5,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .files import tiff_header
+from .files import has_straight_alpha
 
 __all__ = ["BandSelection", "select_bands"]
 
 _COLORS = ["red", "green", "blue"]
-_MAX_NAMES = 8  # in a message
 
 
 class BandSelection(NamedTuple):
-    """The bands that a model gets, and how their values become its input.
+    """The bands that a model gets, and how their values become its input. Raw values have no other fields.
 
     Attributes:
         bands: Band numbers, from 1, in the order red, green, blue, or as given.
-        channels: Number of channels of the model: the number of bands, or 3 for a single band.
-        bits: Bits per pixel, if the pixels are unsigned integers of at most 8 bits, else None.
-        palette: Colors (k, 4), RGBA, of a single band that numbers them, else None.
-        alpha: Number of the alpha channel by which OpenCV multiplies colors, else None.
-        raw: Whether the model gets the stored values, in the order of `bands`.
+        bits: Bits per pixel, if the pixels are unsigned integers of at most 8 bits.
+        palette: Colors (k, 4), RGBA, of a single band that numbers them.
+        alpha: Number of the alpha channel by which OpenCV multiplies colors.
     """
 
     bands: tuple[int, ...]
-    channels: int
-    bits: int | None
-    palette: np.ndarray | None
-    alpha: int | None
-    raw: bool
+    bits: int | None = None
+    palette: np.ndarray | None = None
+    alpha: int | None = None
 
 
 def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> BandSelection:
-    """Select the bands of an open file for a model of `channels` channels.
-
-    Args:
-        file: rasterio's open file.
-        given: Band numbers. Default: all bands but alpha if the model takes as many, and for raw values all bands.
-        channels: Number of channels of the model.
-        raw: Whether the model gets the stored values, as `LoadRasterFromFile` loads them: alpha and color numbers too.
-
-    Raises:
-        ValueError: If the file has no bands or not the given ones, the selection is ambiguous, or a band has complex
-            values.
-    """
+    """Select the bands of an open file for a model of `channels` channels; see `Raster`."""
     if not file.count:
         nested = file.subdatasets
         hint = f", but {len(nested)} others in it, such as {nested[0]}" if nested else ""
@@ -57,12 +41,13 @@ def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: boo
     if any(name.startswith("complex") for name in types):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
     if raw:
-        return BandSelection(bands, channels, None, None, None, raw)
+        return BandSelection(bands)
     palette = _palette(file) if file.count == 1 else None
     if palette is not None and channels != 3:
         raise ValueError(f"{file.name} has a palette of 3 colors, but the model takes {channels} bands")
     alpha = _alpha_to_blend(file, names) if given is None else None
-    return BandSelection(bands, channels, _bits(file, bands, types), palette, alpha, raw)
+    bits = [int(file.tags(band, ns="IMAGE_STRUCTURE").get("NBITS", 8)) for band in bands]
+    return BandSelection(bands, max(bits) if types == {"uint8"} else None, palette, alpha)
 
 
 def _check_given(file: Any, given: Sequence[int], channels: int, is_color: bool) -> tuple[int, ...]:
@@ -83,8 +68,8 @@ def _default(file: Any, names: list[str], channels: int, raw: bool) -> tuple[int
     in_order = [names.index(name) + 1 for name in _COLORS] if has_colors else bands[:channels]
     if len(bands) == channels:
         return tuple(in_order)
-    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_MAX_NAMES], 1))
-    listed += ", ..." if file.count > _MAX_NAMES else ""
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:8], 1))
+    listed += ", ..." if file.count > 8 else ""
     problem = f"{file.name} has {file.count} bands ({listed}), but the model takes {channels}"
     if file.count < channels:
         raise ValueError(problem)
@@ -95,12 +80,6 @@ def _default(file: Any, names: list[str], channels: int, raw: bool) -> tuple[int
 
 def _join(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
-
-
-def _bits(file: Any, bands: tuple[int, ...], types: set[str]) -> int | None:
-    if types != {"uint8"}:
-        return None
-    return max(int(file.tags(band, ns="IMAGE_STRUCTURE").get("NBITS", 8)) for band in bands)
 
 
 def _palette(file: Any) -> np.ndarray | None:
@@ -114,7 +93,5 @@ def _palette(file: Any) -> np.ndarray | None:
 
 
 def _alpha_to_blend(file: Any, names: list[str]) -> int | None:
-    if file.driver != "GTiff" or names != [*_COLORS, "alpha"]:
-        return None
-    header = tiff_header(file.name)  # GDAL does not report the kind of alpha
-    return 4 if header is not None and header.straight_alpha else None
+    is_rgba = file.driver == "GTiff" and names == [*_COLORS, "alpha"]
+    return 4 if is_rgba and has_straight_alpha(file.name) else None  # GDAL does not report the kind of alpha

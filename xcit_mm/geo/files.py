@@ -5,19 +5,17 @@ import re
 import struct
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from .gdal import require_rasterio
 
-__all__ = ["RASTER_SUFFIXES", "TiffHeader", "has_more_than_8_bits", "is_raster", "tiff_header"]
+__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "has_straight_alpha", "is_raster"]
 
 _TIFFS = (".tif", ".tiff")
 RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of files that may be rasters. Other formats of GDAL need a .vrt."""
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi")
 _WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
-# Limits of OpenCV's readers.
-_MAX_PIXELS, _MAX_SIDE = 2**30, 2**20
 
 # Tags of TIFF.
 _WIDTH, _HEIGHT, _BITS, _BANDS, _EXTRA_BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 338, 339
@@ -25,8 +23,6 @@ _WIDTH, _HEIGHT, _BITS, _BANDS, _EXTRA_BANDS, _SAMPLE_FORMAT = 256, 257, 258, 27
 _GEOREFERENCE = (33550, 33922, 34264, 34735)
 # Types of integer fields, and their codes in `struct`.
 _INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
-_UNSIGNED, _STRAIGHT_ALPHA = 1, 2
-_MAX_FIELDS = 4096
 _BROKEN = (struct.error, KeyError, ValueError, OverflowError)
 # Signature, length and name of the first chunk, width and height, then the bits.
 _DEEP_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", re.DOTALL)
@@ -57,13 +53,17 @@ def is_raster(path: str | Path) -> bool:
 
 def _needs_gdal(path: str) -> bool:
     try:
-        header = tiff_header(path)
-    except OSError:  # read_image reports the reason
+        with open(path, "rb") as file:
+            fields = _read_fields(file)
+        width, height = fields[_WIDTH], fields[_HEIGHT]
+    except (OSError, *_BROKEN):  # read_image reports the reason
         return False
-    if header is None:
-        return False
-    large = header.width * header.height > _MAX_PIXELS or max(header.width, header.height) > _MAX_SIDE
-    return header.georeferenced or large or header.bits > 8 or not header.unsigned or header.bands not in (1, 3, 4)
+    is_large = width * height > 2**30 or max(width, height) > 2**20  # limits of OpenCV's readers
+    is_unsigned = fields.get(_SAMPLE_FORMAT, 1) == 1
+    has_other_pixels = fields.get(_BITS, 1) > 8 or not is_unsigned or fields.get(_BANDS, 1) not in (1, 3, 4)
+    stem = os.path.splitext(path)[0]
+    has_place = any(tag in fields for tag in _GEOREFERENCE) or any(os.path.exists(stem + end) for end in _WORLD_FILES)
+    return is_large or has_other_pixels or has_place
 
 
 def has_more_than_8_bits(content: bytes) -> bool:
@@ -76,50 +76,13 @@ def has_more_than_8_bits(content: bytes) -> bool:
         return False
 
 
-class TiffHeader(NamedTuple):
-    """Properties of a TIFF's first image.
-
-    Attributes:
-        width: Width in pixels.
-        height: Height in pixels.
-        bands: Number of bands, an alpha channel included.
-        bits: Bits per pixel of the first band.
-        unsigned: Whether pixels are unsigned integers.
-        straight_alpha: Whether an alpha channel exists that colors are not multiplied by yet.
-        georeferenced: Whether the file, or a world file beside it, has a georeference.
-    """
-
-    width: int
-    height: int
-    bands: int
-    bits: int
-    unsigned: bool
-    straight_alpha: bool
-    georeferenced: bool
-
-
-def tiff_header(path: str | Path) -> TiffHeader | None:
-    """Read the header of a TIFF or BigTIFF. Return None if the file is not a TIFF or is broken.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+def has_straight_alpha(path: str) -> bool:
+    """Return whether a TIFF has an alpha channel that its colors are not multiplied by yet."""
     with open(path, "rb") as file:
         try:
-            fields = _read_fields(file)
-            width, height = fields[_WIDTH], fields[_HEIGHT]
+            return _read_fields(file).get(_EXTRA_BANDS) == 2
         except _BROKEN:
-            return None
-    stem = os.path.splitext(path)[0]
-    return TiffHeader(
-        width,
-        height,
-        fields.get(_BANDS, 1),
-        fields.get(_BITS, 1),
-        fields.get(_SAMPLE_FORMAT, _UNSIGNED) == _UNSIGNED,
-        fields.get(_EXTRA_BANDS) == _STRAIGHT_ALPHA,
-        any(tag in fields for tag in _GEOREFERENCE) or any(os.path.exists(stem + suffix) for suffix in _WORLD_FILES),
-    )
+            return False
 
 
 def _read_fields(file: BinaryIO) -> dict[int, int]:
@@ -127,18 +90,13 @@ def _read_fields(file: BinaryIO) -> dict[int, int]:
 
     Pillow's reader does not open big-endian BigTIFFs, reads all values and warns of broken files (Pillow 13).
     """
-    order = {b"II": "<", b"MM": ">"}.get(file.read(2))
-    if order is None:
-        raise ValueError("not a TIFF")
-    (version,) = _unpack(file, order + "H")
-    if version not in (42, 43):
-        raise ValueError("not a TIFF")
-    big = version == 43
+    order = {b"II": "<", b"MM": ">"}[file.read(2)]
+    big = {42: False, 43: True}[_unpack(file, order + "H")[0]]
     offset = _unpack(file, order + ("HHQ" if big else "I"))[-1]
     file.seek(offset)
     (count,) = _unpack(file, order + ("Q" if big else "H"))
-    if count > _MAX_FIELDS:
-        raise ValueError("a TIFF of too many fields")
+    if count > 4096:
+        raise ValueError("a broken TIFF")
     entries = [_unpack(file, order + ("HHQ8s" if big else "HHI4s")) for _ in range(count)]
     return {tag: _first_value(file, order, big, *entry) for tag, *entry in entries}
 

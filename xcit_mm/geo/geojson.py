@@ -1,31 +1,25 @@
-"""Write instances of a raster as GeoJSON."""
+"""Write instances of a raster as GeoJSON: polygons along the edges of pixels."""
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..utils.atomic import atomic_write
-from ..utils.run_lengths import decode_crop
+from ..utils.run_lengths import MaskCrop, decode_crop
 from .gdal import gdal
-from .polygons import box_rings, geometry, mask_rings
 from .raster import Georeference
 
 __all__ = ["MapInstance", "write_instances"]
 
-_LONGITUDE_LATITUDE = [("EPSG", "4326"), ("OGC", "CRS84")]
+Rings = list[np.ndarray]
+"""A polygon: its outline, then its holes, each (k, 2) of x and y, closed."""
 
 
 class MapInstance(NamedTuple):
-    """An instance of a raster.
-
-    Attributes:
-        id: Unique number.
-        label: Class number, from 0.
-        score: Score from 0 to 1.
-        box: Left, top, right and bottom in pixels.
-        mask: COCO's run lengths in the whole raster. None for a detector without masks.
-    """
+    """An instance of a raster: its box in pixels, and for a detector with masks COCO's run lengths in the raster."""
 
     id: int
     label: int
@@ -36,7 +30,7 @@ class MapInstance(NamedTuple):
 
 def write_instances(
     path: Path, georeference: Georeference, classes: Sequence[str], instances: Iterable[MapInstance]
-) -> int:
+) -> None:
     """Write a FeatureCollection of polygons atomically, in constant memory for any number of instances.
 
     Features have an id, class, label and score as properties. Coordinates are in the raster's crs, which the member
@@ -44,30 +38,19 @@ def write_instances(
     raster without a crs has the coordinates of its transform, or pixels if there is no transform. The collection's
     property `coordinates` states the meaning. An empty mask or box has null as its geometry.
 
-    Args:
-        path: File to write.
-        georeference: Size and place of the raster.
-        classes: Class names by label.
-        instances: The instances, which are iterated once.
-
-    Returns:
-        The number of instances.
-
     Raises:
         ValueError: If a mask has another size, a label has no class, or a number is not finite.
         OSError: If the file cannot be written; a former file stays.
-        ModuleNotFoundError: If rasterio is not installed.
     """
     head = dict(type="FeatureCollection", name=path.stem) | _crs_member(georeference)
     head["properties"] = dict(coordinates=_describe_coordinates(georeference))
-    count = 0
+    separator = b"\n"
     with atomic_write(path) as file:
         file.write(json.dumps(head, allow_nan=False)[:-1].encode() + b', "features": [')
-        for count, instance in enumerate(instances, 1):
-            separator = b",\n" if count > 1 else b"\n"
+        for instance in instances:
             file.write(separator + json.dumps(_feature(instance, georeference, classes), allow_nan=False).encode())
+            separator = b",\n"
         file.write(b"\n]}\n")
-    return count
 
 
 def _feature(instance: MapInstance, georeference: Georeference, classes: Sequence[str]) -> dict[str, Any]:
@@ -75,14 +58,14 @@ def _feature(instance: MapInstance, georeference: Georeference, classes: Sequenc
     if not 0 <= label < len(classes):
         raise ValueError(f"instance {number} has the label {label}, of {len(classes)} classes")
     if mask is None:
-        polygons = box_rings(box)
+        polygons = _box_rings(box)
     else:
         crop = decode_crop(mask, georeference.height, georeference.width)
         with gdal("a mask"):
-            polygons = mask_rings(crop) if crop is not None else []
+            polygons = _mask_rings(crop) if crop is not None else []
     properties = {"id": number, "class": classes[label], "label": label, "score": score}
-    geometry_ = geometry(polygons, georeference.transform)
-    return dict(type="Feature", id=number, properties=properties, geometry=geometry_)
+    geometry = _geometry(polygons, georeference.transform)
+    return dict(type="Feature", id=number, properties=properties, geometry=geometry)
 
 
 def _crs_member(georeference: Georeference) -> dict[str, Any]:
@@ -93,7 +76,7 @@ def _crs_member(georeference: Georeference) -> dict[str, Any]:
     authority = crs.to_authority()
     if authority is not None and type(crs).from_authority(*authority) != crs:
         authority = None  # of a similar crs
-    if authority in _LONGITUDE_LATITUDE:
+    if authority in [("EPSG", "4326"), ("OGC", "CRS84")]:
         return {}
     by_number = authority is not None and authority[0] == "EPSG"
     name = f"urn:ogc:def:crs:EPSG::{authority[1]}" if by_number else crs.to_wkt()
@@ -105,3 +88,50 @@ def _describe_coordinates(georeference: Georeference) -> str:
         return "pixels of the image: x to the right, y down, from the outer corner of the first pixel"
     unknown = georeference.crs is None
     return "of the image's transform, in an unknown coordinate system" if unknown else "of the image's crs"
+
+
+def _mask_rings(crop: MaskCrop) -> list[Rings]:
+    """Return the polygons of a mask in pixels of the image. Holes run in the opposite direction of outlines.
+
+    The polygons follow the edges of pixels, so areas are exact. `cv2.findContours` would connect the centres of border
+    pixels, and so lose half a pixel on all sides and the space between a hole and its surroundings. Pixels that only
+    touch at a corner belong to separate polygons, since a ring must not cross itself.
+    """
+    from rasterio.features import shapes
+
+    corner = np.array([crop.left, crop.top], np.float64)
+    polygons = shapes(crop.mask.astype(np.uint8), mask=crop.mask, connectivity=4)
+    return [[np.array(ring) + corner for ring in polygon["coordinates"]] for polygon, _ in polygons]
+
+
+def _box_rings(box: Sequence[float]) -> list[Rings]:
+    """Return a box (left, top, right, bottom) as a polygon, or an empty list for a box without an area."""
+    left, top, right, bottom = box
+    if not (left < right and top < bottom):
+        return []
+    return [[np.array([(left, top), (left, bottom), (right, bottom), (right, top), (left, top)], np.float64)]]
+
+
+def _geometry(polygons: list[Rings], transform: Any) -> dict[str, Any] | None:
+    """Return polygons in pixels as a GeoJSON geometry in the coordinates of an affine transform, or None if empty.
+
+    Outlines are counterclockwise and holes clockwise, also if the transform mirrors.
+    """
+    coordinates = [
+        [_transform_ring(ring, transform, clockwise=number > 0) for number, ring in enumerate(rings)]
+        for rings in polygons
+    ]
+    if not coordinates:
+        return None
+    if len(coordinates) == 1:
+        return dict(type="Polygon", coordinates=coordinates[0])
+    return dict(type="MultiPolygon", coordinates=coordinates)
+
+
+def _transform_ring(ring: np.ndarray, transform: Any, clockwise: bool) -> list[list[float]]:
+    x, y = ring.T
+    # The area is exact in pixels. Far from the origin, products of coordinates are not.
+    area = (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() * transform.determinant
+    a, b, c, d, e, f = transform[:6]
+    points = np.stack([a * x + b * y + c, d * x + e * y + f], axis=1)
+    return (points if (area < 0) == clockwise else points[::-1]).tolist()

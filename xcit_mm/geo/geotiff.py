@@ -20,11 +20,7 @@ _FIRST_ROW, _CLASSES = "FIRST_ROW", "CLASSES"  # tags
 
 
 def no_class(classes: Sequence[str]) -> int:
-    """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255 classes.
-
-    Raises:
-        ValueError: If there are more than 65535 classes.
-    """
+    """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255 classes."""
     if len(classes) > 65535:
         raise ValueError(f"{len(classes)} classes: a segmentation map's file has room for 65535")
     return 255 if len(classes) <= 255 else 65535
@@ -40,19 +36,9 @@ class MapWriter:
         self.written = 0
         # A compressed block that is written twice takes its space twice, so only whole blocks are written.
         self._buffer = np.empty((_BLOCK, self.width), file.dtypes[0])
-        self._buffered = 0
 
     def write(self, labels: np.ndarray, valid: np.ndarray | None = None) -> None:
-        """Write the next rows.
-
-        Args:
-            labels: Classes (h, width), from 0.
-            valid: (h, width), bool: whether the raster has a pixel. Default: everywhere.
-
-        Raises:
-            ValueError: If the rows are too many, have another width or labels without a class.
-            OSError: If the rows cannot be written.
-        """
+        """Write the next rows of classes (h, width), except where `valid` (h, width) is False."""
         rows = labels.shape[0]
         if labels.shape != (rows, self.width) or (valid is not None and valid.shape != labels.shape):
             masked = "" if valid is None else f" with a mask of {valid.shape}"
@@ -62,17 +48,16 @@ class MapWriter:
         present = labels if valid is None else labels[valid]
         if present.size and not 0 <= present.min() <= present.max() < self._count:
             raise ValueError(f"labels from {present.min()} to {present.max()}, for {self._count} classes")
-        self._put(labels if valid is None else np.where(valid, labels, self._no_class))
-
-    def _put(self, rows: np.ndarray) -> None:
-        while len(rows):
-            count = min(len(rows), _BLOCK - self._buffered, self.height - self.written)
-            self._buffer[self._buffered : self._buffered + count] = rows[:count]
-            self._buffered, self.written, rows = self._buffered + count, self.written + count, rows[count:]
-            if self._buffered == _BLOCK or self.written == self.height:
-                window = ((self.written - self._buffered, self.written), (0, self.width))
-                self._file.write(self._buffer[: self._buffered], 1, window=window)
-                self._buffered = 0
+        values = labels if valid is None else np.where(valid, labels, self._no_class)
+        while len(values):
+            buffered = self.written % _BLOCK
+            count = min(len(values), _BLOCK - buffered)
+            self._buffer[buffered : buffered + count] = values[:count]
+            self.written, values = self.written + count, values[count:]
+            if self.written % _BLOCK == 0 or self.written == self.height:
+                start = self.written - buffered - count
+                window = ((start, self.written), (0, self.width))
+                self._file.write(self._buffer[: buffered + count], 1, window=window)
 
 
 @contextlib.contextmanager
@@ -89,27 +74,26 @@ def open_map(
     its nodata value, the palette its color table, and the tag CLASSES a JSON list of the class names.
 
     Args:
-        path: File to write.
         georeference: Size and place of the whole map.
-        classes: Class names.
         palette: Colors in RGB. Default: distinct colors.
         rows: First row, and row after the last, of a part of the map. Default: all.
 
     Raises:
         ValueError: If fewer rows were written.
         OSError: If the file cannot be written, for example on a full disk; a former file stays.
-        ModuleNotFoundError: If rasterio is not installed.
     """
     first, stop = rows or (0, georeference.height)
+    a, b, c, d, e, f = georeference.transform[:6]
+    nodata = no_class(classes)
     profile = dict(
         driver="GTiff",
         height=stop - first,
         width=georeference.width,
         count=1,
-        dtype="uint8" if no_class(classes) == 255 else "uint16",
+        dtype="uint8" if nodata == 255 else "uint16",
         crs=georeference.crs,
-        transform=_shift_rows(georeference.transform, first),
-        nodata=no_class(classes),
+        transform=type(georeference.transform)(a, b, c + b * first, d, e, f + e * first),
+        nodata=nodata,
         tiled=True,
         blockxsize=_BLOCK,
         blockysize=_BLOCK,
@@ -119,7 +103,8 @@ def open_map(
     )
     with atomic_path(path) as unfinished, gdal(path, "written"):
         with open_raster(unfinished, "w", **profile) as file:
-            file.write_colormap(1, _color_table(classes, palette))
+            colors = enumerate(make_palette(len(classes), palette)[:, ::-1].tolist())
+            file.write_colormap(1, {number: (*color, 255) for number, color in colors} | {nodata: (0, 0, 0, 0)})
             file.update_tags(**{_CLASSES: json.dumps(list(classes)), _FIRST_ROW: str(first)})
             writer = MapWriter(file, classes)
             yield writer
@@ -130,17 +115,6 @@ def open_map(
             written.read(1, window=((written.height - 1, written.height), (written.width - 1, written.width)))
 
 
-def _shift_rows(transform: Any, first_row: int) -> Any:
-    """Return the transform of an image that begins with a later row."""
-    a, b, c, d, e, f = transform[:6]
-    return type(transform)(a, b, c + b * first_row, d, e, f + e * first_row)
-
-
-def _color_table(classes: Sequence[str], palette: Palette | None) -> dict[int, tuple[int, ...]]:
-    rgb = make_palette(len(classes), palette)[:, ::-1].tolist()
-    return {number: (*color, 255) for number, color in enumerate(rgb)} | {no_class(classes): (0, 0, 0, 0)}
-
-
 def join_maps(
     path: Path,
     shards: Iterable[Path],
@@ -148,12 +122,7 @@ def join_maps(
     classes: Sequence[str],
     palette: Palette | None = None,
 ) -> None:
-    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`.
-
-    Raises:
-        ValueError: If rows are missing, or a file belongs to another raster or to other classes.
-        OSError: If a file cannot be read or written.
-    """
+    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`."""
     with open_map(path, georeference, classes, palette) as writer:
         for shard in shards:
             for labels in _iter_rows(shard, writer, classes):

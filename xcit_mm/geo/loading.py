@@ -37,12 +37,7 @@ class LoadRasterFromFile:
         self.to_float32 = to_float32
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`.
-
-        Raises:
-            ValueError: If the file does not have the bands.
-            rasterio.errors.RasterioIOError: If the file cannot be read.
-        """
+        """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`."""
         path = results["img_path"]
         with open_raster(path) as file:
             bands = self.bands or list(file.indexes)

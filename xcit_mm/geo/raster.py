@@ -4,32 +4,17 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .bands import select_bands
 from .gdal import gdal, open_raster
-from .scaling import PERCENTILES, Bounds, Scale, check_percentiles, estimate_bounds, parse_bounds, to_bytes
+from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, to_bytes
 
-__all__ = ["Georeference", "Raster", "Span"]
-
-# Bounds are estimated from an overview with such a number of pixels, or from a grid of patches.
-_MIN_SAMPLE, _MAX_SAMPLE = 2**16, 2**22
-_GRID, _PATCH = 16, 128
+__all__ = ["Georeference", "Raster"]
 
 _Window = tuple[tuple[int, int], tuple[int, int]]
-
-
-class Span(Protocol):
-    """A range of pixels along an axis, such as a `slice` or a `Window` of tiles."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def stop(self) -> int: ...
 
 
 class Georeference(NamedTuple):
@@ -70,11 +55,8 @@ class Raster:
     Attributes:
         height: Height in pixels.
         width: Width in pixels.
-        count: Number of bands in the file.
+        georeference: Size and place.
         dtype: NumPy's name of the pixels' type.
-        crs: rasterio's coordinate reference system, or None.
-        transform: affine.Affine from pixels (column, row) to coordinates.
-        nodata: Value of invalid pixels, or None.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -93,26 +75,22 @@ class Raster:
         raw: bool = False,
     ) -> None:
         self.path = str(path)
-        self.percentiles = percentiles
+        self.percentiles, self._channels, self._raw = percentiles, channels, raw
         self._open_in: tuple[int, Any] | None = None  # process and open file
-        check_percentiles(percentiles)
+        if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
+            raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
         with gdal(self.path):
             file = self._file
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
-            self.height, self.width, self.count = file.height, file.width, file.count
+            self.height, self.width = file.height, file.width
+            self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
             self.dtype: str = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
-            self.crs, self.transform, self.nodata = file.crs, file.transform, file.nodatavals[self.bands[0] - 1]
         if scale is not None:
             if raw or self._selection.palette is not None:
                 problem = "is read as it is stored" if raw else "has a palette of colors"
                 raise ValueError(f"--bounds {scale} for {self.path}, which {problem}: give none")
             self.bounds = parse_bounds(scale, len(self.bands))
-
-    @property
-    def georeference(self) -> Georeference:
-        """Size and place of the raster."""
-        return Georeference(self.height, self.width, self.crs, self.transform)
 
     @property
     def _file(self) -> Any:
@@ -132,9 +110,7 @@ class Raster:
     def __enter__(self) -> "Raster":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +128,7 @@ class Raster:
             OSError: If the file cannot be read.
         """
         selection = self._selection
-        if selection.raw or selection.palette is not None or selection.bits == 8:
+        if self._raw or selection.palette is not None or selection.bits == 8:
             return None
         if selection.bits is not None:  # the whole range, as image decoders do
             return [(0.0, 2.0**selection.bits - 1)] * len(self.bands)
@@ -165,15 +141,16 @@ class Raster:
         with gdal(self.path):
             levels = [1, *self._file.overviews(self.bands[0])]
         shapes = [(-(-self.height // level), -(-self.width // level)) for level in sorted(levels)]
-        small = [shape for shape in shapes if shape[0] * shape[1] <= _MAX_SAMPLE]
-        if small and (small[0] == shapes[0] or small[0][0] * small[0][1] >= _MIN_SAMPLE):
+        # The largest overview of up to 4 million pixels, unless it has too few for percentiles, or a grid of patches.
+        small = [shape for shape in shapes if shape[0] * shape[1] <= 2**22]
+        if small and (small[0] == shapes[0] or small[0][0] * small[0][1] >= 2**16):
             yield self._values(slice(0, self.height), slice(0, self.width), small[0])
             return
         for row in _spread_patches(self.height):
             for column in _spread_patches(self.width):
                 yield self._values(row, column)
 
-    def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.
 
         A pixel is invalid by the file's mask, or if all selected bands are invalid by nodata, NaN or infinity. An alpha
@@ -194,7 +171,7 @@ class Raster:
         """
         values, valid = self._values(rows, columns)
         selection = self._selection
-        if selection.raw:
+        if self._raw:
             if self.dtype.startswith("float"):
                 values = np.nan_to_num(values, copy=False, posinf=0, neginf=0)
             return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
@@ -205,29 +182,33 @@ class Raster:
             values = to_bytes(values, valid, self.bounds)
         elif selection.alpha is not None:
             values = self._blend(values, rows, columns, selection.alpha)
-        order = [0] * selection.channels if len(values) < selection.channels else range(len(values))
-        order = order[::-1] if selection.channels == 3 else order
-        return np.stack([values[number] for number in order], axis=-1), valid.max(axis=0)
+        if len(values) < self._channels:
+            values = values.repeat(self._channels, axis=0)
+        if self._channels == 3:
+            values = values[::-1]
+        return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
 
-    def is_empty(self, rows: Span, columns: Span) -> bool:
+    def is_empty(self, rows: slice, columns: slice) -> bool:
         """Return whether a window has no valid pixel, reading as little as possible; raises as `read`."""
         window = self._window(rows, columns)
         with gdal(self.path):
             return not any(self._valid(band, window).any() for band in self.bands)
 
-    def valid(self, rows: Span, columns: Span) -> np.ndarray:
+    def valid(self, rows: slice, columns: slice) -> np.ndarray:
         """Read the validity of a window's pixels, (h, w), bool; raises as `read`."""
         window = self._window(rows, columns)
         with gdal(self.path):
             return np.logical_or.reduce([self._valid(band, window) for band in self.bands])
 
-    def _window(self, rows: Span, columns: Span) -> _Window:
+    def _window(self, rows: slice, columns: slice) -> _Window:
         for axis, span, length in (("rows", rows, self.height), ("columns", columns, self.width)):
             if not 0 <= span.start < span.stop <= length:
                 raise ValueError(f"{axis} {span.start} to {span.stop} of {self.path}, which has {length}")
         return (rows.start, rows.stop), (columns.start, columns.stop)
 
-    def _values(self, rows: Span, columns: Span, shape: tuple[int, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _values(
+        self, rows: slice, columns: slice, shape: tuple[int, int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Read stored pixels of the bands and their validity, both (n, h, w), decimated to `shape` if given."""
         window = self._window(rows, columns)
         with gdal(self.path):
@@ -256,9 +237,9 @@ class Raster:
         from rasterio.enums import ColorInterp
 
         interpretations = [self._file.colorinterp[band - 1] for band in self.bands]
-        return self._selection.raw and ColorInterp.alpha in interpretations
+        return self._raw and ColorInterp.alpha in interpretations
 
-    def _blend(self, values: np.ndarray, rows: Span, columns: Span, alpha: int) -> np.ndarray:
+    def _blend(self, values: np.ndarray, rows: slice, columns: slice, alpha: int) -> np.ndarray:
         """Blend colors with black, as OpenCV does for a TIFF whose colors are not multiplied by alpha yet."""
         with gdal(self.path):
             opacity = self._file.read(alpha, window=self._window(rows, columns)).astype(np.uint16)
@@ -266,8 +247,8 @@ class Raster:
 
 
 def _spread_patches(length: int) -> list[slice]:
-    """Spread up to 16 patches evenly over an axis."""
-    size = min(_PATCH, length)
-    count = min(_GRID, -(-length // size))
+    """Spread up to 16 patches of up to 128 pixels evenly over an axis."""
+    size = min(128, length)
+    count = min(16, -(-length // size))
     starts = [number * (length - size) // max(count - 1, 1) for number in range(count)]
     return [slice(start, start + size) for start in starts]

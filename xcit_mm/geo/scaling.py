@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["PERCENTILES", "Bounds", "Scale", "check_percentiles", "estimate_bounds", "parse_bounds", "to_bytes"]
+__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "to_bytes"]
 
 Bounds = list[tuple[float, float]]
 """Values of each band that become 0 and 255."""
@@ -16,11 +16,7 @@ PERCENTILES = (2.0, 98.0)
 
 
 def parse_bounds(scale: Scale, bands: int) -> Bounds:
-    """Return one pair of bounds for each band.
-
-    Raises:
-        ValueError: If the scale is not one pair, or one for each band, of finite ascending values.
-    """
+    """Return one pair of bounds for each band."""
     try:
         pairs = np.array(scale, np.float64)
     except (TypeError, ValueError):
@@ -36,24 +32,10 @@ def parse_bounds(scale: Scale, bands: int) -> Bounds:
     return [(low, high) for low, high in pairs.tolist()]
 
 
-def check_percentiles(percentiles: Sequence[float]) -> None:
-    """Raise ValueError if the percentiles are not two ascending values from 0 to 100."""
-    if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
-        raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
-
-
 def estimate_bounds(
     samples: Iterable[tuple[np.ndarray, np.ndarray]], percentiles: Sequence[float] = PERCENTILES
 ) -> Bounds:
-    """Compute percentiles of each band over samples of a raster.
-
-    Args:
-        samples: Pairs of values (n, h, w) and their validity (n, h, w), bool.
-        percentiles: Lower and upper percentile.
-
-    Raises:
-        ValueError: If a band has no valid value.
-    """
+    """Compute percentiles of each band over samples, pairs of values (n, h, w) and their validity (n, h, w), bool."""
     valid = [[band[mask] for band, mask in zip(*sample, strict=True)] for sample in samples]
     bounds = []
     for number, parts in enumerate(zip(*valid, strict=True)):
@@ -74,15 +56,12 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: Bounds) -> np.ndarra
     scaled = np.zeros(values.shape, np.uint8)
     for target, band, mask, (low, high) in zip(scaled, values, valid, bounds, strict=True):
         # The file's own type may not hold the bounds, or overflow in a difference.
-        whole = mask.all()
-        fractions = (band if whole else band[mask]).astype(np.float64)
+        where = ... if mask.all() else mask
+        fractions = band[where].astype(np.float64)
         fractions.clip(low, high, out=fractions)
         fractions -= low
         fractions /= high - low
         fractions *= 255
         np.rint(fractions, out=fractions)
-        if whole:
-            target[:] = fractions
-        else:
-            target[mask] = fractions
+        target[where] = fractions
     return scaled

@@ -18,8 +18,6 @@ from .activations import Activations, BlockActivations, crop_border, principal_c
 
 __all__ = ["draw_activations"]
 
-MAX_HEADS_PER_LINE = 8  # of class attention
-
 
 def draw_activations(activations: Activations, image: Tensor) -> Figure:
     """Draw activations: the image first, a column per block, below them a line of heads per class attention block.
@@ -33,7 +31,7 @@ def draw_activations(activations: Activations, image: Tensor) -> Figure:
     heads = len(blocks[0].covariance)
     aspect = min(max(height / width, 0.6), 1.6)
     columns = max(len(blocks), 4) if activations.class_attention else len(blocks)
-    heads_per_line = min(heads, MAX_HEADS_PER_LINE)
+    heads_per_line = min(heads, 8)
     lines, span = math.ceil(heads / heads_per_line), columns / heads_per_line
     matrices = [_tile_matrices(block.covariance.cpu()) for block in blocks]
     matrix_height = _Sheet.cell * matrices[0].shape[0] / matrices[0].shape[1] + 0.2
@@ -63,13 +61,7 @@ def draw_activations(activations: Activations, image: Tensor) -> Figure:
 
 
 class _Sheet:
-    """A figure of rows of cells, under a heading that leaves the first column free. Sizes are in inches.
-
-    Args:
-        heights: Heights of the rows.
-        columns: Number of cells in a row.
-        heading: Text, broken into lines to fit the columns.
-    """
+    """A figure of rows of cells, under a heading that leaves the first column free. Sizes are in inches."""
 
     cell, gap = 2.4, 0.1
 

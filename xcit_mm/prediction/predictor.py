@@ -171,12 +171,7 @@ class Predictor:
         return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
 
     def predict(self, image: np.ndarray) -> Prediction:
-        """Predict an image, and return NumPy arrays.
-
-        Raises:
-            ValueError: If the image is too small, too narrow for the config's resizing, or has other bands.
-            MemoryError: If a single image exceeds the memory.
-        """
+        """Predict an image, and return NumPy arrays. Raises as a call of the predictor."""
         return self.to_prediction(image, self(image))
 
     def iter_segmented(self, image: TiledImage, first: int) -> Iterator[tuple[int, Tensor]]:
@@ -205,9 +200,6 @@ class Predictor:
         """Predict images that `preprocess` returned, `batch_size` at a time.
 
         Images of several sizes are padded to one batch, which changes their predictions.
-
-        Raises:
-            MemoryError: If a single image exceeds the memory.
         """
         found: list[BaseDataElement] = []
         while len(found) < len(preprocessed):
@@ -241,11 +233,7 @@ class Predictor:
         return None
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
-        """Convert the library's data sample of an image to NumPy arrays.
-
-        Raises:
-            ValueError: If a detector predicts no instances.
-        """
+        """Convert the library's data sample of an image to NumPy arrays."""
         if self.is_detector:
             return Prediction(image, to_instances(sample), None)
         label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16

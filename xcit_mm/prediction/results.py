@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, InstanceData
+from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
 
-__all__ = ["Instances", "encode_masks", "to_instances"]
+__all__ = ["Instances", "encode_masks", "instance_boxes", "to_instances"]
 
 
 class Instances(NamedTuple):
@@ -35,20 +35,20 @@ class Instances(NamedTuple):
 
 
 def to_instances(sample: BaseDataElement) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`.
-
-    Raises:
-        ValueError: If the model predicts no instances.
-    """
+    """Convert a prediction of mmdet or of `detect_in_tiles`."""
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
+    found = sample.pred_instances.cpu()
+    boxes, arrays = instance_boxes(found).numpy(), found.numpy()
+    return Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"))
+
+
+def instance_boxes(found: InstanceData) -> Tensor:
+    """Return the boxes of instances, or those around the masks for SOLO, which predicts masks without boxes."""
     from mmdet.structures.mask import mask2bbox
 
-    found = sample.pred_instances.cpu().numpy()
-    masks, boxes = found.get("masks"), found.bboxes
-    if isinstance(masks, np.ndarray) and not boxes.any():  # SOLO predicts masks without boxes
-        boxes = mask2bbox(torch.from_numpy(masks)).numpy()
-    return Instances(boxes, found.scores, found.labels, masks)
+    masks = found.get("masks")
+    return mask2bbox(masks) if isinstance(masks, Tensor) and not found.bboxes.any() else found.bboxes
 
 
 def encode_masks(instances: Instances) -> list[str] | None:

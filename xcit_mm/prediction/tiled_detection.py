@@ -10,12 +10,10 @@ from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
-from .tiles import PredictBatch, Tile, TiledImage, Window
+from .results import instance_boxes
+from .tiles import PredictBatch, TiledImage, Window
 
 __all__ = ["detect_in_tiles", "iter_detected", "merge_tiles"]
-
-# Overlap above which reports of two tiles are the same object.
-IOU_THRESHOLD = 0.5
 
 
 def detect_in_tiles(
@@ -45,45 +43,33 @@ def detect_in_tiles(
     """
     from mmdet.structures import DetDataSample
 
-    tiled, shape = TiledImage.from_array(image, tile, overlap), image.shape[:2]
-    sample = DetDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
-    sample.pred_instances = merge_tiles(list(iter_detected(predict, tiled, batch_size=batch_size)))
-    return sample
+    shape = image.shape[:2]
+    tiled = TiledImage(lambda rows, columns: image[rows, columns], shape, tile, overlap)
+    found = merge_tiles(list(iter_detected(predict, tiled, range(len(tiled.rows)), batch_size)))
+    return DetDataSample(metainfo=dict(ori_shape=shape, img_shape=shape), pred_instances=found)
 
 
-def iter_detected(
-    predict: PredictBatch, image: TiledImage, rows: range | None = None, batch_size: int = 1
-) -> Iterator[InstanceData]:
-    """Yield the instances that each tile of some `rows` of tiles, by default all, reports in pixels of the image.
-
-    Raises:
-        ValueError: If the model predicts no instances.
-    """
-    tiles = list(product(image.rows if rows is None else image.rows[rows.start : rows.stop], image.columns))
+def iter_detected(predict: PredictBatch, image: TiledImage, rows: range, batch_size: int) -> Iterator[InstanceData]:
+    """Yield the instances that each tile of some rows of tiles reports, in pixels of the image."""
+    tiles = list(product(image.rows[rows.start : rows.stop], image.columns))
     for tile, sample in zip(tiles, image.iter_predicted(predict, tiles, batch_size), strict=True):
         if sample is None:
             continue
         if "pred_instances" not in sample:
             raise ValueError("the model predicts no instances to merge from tiles: predict the whole image")
-        yield _reported_instances(sample.pred_instances.cpu(), tile, image.shape)
+        yield _reported_instances(sample.pred_instances.cpu(), *tile, image.shape)
 
 
-def _reported_instances(found: InstanceData, tile: Tile, shape: tuple[int, int]) -> InstanceData:
+def _reported_instances(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
     """Select the instances that a tile reports, in pixels of the image, and mark those that its edge may have cut."""
-    from mmdet.structures.mask import mask2bbox
-
-    rows, columns = tile
-    boxes = found.bboxes
-    if "masks" in found and not boxes.any():  # SOLO predicts masks without boxes
-        boxes = mask2bbox(found.masks)
-    boxes = boxes + torch.tensor([columns.start, rows.start] * 2)
+    boxes = instance_boxes(found) + torch.tensor([columns.start, rows.start] * 2)
     left, top, right, bottom = boxes.T
     keep = _is_reported(left, right, columns) & _is_reported(top, bottom, rows)
     ends = (_ends_at_edge(left, right, columns) | _ends_at_edge(top, bottom, rows))[keep]
     reported = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep], ends=ends)
     if "masks" in found:
-        corner = rows.start, columns.start
-        reported.masks = [encode_mask(mask, corner, shape) for mask in found.masks[keep].numpy()]
+        masks = found.masks[keep].numpy()
+        reported.masks = [encode_mask(mask, (rows.start, columns.start), shape) for mask in masks]
     return reported
 
 
@@ -102,15 +88,10 @@ def _ends_at_edge(low: Tensor, high: Tensor, window: Window) -> Tensor:
 
 
 def merge_tiles(found: list[InstanceData]) -> InstanceData:
-    """Merge the instances of all tiles: drop those that overlap a better instance of their class in another tile.
+    """Merge the instances of tiles, from `iter_detected`, into one list in descending order of scores.
 
-    Overlapping instances of the same tile stay, because the model's own test_cfg has selected them.
-
-    Args:
-        found: Instances of each tile, from `iter_detected`.
-
-    Returns:
-        The remaining instances, in descending order of scores.
+    Instances that overlap a better instance of their class in another tile are dropped. Overlapping instances of the
+    same tile stay, because the model's own test_cfg has selected them.
     """
     from mmdet.structures.bbox import bbox_overlaps
 
@@ -129,7 +110,7 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
         rivals = [rival for cell in near for rival in cell if tiles[rival] != tiles[number]]
         # A part covers little of the whole object, so the covered share of the part decides.
         measure = "iof" if ends[number] else "iou"
-        if not rivals or not (bbox_overlaps(boxes[number, None], boxes[rivals], measure) > IOU_THRESHOLD).any():
+        if not rivals or not (bbox_overlaps(boxes[number, None], boxes[rivals], measure) > 0.5).any():
             keep[number] = True
             kept[label, x, y].append(number)
     return merged[keep]

@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
-from .tiles import PredictBatch, TiledImage, Window
+from .tiles import PredictBatch, TiledImage
 
 __all__ = ["iter_segmented", "segment_in_tiles"]
 
@@ -46,9 +46,10 @@ def segment_in_tiles(
     def logits(crops: list[np.ndarray]) -> list[Tensor]:
         return [sample.seg_logits.data.transpose(1, 2 if is_wide else 1) for sample in predict(crops)]
 
-    tiled = TiledImage.from_array(image, tile, overlap)
-    if is_wide:
-        tiled = TiledImage(lambda rows, columns: image[columns, rows], shape[::-1], tile, overlap)
+    def read(rows: slice, columns: slice) -> np.ndarray:
+        return image[columns, rows] if is_wide else image[rows, columns]
+
+    tiled = TiledImage(read, shape[::-1] if is_wide else shape, tile, overlap)
     labels = torch.cat([strip for _, strip in iter_segmented(logits, tiled, threshold, batch_size)])
     sample = SegDataSample(metainfo=dict(ori_shape=shape, img_shape=shape))
     sample.pred_sem_seg = PixelData(data=(labels.T if is_wide else labels)[None])
@@ -66,9 +67,6 @@ def iter_segmented(
 
     Args:
         predict: Function from images to logits (C, h, w), which are changed in place.
-        image: The image, which is read tile by tile.
-        threshold: Probability of class 1, for a segmentor of one channel.
-        batch_size: Number of tiles to predict together.
         first: Row of tiles to begin with. Earlier rows that overlap it are predicted too, so that each strip equals
             the strip of a run from the top.
 
@@ -76,18 +74,19 @@ def iter_segmented(
         The first row of the strip in the image, and its classes (h, W), int32; 0 where nothing is to be predicted.
     """
     rows, columns = image.rows, image.columns
+    row_ends = [*(row.start for row in rows[1:]), rows[-1].stop]
+    column_ends = [*(column.start for column in columns[1:]), columns[-1].stop]
     begin = next(number for number, row in enumerate(rows) if row.stop > rows[first].start)
     # Weighted logits (C, h, w) that finished tiles leave to the next row of tiles, by their first column.
     above: dict[int, Tensor] = {}
     for number in range(begin, len(rows)):
         row = rows[number]
-        height = _next_start(rows, number) - row.start  # of the strip that this row of tiles completes
+        height = row_ends[number] - row.start  # of the strip that this row of tiles completes
         labels = torch.zeros(height, image.shape[1], dtype=torch.int32)
         left: Tensor | None = None  # weighted logits that the previous tile leaves to the next tile
         below: dict[int, Tensor] = {}
         results = image.iter_predicted(predict, [(row, column) for column in columns], batch_size)
-        for index, logits in enumerate(results):
-            column, next_column = columns[index], _next_start(columns, index)
+        for column, next_column, logits in zip(columns, column_ends, results, strict=True):
             earlier = left, above.pop(column.start, None)
             if logits is None:  # earlier logits lie within this tile, where nothing is to be predicted
                 left = None
@@ -104,7 +103,3 @@ def iter_segmented(
         above = below
         if number >= first:
             yield row.start, labels
-
-
-def _next_start(windows: list[Window], number: int) -> int:
-    return windows[number + 1].start if number + 1 < len(windows) else windows[-1].stop

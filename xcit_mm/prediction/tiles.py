@@ -1,8 +1,6 @@
 """Large images as overlapping tiles: the windows along each axis, and the tiles' way through a model in batches."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,16 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["PredictBatch", "ReadTile", "Tile", "TiledImage", "Window", "check_tile", "windows"]
+__all__ = ["PredictBatch", "ReadTile", "TiledImage", "Window", "check_tile", "windows"]
 
 PredictBatch = Callable[[list[np.ndarray]], list[Any]]
 """Function from images of one size, at most a batch of them, to one result per image."""
 
 ReadTile = Callable[[slice, slice], np.ndarray | None]
 """Function from rows and columns to that part of an image (h, w, C), or to None where nothing is to be predicted."""
-
-# Neighbours may disagree on an object's centre, so a tile also looks this part of the overlap beyond its interior.
-_MARGIN = 1 / 8
 
 
 class Window(NamedTuple):
@@ -40,10 +35,6 @@ class Window(NamedTuple):
     weight: Tensor
 
 
-Tile = tuple[Window, Window]
-"""Rows and columns of a tile."""
-
-
 def windows(length: int, tile: int, overlap: int) -> list[Window]:
     """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least `overlap` pixels.
 
@@ -57,16 +48,21 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
     shared = [left + tile - right for left, right in pairwise(starts)]
+
+    def rising(pixels: int) -> Tensor:
+        return ((torch.arange(tile, dtype=torch.float64) + 0.5) / max(pixels, 0.5)).clamp(max=1)
+
     ramps = torch.ones(count, tile, dtype=torch.float64)
     sums = torch.zeros(length, dtype=torch.float64)
     for number, start in enumerate(starts):
         if number > 0:
-            ramps[number] *= _ramp(tile, shared[number - 1])
+            ramps[number] *= rising(shared[number - 1])
         if number < count - 1:
-            ramps[number] *= _ramp(tile, shared[number]).flip(0)
+            ramps[number] *= rising(shared[number]).flip(0)
         sums[start : start + tile] += ramps[number]
     seams = [-torch.inf, *((left + tile + right) / 2 for left, right in pairwise(starts)), torch.inf]
-    margin = _MARGIN * min(shared, default=0)
+    # Neighbours may disagree on an object's centre, so a tile also looks this far beyond its interior.
+    margin = min(shared, default=0) / 8
     weights = [(ramp / sums[start : start + tile]).float() for start, ramp in zip(starts, ramps, strict=True)]
     return [
         Window(start, start + tile, interior, margin, weight)
@@ -80,47 +76,20 @@ def check_tile(tile: int, overlap: int) -> None:
         raise ValueError(f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile")
 
 
-def _ramp(tile: int, shared: int) -> Tensor:
-    """Return weights that rise over the first `shared` pixels."""
-    return ((torch.arange(tile, dtype=torch.float64) + 0.5) / max(shared, 0.5)).clamp(max=1)
-
-
-@dataclass(frozen=True)
 class TiledImage:
-    """An image that is read tile by tile.
+    """An image of a `shape` (H, W) that is read tile by tile, in `rows` and `columns` of windows."""
 
-    Attributes:
-        read: Reads a tile.
-        shape: Height and width of the image.
-        tile: Side of a tile, in pixels.
-        overlap: Minimum overlap of neighbouring tiles, in pixels.
-    """
+    def __init__(self, read: ReadTile, shape: tuple[int, int], tile: int, overlap: int) -> None:
+        self._read, self.shape = read, shape
+        self.rows, self.columns = (windows(length, tile, overlap) for length in shape)
 
-    read: ReadTile
-    shape: tuple[int, int]
-    tile: int
-    overlap: int
-
-    @classmethod
-    def from_array(cls, image: np.ndarray, tile: int, overlap: int) -> "TiledImage":
-        """Tile an image (H, W, C) in memory."""
-        return cls(lambda rows, columns: image[rows, columns], image.shape[:2], tile, overlap)
-
-    @cached_property
-    def rows(self) -> list[Window]:
-        """Windows from the top to the bottom."""
-        return windows(self.shape[0], self.tile, self.overlap)
-
-    @cached_property
-    def columns(self) -> list[Window]:
-        """Windows from the left to the right."""
-        return windows(self.shape[1], self.tile, self.overlap)
-
-    def iter_predicted(self, predict: PredictBatch, tiles: list[Tile], batch_size: int) -> Iterator[Any]:
+    def iter_predicted(
+        self, predict: PredictBatch, tiles: list[tuple[Window, Window]], batch_size: int
+    ) -> Iterator[Any]:
         """Yield the result of each tile in order, or None for a tile in which nothing is to be predicted."""
         for first in range(0, len(tiles), batch_size):
             crops = [
-                self.read(slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+                self._read(slice(rows.start, rows.stop), slice(columns.start, columns.stop))
                 for rows, columns in tiles[first : first + batch_size]
             ]
             present = [crop for crop in crops if crop is not None]

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 __all__ = ["MaskTTAModel"]
 
 _FLIPPED_DIMS = dict(horizontal=(3,), vertical=(2,), diagonal=(2, 3))
-# RoI heads that predict masks differently (points, semantic branches, mask scores) override these methods.
-_SUPPORTED_MASKS = (StandardRoIHead.predict_mask, CascadeRoIHead.predict_mask)
 
 
 class MaskTTAModel(DetTTAModel):
@@ -42,7 +40,9 @@ class MaskTTAModel(DetTTAModel):
     ) -> None:
         super().__init__(module=module, data_preprocessor=data_preprocessor)
         head = getattr(self.module, "roi_head", None)
-        if self.module.with_mask and getattr(type(head), "predict_mask", None) not in _SUPPORTED_MASKS:
+        # RoI heads that predict masks differently (points, semantic branches, mask scores) override these methods.
+        supported = (StandardRoIHead.predict_mask, CascadeRoIHead.predict_mask)
+        if self.module.with_mask and getattr(type(head), "predict_mask", None) not in supported:
             raise ValueError(
                 f"{type(self.module).__name__} predicts masks by {type(head or self.module).__name__}: test-time "
                 "augmentation supports StandardRoIHead and CascadeRoIHead; test without it"
@@ -50,14 +50,7 @@ class MaskTTAModel(DetTTAModel):
         self.tta_cfg = ConfigDict(tta_cfg or (head or self.module).test_cfg)
 
     def test_step(self, data: dict) -> list[DetDataSample]:
-        """Predict a batch, in pixels of the original images.
-
-        Args:
-            data: `inputs` and `data_samples`, each a list of views, which are lists of images.
-
-        Returns:
-            A sample per image, with `pred_instances`: bboxes (n, 4), scores (n,), labels (n,) and
-            masks (n, H, W), bool.
+        """Predict the `inputs` and `data_samples` of each view, in pixels of the original images.
 
         Raises:
             ValueError: If the views lack the metainfo of their resizing and flipping.

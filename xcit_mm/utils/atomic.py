@@ -17,9 +17,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     If the block raises, the new file is removed, and a former file at `path` stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(
-        f".{uuid.uuid4().hex[:8]}-{path.name}"
-    )  # some libraries choose the format by the suffix
+    # Some libraries choose the format by the suffix.
+    unfinished = path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
     try:
         yield unfinished
         with unfinished.open("rb") as file:
@@ -31,11 +30,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`.
-
-    Raises:
-        OSError: If the file cannot be written, such as on a full disk.
-    """
+    """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`."""
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
         yield file
 

@@ -1,12 +1,15 @@
-"""The end of a command: an exit code and, after an error, one line."""
+"""A command in a terminal: its progress bar, and at its end an exit code and, after an error, one line."""
 
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
+
+from tqdm import tqdm
 
 from .errors import reason
 
-__all__ = ["cli_main"]
+__all__ = ["cli_main", "progress_bar"]
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
@@ -31,3 +34,9 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 130
+
+
+def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
+    """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds."""
+    interval = 0.1 if sys.stderr.isatty() else 30
+    return tqdm(total=total, unit=unit, dynamic_ncols=True, mininterval=interval, **options)

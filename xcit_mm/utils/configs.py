@@ -100,15 +100,9 @@ def type_name(part: dict) -> str:
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config. Its name is not enough: mmpretrain has an XCiT of its own.
+    """Return the class of a part of a config, by default in the current scope, or None if it is not registered.
 
-    Args:
-        part: Config with a `type`: a name, `scope.name` or a class.
-        registry: mmengine's registry of such parts.
-        scope: Scope of the config; default: the current scope.
-
-    Returns:
-        The class, or None if no class of this name is registered.
+    Its name is not enough: mmpretrain has an XCiT of its own.
     """
     kind = part.get("type")
     if not isinstance(kind, str):
@@ -123,11 +117,7 @@ def backbone_class(cfg: Config) -> type[Any] | None:
 
 
 def dataset_class(dataset: dict) -> type[Any]:
-    """Return the class of a data set's config.
-
-    Raises:
-        ValueError: If no class of its type is registered.
-    """
+    """Return the class of a data set's config."""
     found = part_class(dataset, DATASETS)
     if found is None:
         raise ValueError(
@@ -151,11 +141,7 @@ def metainfo(dataset: dict) -> dict[str, Any]:
 
 
 def tested_dataset(cfg: Config) -> dict:
-    """Return the config of the data set that a config tests on; the first of several.
-
-    Raises:
-        ValueError: If the config has no `test_dataloader`.
-    """
+    """Return the config of the data set that a config tests on; the first of several."""
     if not cfg.get("test_dataloader"):
         raise ValueError("the config has no test_dataloader, whose pipeline preprocesses images: give it one")
     return next(leaf_datasets(cfg.test_dataloader.dataset))
@@ -169,9 +155,6 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each label of the model.
 
     A segmentor of one class separates it from the background, which is label 0.
-
-    Raises:
-        ValueError: If the config tests on no data set, or on one that is not registered or has no classes.
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)

@@ -4,7 +4,6 @@ pycocotools counts pixels in 32 bits and decodes whole images, so it cannot proc
 `xcit_mm/deployment/run.py`, which runs without this package, writes uncompressed run lengths by itself.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +12,7 @@ __all__ = ["MaskCrop", "compress_counts", "decode_crop", "encode_mask", "parse_c
 
 
 class MaskCrop(NamedTuple):
-    """A mask, cropped to its bounding box.
-
-    Attributes:
-        mask: (h, w), bool.
-        top: First row in the image.
-        left: First column in the image.
-    """
+    """A mask (h, w), bool, cropped to its bounding box, and the first row and column of the box in the image."""
 
     mask: np.ndarray
     top: int
@@ -45,13 +38,13 @@ def encode_mask(mask: np.ndarray, corner: tuple[int, int] = (0, 0), shape: tuple
     return dict(size=[int(height), int(width)], counts=compress_counts(counts))
 
 
-def compress_counts(counts: Sequence[int] | np.ndarray) -> bytes:
+def compress_counts(counts: np.ndarray) -> bytes:
     """Compress run lengths as pycocotools does: five bits per letter, the lowest first; the sixth bit announces more.
 
     From the fourth on, lengths are stored as the difference to the length two places before.
     """
     values = np.array(counts, np.int64)
-    values[3:] -= np.asarray(counts, np.int64)[1:-2]
+    values[3:] -= counts[1:-2]
     bits = int(np.abs(values).max()).bit_length() + 1  # with the sign
     shifted = values[:, None] >> np.arange(0, bits, 5)
     # The last letter's fifth bit is the sign: nothing but copies of that bit is left above it.
@@ -61,14 +54,8 @@ def compress_counts(counts: Sequence[int] | np.ndarray) -> bytes:
     return coded[position <= letters].astype(np.uint8).tobytes()
 
 
-def parse_counts(counts: str | bytes | Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the run lengths, alternately outside and inside the mask, of COCO's compressed or uncompressed `counts`.
-
-    Raises:
-        ValueError: If the text is not a run-length code.
-    """
-    if not isinstance(counts, (str, bytes)):
-        return np.asarray(counts, np.int64)
+def parse_counts(counts: str | bytes) -> np.ndarray:
+    """Return the run lengths, alternately outside and inside the mask, of COCO's compressed `counts`."""
     code = np.frombuffer(counts.encode("ascii", "replace") if isinstance(counts, str) else counts, np.uint8)
     digits = code.astype(np.int64) - 48
     if not len(digits):
@@ -76,8 +63,7 @@ def parse_counts(counts: str | bytes | Sequence[int] | np.ndarray) -> np.ndarray
     last = (digits & 32) == 0
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    valid = ((digits >= 0) & (digits <= 63)).all() and last[-1] and (ends - starts).max() <= 11
-    if not valid:
+    if not (((digits >= 0) & (digits <= 63)).all() and last[-1] and (ends - starts).max() <= 11):
         raise ValueError(f"not a run-length code: {str(counts)[:40]}")
     position = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
     lengths = np.add.reduceat((digits & 31) << (5 * position), starts)
@@ -87,12 +73,8 @@ def parse_counts(counts: str | bytes | Sequence[int] | np.ndarray) -> np.ndarray
     return lengths
 
 
-def decode_crop(counts: str | bytes | Sequence[int] | np.ndarray, height: int, width: int) -> MaskCrop | None:
-    """Decode a mask of an image in the memory of its bounding box, or return None if the mask is empty.
-
-    Raises:
-        ValueError: If the code is invalid, or belongs to an image of another size.
-    """
+def decode_crop(counts: str | bytes, height: int, width: int) -> MaskCrop | None:
+    """Decode a mask of an image in the memory of its bounding box, or return None if the mask is empty."""
     lengths = parse_counts(counts)
     if lengths.sum() != height * width or (lengths < 0).any():
         raise ValueError(f"a run-length code of {lengths.sum()} pixels for an image of {height} x {width}")

@@ -23,11 +23,7 @@ def _grey(rgb: Tensor, bands: int) -> Tensor:
 
 
 def check_stem_rule(rule: str | None) -> None:
-    """Check the name of a rule of `stem_for_bands`; None is valid.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
+    """Raise ValueError if a name is not that of a rule of `stem_for_bands`; None is valid."""
     if rule is not None and rule not in STEM_RULES:
         raise ValueError(f"fill_stem={rule!r}: choose one of {', '.join(map(repr, STEM_RULES))}")
 

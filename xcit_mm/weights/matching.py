@@ -32,12 +32,6 @@ class BandMismatch(CheckpointMismatch):
     """The stem of a checkpoint is for red, green and blue, the model is for other bands, and no rule is given."""
 
 
-_HINTS: dict[type, str] = {
-    BandMismatch: f": {FILL_HINT} in init_cfg makes one",
-    HeadMismatch: ": strict_heads=False keeps the model's own head, for fine-tuning",
-}
-
-
 def load_pretrained(
     backbone: nn.Module,
     checkpoint: str,
@@ -69,8 +63,11 @@ def load_pretrained(
         weights = parse_checkpoint(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)
     except ValueError as error:
-        hint = _HINTS.get(type(error), "")
-        raise ValueError(f"{checkpoint} does not fit the model: {error}{hint}") from None
+        hints: dict[type, str] = {
+            BandMismatch: f": {FILL_HINT} in init_cfg makes one",
+            HeadMismatch: ": strict_heads=False keeps the model's own head, for fine-tuning",
+        }
+        raise ValueError(f"{checkpoint} does not fit the model: {error}{hints.get(type(error), '')}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     part = "head" if "head.weight" in initial else "pyramid"
     bands = state[stem_key(state)].shape[1]
@@ -88,11 +85,11 @@ def match_model(
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
+    `strict_heads` and `fill_stem` are those of `StrictLoadHook`.
+
     Args:
         model: A model whose backbone is an `XCiT` or an `XCiTClassifier`; it is not changed.
         checkpoint: Content of a file in any layout.
-        strict_heads: See `StrictLoadHook`.
-        fill_stem: See `StrictLoadHook`.
 
     Raises:
         CheckpointMismatch: If the checkpoint does not fit: a HeadMismatch if `strict_heads=False` might help, a
@@ -104,7 +101,7 @@ def match_model(
     try:
         weights = parse_checkpoint(checkpoint)
         trunk_alone = not any(key in weights.trunk for key in model.state_dict())
-        if weights.task not in _DENSE_TASKS and not _is_classifier(backbone) and trunk_alone:
+        if weights.task not in _DENSE_TASKS and not hasattr(backbone, "cls_token") and trunk_alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
         state = {f"backbone.{key}": value for key, value in trunk.items()}
@@ -122,23 +119,24 @@ def match_trunk(
 
     A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves unused what only a
     classifier has, the blocks after its last tap, and levels of the pyramid that it does not have. A classifier without
-    classes leaves the head unused.
+    classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
 
     Args:
         backbone: A `Trunk`, an `XCiT` or an `XCiTClassifier`; it is not changed.
         weights: See `parse_checkpoint`.
-        strict_heads: See `load_pretrained`.
-        fill_stem: See `load_pretrained`.
 
     Raises:
         ValueError: If they do not fit, or `backbone` has another type: a HeadMismatch if `strict_heads=False` might
             help, a BandMismatch if `fill_stem` might.
     """
     _check_is_xcit(backbone)
-    _check_architecture(backbone, weights.trunk)
+    found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
+    # A backbone whose last tap is not its last block has fewer blocks, and so has its own checkpoint.
+    if found not in (asked, backbone.describe(len(backbone.blocks))):
+        raise ValueError(f"the file is {found}, the config asks for {asked}")
     trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     expected = backbone.state_dict()
-    if _is_classifier(backbone):
+    if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
     dense = weights.task in _DENSE_TASKS
     if not dense and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
@@ -162,20 +160,8 @@ def _check_is_xcit(backbone: Any) -> None:
         )
 
 
-def _check_architecture(backbone: Any, trunk: Mapping[str, Tensor]) -> None:
-    found, asked = describe(trunk), backbone.describe(backbone.arch.depth)
-    # A backbone whose last tap is not its last block has fewer blocks, and so has its own checkpoint.
-    if found not in (asked, backbone.describe(len(backbone.blocks))):
-        raise ValueError(f"the file is {found}, the config asks for {asked}")
-
-
 def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[str, Tensor]:
-    """Return the trunk with a stem for images of so many bands, which a rule makes if the file has another stem.
-
-    Raises:
-        BandMismatch: If the file's stem is for RGB and no rule is given.
-        ValueError: If the file's stem is for another number of bands.
-    """
+    """Return the trunk with a stem for images of so many bands, which a rule makes if the file has another stem."""
     key = stem_key(trunk)
     stem = trunk.get(key)
     if stem is None or stem.dim() != 4 or stem.shape[1] == bands:  # `_check_coverage` reports the first two
@@ -188,35 +174,22 @@ def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None)
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
-def _is_classifier(backbone: nn.Module) -> bool:
-    return hasattr(backbone, "cls_token")
-
-
 def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
     if "cls_token" not in weights.trunk:
         raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
     given = weights.trunk
-    if "head.weight" not in expected or not _same_classes(expected, given, strict):
+    head, own_head = given.get("head.weight"), expected.get("head.weight")
+    # `_check_coverage` reports heads of other dimensions.
+    fits = head is not None and own_head is not None and (head.dim() != 2 or len(head) == len(own_head))
+    if strict and own_head is not None and not fits:
+        found = "has no head for classes" if head is None else f"has {len(head)} classes"
+        raise HeadMismatch(f"the file {found}, the model has num_classes={len(own_head)}")
+    if not fits:
         expected, given = (
             {key: value for key, value in state.items() if not key.startswith("head.")} for state in (expected, given)
         )
     _check_coverage(expected, given)
     return dict(given)
-
-
-def _same_classes(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], strict: bool) -> bool:
-    """Return whether the file's head has as many classes as the model's.
-
-    Raises:
-        HeadMismatch: If `strict` and it has not.
-    """
-    head, classes = given.get("head.weight"), len(expected["head.weight"])
-    if head is not None and (head.dim() != 2 or len(head) == classes):  # `_check_coverage` reports other shapes
-        return True
-    if strict:
-        found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise HeadMismatch(f"the file {found}, the model has num_classes={classes}")
-    return False
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
@@ -237,11 +210,7 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
 
 
 def _check_coverage(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Check that a file gives exactly the expected tensors, with their shapes, and finite.
-
-    Raises:
-        ValueError: If it does not. The first keys are named.
-    """
+    """Check that a file gives exactly the expected tensors, with their shapes, and finite."""
     problems = {
         "it lacks": [key for key in expected if key not in given],
         "it holds the unknown": [key for key in given if key not in expected],

@@ -51,25 +51,26 @@ def name_of(value: Any) -> str:
 
 
 def check_type(value: Any, kind: type) -> None:
-    """Check the type of a value in the file.
-
-    Raises:
-        ValueError: If it has another type.
-    """
+    """Raise ValueError if a value of the file has another type."""
     if not isinstance(value, kind):
         raise ValueError(f"it holds {name_of(value)} in place of a {kind.__name__}: do not trust it")
 
 
-def check_keys(keys: list) -> None:
-    """Check that keys are plain values or tuples of them: to hash a deeply nested key overflows the C stack.
+def check_keys(keys: list, count: int = 0) -> None:
+    """Check the keys that join a container of `count` others: plain values or tuples of them, few of equal hashes.
 
-    Raises:
-        ValueError: If a key is anything else.
+    To hash a deeply nested key overflows the C stack. A file can choose large integers, complex numbers and tuples of
+    equal hashes, for which a dict takes quadratic time.
     """
     plain = (str, bytes, int, float, complex, np.generic, type(None))
     for key in keys:
         if not all(isinstance(part, plain) for part in (key if type(key) is tuple else (key,))):
             raise ValueError(f"it has a key of type {type(key).__name__}, as no checkpoint has")
+        chosen = (
+            key.bit_length() > 60 if isinstance(key, int) else isinstance(key, (tuple, complex, np.complexfloating))
+        )
+        if chosen and count + len(keys) > 1000:
+            raise ValueError(f"it has keys of type {type(key).__name__} among more than 1000, as no checkpoint has")
 
 
 def _method_name(owner: Global, name: str) -> str:

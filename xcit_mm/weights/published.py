@@ -11,7 +11,7 @@ import torch
 from mmengine import dist
 
 from ..utils.atomic import atomic_write
-from ..utils.progress import progress_bar
+from ..utils.cli import progress_bar
 
 __all__ = ["PUBLISHED", "REMOTE_PREFIXES", "download", "download_folder", "ensure_downloaded", "local_path"]
 
@@ -42,14 +42,7 @@ def download_folder() -> Path:
 
 
 def local_path(name: str) -> Path:
-    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal names apart.
-
-    Args:
-        name: A URL or a published name, with or without `xcit://`.
-
-    Raises:
-        ValueError: If the name is not a published name.
-    """
+    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal names apart."""
     name = name.removeprefix("xcit://")
     if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)
@@ -63,7 +56,7 @@ def ensure_downloaded(name: str) -> Path:
     """Return the path of a file from the web, after downloading it if necessary.
 
     Args:
-        name: See `local_path`.
+        name: A URL or a published name, with or without `xcit://`.
 
     Raises:
         ValueError: If the name is not a published name.

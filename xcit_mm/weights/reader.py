@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from mmengine.runner import CheckpointLoader
 
-from .published import ensure_downloaded
+from .published import REMOTE_PREFIXES, ensure_downloaded
 from .torch_files import place, read_legacy, read_zip
 
 __all__ = ["load_checkpoint", "load_from_file"]
@@ -53,28 +53,14 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     return content
 
 
-@CheckpointLoader.register_scheme(prefixes="xcit://")
-def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read `xcit://NAME`, a published file, and download it first if necessary."""
-    return load_from_file(str(ensure_downloaded(filename)), map_location)
-
-
-@CheckpointLoader.register_scheme(prefixes=["http://", "https://"], force=True)
-def load_from_url(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a file from the web, and download it first if necessary."""
+@CheckpointLoader.register_scheme(prefixes=list(REMOTE_PREFIXES), force=True)
+def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
+    """Read `xcit://NAME`, a published file, or a URL, and download it first if necessary."""
     return load_from_file(str(ensure_downloaded(filename)), map_location)
 
 
 def load_checkpoint(name: str) -> Any:
-    """Read a checkpoint to the CPU, without a line in the log.
-
-    Args:
-        name: A path, a URL, `xcit://NAME`, or another name that mmengine can read.
-
-    Raises:
-        FileNotFoundError, ConnectionError: If the checkpoint does not exist or cannot be downloaded.
-        ValueError: See `load_from_file`.
-    """
+    """Read a checkpoint, of any name that mmengine can read, to the CPU and without a line in the log."""
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
 
 

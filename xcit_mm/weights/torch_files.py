@@ -28,13 +28,7 @@ _DAMAGED = "download or copy it again"
 def read_zip(path: Path, map_location: Any) -> Any:
     """Read a file in torch's format since 1.6, a zip archive with a checksum of every record.
 
-    Args:
-        path: The file.
-        map_location: See `torch.load`.
-
-    Raises:
-        ValueError: If torch's `save` did not write it so, or it is damaged.
-        Exception: Nearly any other, if it is damaged.
+    A damaged file may raise nearly any exception.
     """
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
@@ -109,15 +103,7 @@ def _storage_cache(read: Callable[[str], bytes], map_location: Any) -> GetStorag
 def read_legacy(path: Path, map_location: Any) -> Any:
     """Read a file in torch's format before 1.6: several pickles, then the data of all storages.
 
-    The format has no checksums, so that a changed number goes unnoticed.
-
-    Args:
-        path: The file.
-        map_location: See `torch.load`.
-
-    Raises:
-        ValueError: If it is another kind of file, or a part is missing.
-        Exception: Nearly any other, if it is damaged.
+    The format has no checksums, so that a changed number goes unnoticed. A damaged file may raise nearly any exception.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         stream: Any = mapped

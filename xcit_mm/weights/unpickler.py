@@ -29,6 +29,7 @@ GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 
 # Largest size of all tensors together, in sizes of the file. Copies that share their data, such as `model` and
 # `model_ema`, make it 2. An expanded tensor of a few bytes may claim any size, which a copy of it would take.
+# Calls that copy the same container or text again and again count too.
 MAX_EXPANSION = 8
 
 # Opcodes that push their argument, a fixed value or an empty container.
@@ -77,12 +78,7 @@ class SafeUnpickler:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Read the content, up to the end of the pickle in the stream.
-
-        Raises:
-            ValueError: If it holds more than weights and plain values.
-            Exception: Nearly any other, if it is damaged.
-        """
+        """Read the content, up to the end of the pickle in the stream. Damage may raise nearly any exception."""
         for opcode, argument, _ in genops(self._file):
             if opcode.name == "STOP":
                 return self._pop()
@@ -130,11 +126,14 @@ class SafeUnpickler:
             case "REDUCE":
                 arguments, function = self._pop(), self._pop()
                 self._push(_call(function, arguments))
+                self._spend_on_copies(arguments)
             case "NEWOBJ":
                 arguments, kind = self._pop(), self._pop()
                 self._push(_new(kind, arguments))
             case "BUILD":
-                _set_state(state=self._pop(), target=self._stacks[-1][-1])
+                state = self._pop()
+                _set_state(state, target=self._stacks[-1][-1])
+                self._spend_on_copies(state if isinstance(state, tuple) else (state,))
             case "FRAME":
                 pass
             case "PROTO" if argument <= HIGHEST_PROTOCOL:
@@ -163,12 +162,12 @@ class SafeUnpickler:
 
     def _set_items(self, items: list) -> None:
         target = self._target(dict, collections.OrderedDict)
-        check_keys(items[::2])
+        check_keys(items[::2], len(target))
         target.update(zip(items[::2], items[1::2], strict=True))
 
     def _add_to_set(self, items: list) -> None:
         target = self._target(set)
-        check_keys(items)
+        check_keys(items, len(target))
         target.update(items)
 
     def _find_global(self, module: Any, name: Any) -> Any:
@@ -199,11 +198,18 @@ class SafeUnpickler:
             raise ValueError(f"a tensor of shape {size} does not lie within its storage")
         if not self._checked and _overlaps(size, stride):
             raise ValueError(f"elements of a tensor of shape {size} share places: it is damaged")
-        self._free_bytes -= math.prod(size) * storage.dtype.itemsize
-        if self._free_bytes < 0:
-            raise ValueError(f"its tensors claim more than {MAX_EXPANSION} times the size of the file")
+        self._spend(math.prod(size) * storage.dtype.itemsize)
         empty = torch.empty(0, dtype=storage.dtype, device=storage.data.device)
         return empty.set_(storage.data, offset, size, stride)
+
+    def _spend_on_copies(self, values: tuple) -> None:
+        texts = sum(len(value) for value in values if isinstance(value, str | bytes))
+        self._spend(texts + 8 * sum(len(value) for value in values if isinstance(value, list | tuple | dict)))
+
+    def _spend(self, size: int) -> None:
+        self._free_bytes -= size
+        if size and self._free_bytes < 0:
+            raise ValueError(f"its tensors and copies claim more than {MAX_EXPANSION} times the size of the file")
 
 
 def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:

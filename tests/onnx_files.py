@@ -1,0 +1,26 @@
+"""Checks and contents of ONNX files."""
+
+from pathlib import Path
+from typing import Any
+
+
+def load_standard(path: Path) -> Any:
+    """Load a file, which must be valid and consist of standard operators without control flow."""
+    import onnx
+
+    file = onnx.load(path)
+    onnx.checker.check_model(file, full_check=True)
+    assert [(opset.domain, opset.version) for opset in file.opset_import] == [("", 18)] and not file.functions
+    assert not {node.op_type for node in file.graph.node} & {"If", "Loop", "Scan", "Einsum"}
+    return file
+
+
+def metadata(file: Any) -> dict[str, str]:
+    return {prop.key: prop.value for prop in file.metadata_props}
+
+
+def dimensions(values: Any) -> dict[str, list[int | str]]:
+    """Return the shapes of a graph's inputs or outputs by their names; a variable size has a name."""
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values
+    }
