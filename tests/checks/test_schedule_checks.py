@@ -77,6 +77,14 @@ def test_input_of_other_weights_is_a_note(options, expected):
     assert_named(check_input(cfg, with_masks=False), expected)
 
 
+def test_padding_before_normalisation_is_a_note():
+    cfg = Config.fromfile(SHAPES)
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type="Pad", size_divisor=32))
+    assert check_input(cfg, with_masks=False) == []
+    cfg.model.backbone.ignore_padding = True
+    assert_named(check_input(cfg, with_masks=False), [("D217", "test pipeline")])
+
+
 def test_pipeline_without_annotations_or_masks_is_a_note():
     cfg = Config.fromfile(MASK_RCNN)
     steps = cfg.train_dataloader.dataset.pipeline

@@ -147,6 +147,12 @@ def check_input(cfg: Config, with_masks: bool) -> Iterator[Finding]:
                 yield note("D215", "the train pipeline has no LoadAnnotations", "LoadAnnotations(with_bbox=True)")
             elif with_masks and not (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask", True):
                 yield note("D215", "the model learns masks, LoadAnnotations has no with_mask", "with_mask=True in it")
+    if cfg.model.backbone.get("ignore_padding") and data_preprocessor(cfg).get("mean"):
+        for split in ("train", "test"):
+            for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+                if pipeline_step(dataset, "Pad"):
+                    text = f"the {split} pipeline pads before the normalisation: ignore_padding has no effect on it"
+                    yield note("D217", text, "let the data_preprocessor pad, or put Normalize before Pad")
     published = [name for name in started_from(cfg) if name.startswith("xcit://")]
     if published and cfg.get("test_dataloader") and channel_order(cfg) == "BGR":
         text = f"{published[0]} was trained on RGB, the model gets BGR"
