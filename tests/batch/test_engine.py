@@ -20,7 +20,7 @@ from paths import CONFIGS
 
 from xcit_mm.batch import results
 from xcit_mm.batch.run import Run
-from xcit_mm.utils import progress
+from xcit_mm.utils import cli
 
 TRUNK = "model = dict(backbone=dict(arch='n12', init_cfg=None), {more})"
 RETINANET = f"""
@@ -205,8 +205,8 @@ class TestRetries:
 
         (folder / "03.png").write_bytes(content)
         bars, reads = [], []
-        tqdm, read = progress.tqdm, Run.successful_records
-        monkeypatch.setattr(progress, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
+        tqdm, read = cli.tqdm, Run.successful_records
+        monkeypatch.setattr(cli, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
         monkeypatch.setattr(
             Run, "successful_records", lambda self, *args, **options: reads.append(args) or read(self, *args, **options)
         )

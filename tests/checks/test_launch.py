@@ -347,7 +347,7 @@ def test_resume_from_weights_that_are_not_finite_names_the_newest_checkpoint(sha
     write_state(Path("work/iter_6.pth"), state_dict=dict(running_var=torch.tensor([float("nan")])))
     given = ("--work-dir", "work", "--resume", path, *cfg_options(SEG, shapes, 8))
     message = rejected("train", DEMO / f"{SEG}.py", *given)
-    assert f"{path}: its weights" in message and message.endswith("--resume work/iter_2.pth")
+    assert f"{path}: its weights" in message and "--resume work/iter_2.pth" in message
 
 
 def test_resume_from_a_missing_file_is_named(shapes):
