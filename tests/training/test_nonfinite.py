@@ -409,6 +409,6 @@ class TestSnapshots:
         runner = train(tmp_path, "input")
         for batch in runner._train_dataloader.dataset:
             batch["kind"] = Path(batch["kind"])
-        with pytest.raises(FloatingPointError, match=rf"{CASES['input']}; no snapshot: a batch with pathlib.PosixPath"):
+        with pytest.raises(FloatingPointError, match=rf"{CASES['input']}; no snapshot: a batch with .*PosixPath"):
             runner.train()
         assert not list(tmp_path.glob("non_finite*"))
