@@ -11,8 +11,8 @@ from mmengine.config import Config
 from mmengine.registry import METRICS, Registry
 from torch import nn
 
-from ..utils.configs import data_preprocessor, evaluators, part_class, type_name
-from .data import SPLITS, data_sets
+from ..utils.configs import data_preprocessor, data_sets, evaluators, part_class, type_name
+from .data import SPLITS
 from .findings import Finding, check, fail, note, ok
 
 __all__ = ["check_batch", "check_ignored_labels", "check_imports"]

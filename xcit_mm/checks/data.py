@@ -12,21 +12,16 @@ from mmengine.utils import is_abs
 from torch import nn
 
 from ..models.backbone import XCiT
-from ..utils.configs import backbone_class, dataset_class, evaluators, leaf_datasets, metainfo, type_name
+from ..utils.configs import backbone_class, data_sets, dataset_class, evaluators, metainfo, type_name
 from ..utils.errors import preview
 from .coco import check_coco
 from .coco_json import read_coco
 from .findings import Finding, check, fail, note, ok
 from .segmentation_maps import check_segmentation_maps
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_overlap", "check_paths", "data_sets"]
+__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_overlap", "check_paths"]
 
 SPLITS = ("train", "val")
-
-
-def data_sets(cfg: Config, split: str) -> Iterator[dict]:
-    """Yield the data sets of a split, without their wrappers."""
-    yield from filter(None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}))
 
 
 def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:

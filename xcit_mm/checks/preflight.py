@@ -14,7 +14,7 @@ from ..models.classifier import XCiTClassifier
 from ..utils.configs import (
     backbone_class,
     data_preprocessor,
-    leaf_datasets,
+    data_sets,
     normalize_step,
     part_class,
     type_name,
@@ -83,7 +83,7 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
 def _normalize_steps(cfg: Config) -> Iterator[tuple[str, dict]]:
     """Yield the steps of the pipelines that normalise, with their split. A config may have a single split."""
     for split in ("train", "test"):
-        for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+        for dataset in data_sets(cfg, split):
             if step := normalize_step(dataset.get("pipeline") or []):
                 yield split, step
 

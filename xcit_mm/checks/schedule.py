@@ -13,7 +13,7 @@ from ..utils.configs import (
     backbone_class,
     channel_order,
     data_preprocessor,
-    leaf_datasets,
+    data_sets,
     loading_step,
     normalize_step,
     part_class,
@@ -48,7 +48,7 @@ def _parts(cfg: Config) -> Iterator[tuple[str, Any, Registry]]:
     for hook in cfg.get("custom_hooks") or []:
         yield "custom_hooks", hook, HOOKS
     for split in ("train", "val"):
-        for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+        for dataset in data_sets(cfg, split):
             for step in dataset.get("pipeline") or []:
                 yield f"the {split} pipeline", step, TRANSFORMS
 
@@ -132,11 +132,11 @@ def check_input(cfg: Config, with_masks: bool) -> Iterator[Finding]:
     Args:
         with_masks: Whether the model learns from masks of instances.
     """
-    for dataset in leaf_datasets((cfg.get("train_dataloader") or {}).get("dataset") or {}):
+    preprocessor = data_preprocessor(cfg)
+    for dataset in data_sets(cfg, "train"):
         if has_own_steps(dataset) or not dataset.get("pipeline"):
             continue
         step = loading_step(dataset)
-        preprocessor = data_preprocessor(cfg)
         given = preprocessor if preprocessor.get("mean") else normalize_step(dataset["pipeline"]) or {}
         mean, std = given.get("mean") or [0], given.get("std") or [1]
         if step and type_name(step) == "LoadImageFromFile" and 0 < max(mean) <= 1 and max(std) <= 1:
@@ -147,9 +147,9 @@ def check_input(cfg: Config, with_masks: bool) -> Iterator[Finding]:
                 yield note("D215", "the train pipeline has no LoadAnnotations", "LoadAnnotations(with_bbox=True)")
             elif with_masks and not (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask", True):
                 yield note("D215", "the model learns masks, LoadAnnotations has no with_mask", "with_mask=True in it")
-    if cfg.model.backbone.get("ignore_padding") and data_preprocessor(cfg).get("mean"):
+    if cfg.model.backbone.get("ignore_padding") and preprocessor.get("mean"):
         for split in ("train", "test"):
-            for dataset in leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}):
+            for dataset in data_sets(cfg, split):
                 if pipeline_step(dataset, "Pad"):
                     text = f"the {split} pipeline pads before the normalisation: ignore_padding has no effect on it"
                     yield note("D217", text, "let the data_preprocessor pad, or put Normalize before Pad")

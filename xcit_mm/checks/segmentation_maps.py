@@ -1,6 +1,7 @@
 """Checks of data sets of segmentation maps: labels against classes and heads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
@@ -54,65 +55,92 @@ def check_segmentation_maps(
             "remove it from LoadAnnotations, which follows the data set",
         )
         return
-    counts = np.zeros(256, np.int64)
-    unreadable, readable, misplaced, wrapped = [], [], [], []
-    for image, loaded in load_each(step, [i for i in sample_evenly(images) if i["seg_map_path"] not in unlabelled]):
-        path = image["seg_map_path"]
-        if isinstance(loaded, Exception):
-            unreadable.append(f"{path} cannot be read ({reason(loaded)})")
-        elif loaded["gt_seg_map"].ndim != 2:
-            yield report(
-                "D505",
-                f"{split}: {path} has {loaded['gt_seg_map'].shape[-1]} channels: colours instead of labels",
-                "write segmentation maps of one channel, or with a palette, whose values are class numbers",
-            )
-            return
-        else:
-            readable.append(image)
-            counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
-            size, shape = loaded["gt_seg_map"].shape, shapes.get(image["img_path"])
-            if shape and size != shape and not _resized_to_one_size(dataset, size, shape):
-                misplaced.append(f"{path} has {size} pixels, its image {shape}")
-            given = mmcv.imread(path, "unchanged", backend=step.get("imdecode_backend", "pillow"))
-            if given.itemsize > 1 and ((given > IGNORED) & (given % 256 != IGNORED)).any():
-                wrapped.append(f"{path} holds {given.max():g}")
-    if unreadable:
-        yield fail(
-            "D504", f"{split}: {preview(unreadable)}", "replace these files, and check the rest: this is a sample"
-        )
-    if misplaced:
-        fix = "write each map in the size of its image"
-        yield report("D511", f"{split}: {preview(misplaced)}", fix)
-    if wrapped:
-        fix = "write 8-bit maps with the numbers of the classes"
-        yield fail("D512", f"{split}: mmseg keeps the last 8 bits of a label: {preview(wrapped)}", fix)
-    if not counts.any():
+    sample = [image for image in sample_evenly(images) if image["seg_map_path"] not in unlabelled]
+    maps = _read_maps(step, dataset, sample, shapes)
+    if maps.coloured:
+        fix = "write segmentation maps of one channel, or with a palette, whose values are class numbers"
+        yield report("D505", f"{split}: {maps.coloured}: colours instead of labels", fix)
         return
-    if channels and readable:
-        yield from check_bands(split, dataset, readable[0], channels)
+    if maps.unreadable:
+        yield fail(
+            "D504", f"{split}: {preview(maps.unreadable)}", "replace these files, and check the rest: this is a sample"
+        )
+    if maps.misplaced:
+        fix = "write each map in the size of its image"
+        yield report("D511", f"{split}: {preview(maps.misplaced)}", fix)
+    if maps.wrapped:
+        fix = "write 8-bit maps with the numbers of the classes"
+        yield fail("D512", f"{split}: mmseg keeps the last 8 bits of a label: {preview(maps.wrapped)}", fix)
+    if not maps.counts.any():
+        return
+    if channels and maps.readable:
+        yield from check_bands(split, dataset, maps.readable[0], channels)
     wrong = [
         finding
         for name, head in heads.items()
-        for finding in _check_labels(f"{split}: {name}", head, counts, built.reduce_zero_label, report)
+        for finding in _check_labels(f"{split}: {name}", head, maps.counts, built.reduce_zero_label, report)
     ]
     yield from wrong
     ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
     names = list(built.metainfo.get("classes") or ())
     names = ["background", *names] if len(names) == 1 else names
-    absent = [name for label, name in enumerate(names) if label == ignored or not counts[label]]
-    complete = len(readable) == len(images)
+    absent = [name for label, name in enumerate(names) if label == ignored or not maps.counts[label]]
+    complete = len(maps.readable) == len(images)
     # A sample cannot hold more classes than maps, and a rare class may be in other maps.
-    if absent and not wrong and (complete or len(names) <= len(readable)):
+    if absent and not wrong and (complete or len(names) <= len(maps.readable)):
         useless = complete and alone and split == "train" and len(absent) >= len(names) - 1
         yield (report if useless else note)(
             "D513",
-            f"{split}: {len(readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, and "
-            f"{counts[ignored]} pixels of label {ignored}, which is ignored",
+            f"{split}: {len(maps.readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
+            f"and {maps.counts[ignored]} pixels of label {ignored}, which is ignored",
             "write the numbers of the classes, 0, 1, ..., into the maps, or remove classes that never occur",
         )
-    last = counts[:IGNORED].nonzero()[0].max(initial=0)
-    labels = f"labels up to {last}, {counts[IGNORED] / counts.sum():.1%} {IGNORED}"
+    last = maps.counts[:IGNORED].nonzero()[0].max(initial=0)
+    labels = f"labels up to {last}, {maps.counts[IGNORED] / maps.counts.sum():.1%} {IGNORED}"
     yield ok(f"{split}: {len(images)} images with segmentation maps; in a sample {labels}")
+
+
+@dataclass
+class _Maps:
+    """The segmentation maps of a sample.
+
+    Attributes:
+        counts: Number of pixels of each label, as training sees them.
+        readable: Entries of the data set's list whose maps were counted.
+        unreadable, misplaced, wrapped: Descriptions of maps that cannot be read, that have another size than their
+            image, and whose labels do not fit 8 bits.
+        coloured: Description of a map with several channels, which ends the reading.
+    """
+
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
+    readable: list[dict] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)
+    wrapped: list[str] = field(default_factory=list)
+    coloured: str = ""
+
+
+def _read_maps(step: dict, dataset: dict, sample: Sequence[dict], shapes: Mapping[str, Sequence[int]]) -> _Maps:
+    """Read the segmentation maps of a sample by the step of the pipeline that loads them."""
+    maps = _Maps()
+    for image, loaded in load_each(step, sample):
+        path = image["seg_map_path"]
+        if isinstance(loaded, Exception):
+            maps.unreadable.append(f"{path} cannot be read ({reason(loaded)})")
+            continue
+        labels = loaded["gt_seg_map"]
+        if labels.ndim != 2:
+            maps.coloured = f"{path} has {labels.shape[-1]} channels"
+            break
+        maps.readable.append(image)
+        maps.counts += np.bincount(labels.ravel(), minlength=256)
+        shape = shapes.get(image["img_path"])
+        if shape and labels.shape != shape and not _resized_to_one_size(dataset, labels.shape, shape):
+            maps.misplaced.append(f"{path} has {labels.shape} pixels, its image {shape}")
+        given = mmcv.imread(path, "unchanged", backend=step.get("imdecode_backend", "pillow"))
+        if given.itemsize > 1 and ((given > IGNORED) & (given % 256 != IGNORED)).any():
+            maps.wrapped.append(f"{path} holds {given.max():g}")
+    return maps
 
 
 def _resized_to_one_size(dataset: dict, size: Sequence[int], shape: Sequence[int]) -> bool:

@@ -5,9 +5,10 @@ import os
 from mmengine.config import Config
 from torch import nn
 
+from ..utils.configs import data_sets
 from ..weights.matching import match_model
 from ..weights.reader import load_checkpoint
-from .data import SPLITS, check_classes, check_data_sets, check_paths, data_sets
+from .data import SPLITS, check_classes, check_data_sets, check_paths
 from .findings import raise_first
 from .machine import check_precision
 from .model import build_checked_model, check_channels, class_heads

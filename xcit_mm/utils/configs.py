@@ -17,6 +17,7 @@ __all__ = [
     "backbone_class",
     "channel_order",
     "data_preprocessor",
+    "data_sets",
     "dataset_class",
     "evaluators",
     "leaf_datasets",
@@ -91,6 +92,11 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
     else:
         for wrapped in inner:
             yield from leaf_datasets(wrapped)
+
+
+def data_sets(cfg: Config, split: str) -> Iterator[dict]:
+    """Iterate over the data sets of a split, without their wrappers. A config may lack the split."""
+    yield from filter(None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}))
 
 
 def type_name(part: dict) -> str:
