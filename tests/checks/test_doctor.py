@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -280,6 +281,19 @@ def test_masks_of_0_and_255_do_not_train(own_config):
         check_training(Config.fromfile(config))
     write_segmentation_maps(Path("data/shapes"), [0, 1, 255])
     assert "D513" not in [finding.code for finding in findings(config)]
+
+
+@pytest.mark.parametrize("last_label, codes", [(255, ["D513"]), (1, [])])
+def test_masks_of_0_and_255_do_not_train_whatever_their_number(own_config, last_label, codes):
+    config = own_config(MASKS)
+    write_segmentation_maps(Path("data/shapes"), [0, 255])
+    for kind, suffix in (("images", "jpg"), ("annotations", "png")):
+        folder = Path("data/shapes", kind, "training")
+        first = sorted(folder.iterdir())[0]
+        for number in range(60):  # more than the doctor's sample
+            shutil.copy(first, folder / f"copy{number:02}.{suffix}")
+    write_map(SHAPES_MAPS / "copy30.png", [last_label])
+    assert [finding.code for finding in failures(config)] == codes
 
 
 def test_class_may_be_in_another_data_set_of_the_split(own_config):

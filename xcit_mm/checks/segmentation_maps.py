@@ -84,11 +84,21 @@ def check_segmentation_maps(
     ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
     names = list(built.metainfo.get("classes") or ())
     names = ["background", *names] if len(names) == 1 else names
-    absent = [name for label, name in enumerate(names) if label == ignored or not maps.counts[label]]
+    absent = _absent(names, maps.counts, ignored)
+    decisive = alone and split == "train"
+    if decisive and len(absent) >= len(names) - 1 and not wrong:  # read on until a second class occurs
+        read = {image["seg_map_path"] for image in maps.readable}
+        for image, loaded in load_each(step, [image for image in images if image["seg_map_path"] not in read]):
+            if not isinstance(loaded, Exception):
+                maps.readable.append(image)
+                maps.counts += np.bincount(loaded["gt_seg_map"].ravel(), minlength=256)
+                absent = _absent(names, maps.counts, ignored)
+                if len(absent) < len(names) - 1:
+                    break
     complete = len(maps.readable) == len(images)
     # A sample cannot hold more classes than maps, and a rare class may be in other maps.
     if absent and not wrong and (complete or len(names) <= len(maps.readable)):
-        useless = complete and alone and split == "train" and len(absent) >= len(names) - 1
+        useless = complete and decisive and len(absent) >= len(names) - 1
         yield (report if useless else note)(
             "D513",
             f"{split}: {len(maps.readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
@@ -118,6 +128,11 @@ class _Maps:
     misplaced: list[str] = field(default_factory=list)
     wrapped: list[str] = field(default_factory=list)
     coloured: str = ""
+
+
+def _absent(names: Sequence[str], counts: np.ndarray, ignored: int) -> list[str]:
+    """Return the classes without pixels."""
+    return [name for label, name in enumerate(names) if label == ignored or not counts[label]]
 
 
 def _read_maps(step: dict, dataset: dict, sample: Sequence[dict], shapes: Mapping[str, Sequence[int]]) -> _Maps:
