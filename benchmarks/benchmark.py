@@ -97,12 +97,12 @@ def _peak_rss(name: str, size: tuple[int, int], args: argparse.Namespace) -> int
     Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     case.run()
-    return _memory("VmHWM") - before
+    return memory("VmHWM") - before
 
 
-def _memory(field: str) -> int:
+def memory(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
