@@ -1,10 +1,12 @@
 """Synthetic data in the layout of the repositories that tools/get_data.py downloads."""
 
+import itertools
 import json
 from pathlib import Path
 
 import cv2
 import numpy as np
+import rasterio
 from make_shapes import draw_image, write_dataset
 
 SIZE = 96  # pixels
@@ -37,3 +39,26 @@ def write_camvid_clone(folder: Path) -> None:
             name = f"Seq05VD_f{1020 + 30 * number:05}.png"
             cv2.imwrite(str(frames / name), cv2.resize(image, (256, 256)))
             cv2.imwrite(str(maps / name), cv2.resize(labels, (256, 256), interpolation=cv2.INTER_NEAREST))
+
+
+def write_trees_clone(folder: Path, height: int = 820, width: int = 900) -> None:
+    """Write a mosaic of green discs with a Pascal VOC file, and a GeoTIFF, as in weecology/DeepForest."""
+    data = folder / "src" / "deepforest" / "data"
+    data.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    mosaic = random.integers(90, 130, (height, width, 3), np.uint8)
+    boxes = []
+    for y, x in itertools.product(range(60, height, 120), range(60, width, 120)):
+        radius = int(random.integers(5, 50))
+        cv2.circle(mosaic, (x, y), radius, (20, 90, 20), -1)
+        sides = dict(xmin=x - radius, ymin=y - radius, xmax=x + radius, ymax=y + radius)
+        box = "".join(f"<{side}>{value}</{side}>" for side, value in sides.items())
+        boxes.append(f"<object><name>Tree</name><bndbox>{box}</bndbox></object>")
+    name = "2019_YELL_2_528000_4978000_image_crop2"
+    cv2.imwrite(str(data / f"{name}.png"), mosaic)
+    (data / f"{name}.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
+    place = dict(crs="EPSG:32617", transform=rasterio.Affine(0.1, 0, 404211.95, 0, -0.1, 3285142.85))
+    with rasterio.open(
+        data / "OSBS_029.tif", "w", "GTiff", width=400, height=400, count=3, dtype="uint8", **place
+    ) as file:
+        file.write(mosaic[:400, :400].transpose(2, 0, 1))

