@@ -89,5 +89,6 @@ setup(
         name: requirements(name)
         for name in ("mm", "onedl", "classification", "export", "parquet", "ray", "raster", "bench", "dev")
     },
+    entry_points={"console_scripts": ["xcit-mm = xcit_mm.__main__:main"]},
     cmdclass={"build_py": BuildWithMim},
 )

@@ -2,8 +2,8 @@
 
     python benchmarks/benchmark_finetuning.py CONFIG CHECKPOINT [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
 
-Each method starts from the CHECKPOINT of a model with other classes, whose heads are trained anew, and trains pyramid
-and heads. LoRA, which needs peft, trains factors of rank 16 beside qkv and proj. Memory is the peak of the process
+Each method starts from the backbone of CHECKPOINT, whose model may have other heads, and trains pyramid, neck and
+heads. LoRA, which needs peft, trains factors of rank 16 beside qkv and proj. Memory is the peak of the process
 during training, without what it held before.
 """
 
@@ -18,7 +18,8 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from xcit_mm.utils.configs import read_config
-from xcit_mm.weights.matching import match_model
+from xcit_mm.weights.layouts import parse_checkpoint
+from xcit_mm.weights.matching import match_trunk
 from xcit_mm.weights.reader import load_checkpoint
 
 METRICS = {"mIoU": "mIoU", "coco/bbox_mAP": "box AP", "coco/bbox_mAP_50": "box AP50", "coco/segm_mAP_50": "mask AP50"}
@@ -57,8 +58,8 @@ def finetune(method: str, seed: int, args: argparse.Namespace) -> dict[str, floa
     torch.manual_seed(seed)
     runner = Runner.from_cfg(cfg)
     runner.model.init_weights()
-    weights = match_model(runner.model, load_checkpoint(args.checkpoint), strict_heads=False)
-    runner.model.load_state_dict(weights, strict=False)
+    backbone = runner.model.backbone
+    backbone.load_state_dict(match_trunk(backbone, parse_checkpoint(load_checkpoint(args.checkpoint))), strict=False)
     METHODS[method](runner.model)
     trained = sum(parameter.numel() for parameter in runner.model.parameters() if parameter.requires_grad)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux

@@ -170,7 +170,7 @@ def findings(config: str | None) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", nargs="?", help="config of a training run to check")
+    parser.add_argument("config", nargs="?", help="a config, a model's name or a work folder: checks a training run")
     parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # the findings include what matters

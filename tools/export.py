@@ -1,5 +1,6 @@
 """Export a trained detector, segmentor or backbone to ONNX or torch.export, for images of any size.
 
+    python tools/export.py MODEL --out model.onnx                      # a model's name or a work folder
     python tools/export.py CONFIG CHECKPOINT --out model.onnx [--evaluate 100]
     python tools/export.py CONFIG CHECKPOINT --out backbone.pt2 --part backbone
     python tools/export.py CONFIG CHECKPOINT --out model.onnx --with-preprocessing [--fp16 | --int8 IMAGES]
@@ -19,12 +20,17 @@ from broken_pipe import ignore_broken_pipe
 
 from xcit_mm.deployment.export import PARTS, ExportTarget, export_model
 from xcit_mm.utils.cli import cli_main
+from xcit_mm.weights.models import find_model
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
-    parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME; it must fill the whole exported part")
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
+    parser.add_argument(
+        "checkpoint",
+        nargs="?",
+        help="a path, a URL or xcit://NAME (default: the model's own); it must fill the whole exported part",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx or .pt2")
     parser.add_argument("--part", choices=PARTS, default="model", help="default: the whole model")
     parser.add_argument("--with-preprocessing", action="store_true", help="add the preprocessing to the .onnx file")
@@ -48,7 +54,8 @@ def main() -> int:
     target = ExportTarget(args.out, args.part, precision, args.with_preprocessing)
 
     def work() -> None:
-        report = export_model(args.config, args.checkpoint, target, args.evaluate, args.int8)
+        model = find_model(args.config, args.checkpoint)
+        report = export_model(model.config, model.checkpoint, target, args.evaluate, args.int8)
         with ignore_broken_pipe():
             print(*report.lines(), f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 

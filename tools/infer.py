@@ -1,5 +1,6 @@
 """Run a trained detector or segmentor on images and videos, from one to millions.
 
+    python tools/infer.py INPUT MODEL --out DIR                # a published model or the folder of a training run
     python tools/infer.py INPUT CONFIG CHECKPOINT --out DIR
 
 INPUT is an image, a video, a URL, a folder, a quoted glob, a .txt with a path or URL per line, or a COCO .json, whose
@@ -38,13 +39,14 @@ from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.predictor import DTYPES
 from xcit_mm.utils.cli import cli_main
+from xcit_mm.weights.models import find_model
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", help="an image, a video, a URL, a folder, a quoted glob, a .txt or a COCO .json")
-    parser.add_argument("config")
-    parser.add_argument("checkpoint", help="a path, a URL or xcit://NAME")
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
+    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--overwrite", action="store_true", help="first remove the results of an earlier run")
     parser.add_argument("--retry-failed", action="store_true", help="predict only inputs that failed before")
@@ -87,7 +89,8 @@ def infer(args: argparse.Namespace) -> int:
     options, execution = (
         kind(**{field.name: getattr(args, field.name) for field in fields(kind)}) for kind in (RunOptions, Execution)
     )
-    report = predict_many(args.input, args.config, args.checkpoint, args.out, options, execution, args.root)
+    model = find_model(args.config, args.checkpoint)
+    report = predict_many(args.input, model.config, model.checkpoint, args.out, options, execution, args.root)
     if report is None:  # rank 0 reports
         return 0
     print(report)

@@ -7,5 +7,10 @@ import sys
 
 from xcit_mm.checks.launch import run_tool
 
+
+def main() -> int:
+    return run_tool("test", sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(run_tool("test", sys.argv[1:]))
+    sys.exit(main())

@@ -1,10 +1,12 @@
 """Draw an XCiT's activations for an image in one figure (paper, Figures 4 and D.2).
 
+    python tools/visualize.py IMAGE MODEL --out FIGURE               # a model's name or a work folder
     python tools/visualize.py IMAGE CONFIG CHECKPOINT --out FIGURE
     python tools/visualize.py IMAGE WEIGHTS --out FIGURE
 
-The first form shows the backbone of a detector or segmentor, with the image preprocessed by the config's test pipeline.
-The second form takes weights of a backbone in any layout (a path, a URL or xcit://NAME) and the image in its own size.
+The first two forms show the backbone of a detector or segmentor, with the image preprocessed by the config's test
+pipeline. The last takes weights of a backbone in any layout (a path, a URL or a published name) and the image in its
+own size.
 
 The figure shows the image and, for some blocks, the principal components of the features after the block, the
 magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class attention (ImageNet,
@@ -35,13 +37,14 @@ from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.configs import SUFFIXES, normalisation, raster_step, read_config, takes_rgb
 from xcit_mm.utils.figures import check_figure, save_figure
+from xcit_mm.weights.models import find_model, shipped_models
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", type=Path)
-    parser.add_argument("model", help="a config, or weights of a backbone")
-    parser.add_argument("checkpoint", nargs="?", help="checkpoint of the config's model: a path, a URL or xcit://NAME")
+    parser.add_argument("model", help="a model's name, a work folder or a config; or weights of a backbone")
+    parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
     parser.add_argument("--out", type=Path, required=True, help="figure to write, .png, .jpg, .jpeg, .pdf or .svg")
     parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that feed the pyramid)")
     parser.add_argument("--device", help="default: a GPU if available")
@@ -57,8 +60,10 @@ def main() -> int:
 def visualize(args: argparse.Namespace) -> None:
     check_figure(args.out)
     check_device(args.device)
-    if args.model.endswith(SUFFIXES) != (args.checkpoint is not None):
-        raise ValueError("give a config and its checkpoint, or weights alone")
+    if args.model.endswith(SUFFIXES) or args.model in shipped_models() or Path(args.model).is_dir():
+        args.model, args.checkpoint = find_model(args.model, args.checkpoint)
+    elif args.checkpoint is not None:
+        raise ValueError(f"{args.model} is not a config (*.py): give a config and its checkpoint, or weights alone")
     activations, image = (capture_from_config if args.checkpoint else capture_from_weights)(args)
     save_figure(draw_activations(activations, image), args.out)
     print(f"blocks {', '.join(map(str, activations.blocks))} of {args.model}: {args.out}")

@@ -118,7 +118,7 @@ def test_help_after_a_config_is_that_of_the_library(config, text, capsys):
 def test_usage_without_arguments(capsys):
     with pytest.raises(SystemExit, match="2"):
         run_tool("test", [])
-    assert "usage: python tools/test.py CONFIG CHECKPOINT" in capsys.readouterr().err
+    assert "CONFIG [CHECKPOINT] [FLAG ...]" in capsys.readouterr().err
 
 
 def test_command_ends_with_one_line_on_stderr(tmp_path):

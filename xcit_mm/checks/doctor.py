@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ..utils.configs import read_config
 from ..utils.errors import reason
+from ..weights.models import find_config
 from .config import check_batch, check_ignored_labels, check_imports
 from .data import SPLITS, check_classes, check_data_sets, check_overlap
 from .findings import Finding, fail, note
@@ -23,10 +24,11 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     The environment variable `WORLD_SIZE` gives the number of processes, 1 by default.
 
     Args:
-        config: Path to a config of mmdet or mmseg.
+        config: A config of mmdet or mmseg, a model's name or a work folder.
         argv: Command line with the `--cfg-options` that change the config.
     """
     try:
+        config = find_config(config)
         cfg = read_config(config, argv)
         find_script(cfg, config, "train")
     except Exception as error:  # a config is a program

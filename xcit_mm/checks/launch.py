@@ -14,9 +14,10 @@ from ..utils.cli import cli_main
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..weights.matching import CheckpointMismatch
+from ..weights.models import find_config, find_model, last_checkpoint
 from .findings import raise_first
 from .machine import check_launcher
-from .resume import check_resume, last_checkpoint
+from .resume import check_resume
 from .start import check_test, check_training, is_first_process
 
 __all__ = ["find_script", "run_tool"]
@@ -74,14 +75,14 @@ def _parser(tool: str) -> argparse.ArgumentParser:
     """Return a parser of the flags that the libraries' scripts share."""
     training = tool == "train"
     parser = argparse.ArgumentParser(
-        usage=f"python tools/{tool}.py CONFIG {'' if training else 'CHECKPOINT '}[FLAG ...]",
+        usage=f"{Path(sys.argv[0]).name} CONFIG {'' if training else '[CHECKPOINT] '}[FLAG ...]",
         epilog="The library of the config defines the flags: --help after CONFIG lists all of them.",
         add_help=False,
     )
     add = parser.add_argument
-    add("config", metavar="CONFIG", help="a config of mmdet, mmseg or mmpretrain")
+    add("config", metavar="CONFIG", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
     if not training:
-        add("checkpoint", metavar="CHECKPOINT", help="a path, a URL or xcit://NAME")
+        add("checkpoint", metavar="CHECKPOINT", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
     content = "checkpoints" if training else "scores"
     add("--work-dir", metavar="DIR", help=f"folder of logs and {content} (default: work_dirs/NAME_OF_CONFIG)")
     if training:
@@ -116,7 +117,8 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
         return []
     skip = _SKIP in argv
     argv = [argument for argument in argv if argument != _SKIP]
-    options = _parser(tool).parse_known_args(argv)[0]
+    options = _parser(tool).parse_known_intermixed_args(argv)[0]  # the checkpoint may follow a flag
+    argv = _named_model(tool, options, argv)
     cfg, script = _script_of(options.config, argv, tool)
     raise_first(check_launcher(options.launcher))
     if tool == "test":
@@ -139,6 +141,18 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
     if not checkpoint and is_first_process():
         print(f"{work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
     return [script, *argv]
+
+
+def _named_model(tool: str, options: argparse.Namespace, argv: list[str]) -> list[str]:
+    """Put the paths of a model into `options` and at the start of a command line that may have a name instead."""
+    given = [options.config] if tool == "train" or options.checkpoint is None else [options.config, options.checkpoint]
+    for value in given:
+        argv.remove(value)
+    if tool == "train":
+        options.config = find_config(options.config)
+        return [options.config, *argv]
+    options.config, options.checkpoint = find_model(*given)
+    return [options.config, options.checkpoint, *argv]
 
 
 def _start_check(skip: bool, check: Callable[..., Any], *arguments: object) -> Any:

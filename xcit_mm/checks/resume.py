@@ -7,13 +7,7 @@ from torch import Tensor
 from ..training.nonfinite_search import is_finite
 from ..weights.reader import load_checkpoint
 
-__all__ = ["check_resume", "last_checkpoint"]
-
-
-def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, or None."""
-    pointer = work_dir / "last_checkpoint"
-    return pointer.read_text().strip() if pointer.is_file() else None
+__all__ = ["check_resume"]
 
 
 def check_resume(checkpoint: str, work_dir: Path) -> int | None:

@@ -59,7 +59,7 @@ def read_config(config: str, argv: list[str]) -> Config:
         ValueError: If it is not a config, or if the config, one of its bases or an option has an error.
     """
     if not config.endswith(SUFFIXES):
-        raise ValueError(f"{config} is not a config (*.py): the config comes before the checkpoint")
+        raise ValueError(f"{config} is not a config (*.py)")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from mmengine.runner import CheckpointLoader
 
-from .published import REMOTE_PREFIXES, ensure_downloaded
+from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 from .torch_files import place, read_legacy, read_zip
 
 __all__ = ["load_checkpoint", "load_from_file"]
@@ -60,7 +60,13 @@ def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
 
 
 def load_checkpoint(name: str) -> Any:
-    """Read a checkpoint, of any name that mmengine can read, to the CPU and without a line in the log."""
+    """Read a checkpoint to the CPU, without a line in the log.
+
+    Args:
+        name: A published name, with or without `xcit://`, or any name that mmengine can read.
+    """
+    if name in PUBLISHED and not Path(name).exists():
+        name = f"xcit://{name}"
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
 
 

@@ -1,0 +1,110 @@
+"""Models by name: config and weights of a published model, or of the folder of a training run."""
+
+import difflib
+import functools
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from mmengine.fileio import load
+
+from ..utils.configs import SUFFIXES
+from .published import PUBLISHED
+
+__all__ = ["Model", "find_config", "find_model", "last_checkpoint", "shipped_models"]
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+class Model(NamedTuple):
+    """Files of a trained model.
+
+    Attributes:
+        config: Path of the config.
+        checkpoint: A path, a URL or `xcit://NAME`.
+    """
+
+    config: str
+    checkpoint: str
+
+
+@functools.cache
+def shipped_models() -> dict[str, tuple[str, str | None]]:
+    """Return config and weights, if published, of the shipped models, by the names of both."""
+    # An installed package has configs and metafiles in .mim; a clone has them beside the package.
+    root = next(folder for folder in (_PACKAGE / ".mim", _PACKAGE.parent) if (folder / "configs").is_dir())
+    names = {url: name for name, url in PUBLISHED.items()}
+    models: dict[str, tuple[str, str | None]] = {}
+    for metafile in sorted(root.glob("configs/*/metafile.yml")):
+        for entry in load(metafile)["Models"]:
+            weights = names.get(entry.get("Weights"))
+            model = (str(root / entry["Config"]), weights and f"xcit://{weights}")
+            models[entry["Name"]] = model
+            if weights:
+                models[weights] = model
+    return models
+
+
+def last_checkpoint(work_dir: Path) -> str | None:
+    """Return the checkpoint that a run saved last, or None."""
+    pointer = work_dir / "last_checkpoint"
+    return pointer.read_text().strip() if pointer.is_file() else None
+
+
+def find_config(model: str) -> str:
+    """Return the path of a config.
+
+    Args:
+        model: The path itself, the name of a shipped config or of published weights, or the folder of a training run.
+
+    Raises:
+        ValueError: If the name is unknown. The message names the most similar ones.
+        FileNotFoundError: If the folder has no config.
+    """
+    return model if model.endswith(SUFFIXES) else _lookup(model)[0]
+
+
+def find_model(model: str, checkpoint: str | None = None) -> Model:
+    """Return config and checkpoint of a model. What a name or folder stands for is reported on stderr.
+
+    Args:
+        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last.
+        checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
+
+    Raises:
+        ValueError: If the name is unknown or the model has no checkpoint.
+        FileNotFoundError: If the folder has no config.
+    """
+    named = not model.endswith(SUFFIXES)
+    config, own = _lookup(model) if named else (model, None)
+    checkpoint = checkpoint or own
+    if checkpoint is None:
+        raise ValueError(f"{model} has no checkpoint: give one after it, or the name of published weights")
+    if named:
+        print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
+    return Model(config, checkpoint)
+
+
+def _lookup(model: str) -> tuple[str, str | None]:
+    if Path(model).is_dir():
+        return _trained(Path(model))
+    models = shipped_models()
+    name = model.removeprefix("xcit://")
+    if Path(model).suffix:
+        raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
+    if name not in models:
+        similar = (
+            ", ".join(difflib.get_close_matches(name, models, n=3, cutoff=0.5)) or "the names in docs/model-zoo.md"
+        )
+        raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: try {similar}")
+    return models[name]
+
+
+def _trained(folder: Path) -> tuple[str, str | None]:
+    """Return config and checkpoint of a training run, which mmengine writes to its folder."""
+    configs = sorted(folder.glob("*.py"))
+    if len(configs) != 1:
+        found = ", ".join(path.name for path in configs) or "none"
+        raise FileNotFoundError(f"{folder} must have one config, but has {found}: give config and checkpoint")
+    best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
+    return str(configs[0]), str(best) if best else last_checkpoint(folder)
