@@ -33,20 +33,23 @@ def tool_lines() -> list[tuple[str, str]]:
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
     """Parses the arguments of a tool without running it; raises SystemExit if an argument is unknown."""
-    original, depth = argparse.ArgumentParser.parse_known_args, 0
+    depth = 0
 
-    def parse_known_args(self, *args, **kwargs):
-        nonlocal depth
-        depth += 1
-        try:
-            namespace, unknown = original(self, *args, **kwargs)
-        finally:
-            depth -= 1
-        if depth == 0:  # not the parser of a subcommand
-            if unknown:
-                self.error(f"unrecognized arguments: {' '.join(unknown)}")
-            raise Parsed
-        return namespace, unknown
+    def checked(original: Callable) -> Callable:
+        def parse_known_args(self, *args, **kwargs):
+            nonlocal depth
+            depth += 1
+            try:
+                namespace, unknown = original(self, *args, **kwargs)
+            finally:
+                depth -= 1
+            if depth == 0:  # not the parser of a subcommand, nor a step of another method
+                if unknown:
+                    self.error(f"unrecognized arguments: {' '.join(unknown)}")
+                raise Parsed
+            return namespace, unknown
+
+        return parse_known_args
 
     def read(name: str, arguments: list[str]) -> None:
         if name in ("train", "test"):
@@ -58,7 +61,8 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], None]:
         monkeypatch.setattr("sys.argv", [f"{name}.py", *arguments])
         return module.main()
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+    for method in ("parse_known_args", "parse_known_intermixed_args"):
+        monkeypatch.setattr(argparse.ArgumentParser, method, checked(getattr(argparse.ArgumentParser, method)))
     return read
 
 
