@@ -1,7 +1,10 @@
 """Helpers for tests of tools/infer.py: content of a run's folder, synthetic inputs, and processes to kill."""
 
+import ctypes
 import importlib
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -61,19 +64,39 @@ def child_processes(pid: int) -> list[int]:
     return list(map(int, path.read_text().split())) if path.exists() else []
 
 
-def start_infer(arguments: list[object], log: Path) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries."""
-    process = CONTEXT.Process(target=_infer, args=(list(map(str, arguments)), log))
+def start_infer(arguments: list[object], log: Path, shared_memory: int | None = None) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries; as root, with a limit of /dev/shm in bytes."""
+    return start_tool("infer", arguments, log, shared_memory)
+
+
+def start_tool(name: str, arguments: list[object], log: Path, shared_memory: int | None = None) -> BaseProcess:
+    """Start tools/NAME.py in a process with imported libraries; as root, with a /dev/shm of some bytes."""
+    process = CONTEXT.Process(target=_run_tool, args=(name, list(map(str, arguments)), log, shared_memory))
     process.start()
     return process
 
 
-def _infer(arguments: list[str], log: Path) -> None:
+def _run_tool(name: str, arguments: list[str], log: Path, shared_memory: int | None) -> None:
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    if shared_memory is not None:
+        _limit_shared_memory(shared_memory)
     torch.set_num_threads(1)
-    sys.argv = ["infer.py", *arguments]
-    sys.exit(importlib.import_module("infer").main())
+    sys.argv = [f"{name}.py", *arguments]
+    sys.exit(importlib.import_module(name).main())
+
+
+def _limit_shared_memory(size: int) -> None:
+    """Mount a small /dev/shm that only this process and its children see."""
+    CLONE_NEWNS = 0x20000
+    assert ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", "/dev/shm"], check=True)
+
+
+def can_mount() -> bool:
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
 @contextmanager

@@ -6,7 +6,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from golden import fill
 from mmengine.model import BaseModel
+
+from xcit_mm import XCiTClassifier
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +59,11 @@ def interrupt_at(monkeypatch) -> Iterator[Callable[[object, str, int], None]]:
 
     yield replace
     signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def weights(tmp_path) -> Path:
+    """Weights of a small classifier."""
+    classifier = fill(XCiTClassifier(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), num_classes=3))
+    torch.save(dict(model=classifier.state_dict()), tmp_path / "weights.pth")
+    return tmp_path / "weights.pth"

@@ -13,8 +13,18 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from batch_runs import child_processes, read_records, result_files, start_infer, time_limit, write_video
+from batch_runs import (
+    can_mount,
+    child_processes,
+    read_records,
+    result_files,
+    start_infer,
+    start_tool,
+    time_limit,
+    write_video,
+)
 from demo import save_untrained
+from detections import assert_equal_detections, record_to_detections
 from devices import on_each_device_in
 from paths import CONFIGS
 
@@ -52,6 +62,11 @@ def four_models(models, tmp_path_factory) -> dict[str, tuple[str, str]]:
         config.write_text(text)
         save_untrained(config, checkpoint)
         pairs[name] = str(config), str(checkpoint)
+    checkpoint = pairs["RetinaNet"][1]
+    content = torch.load(checkpoint)
+    content["state_dict"]["bbox_head.retina_cls.weight"] *= 100  # scores from 0 to 1, not all of 0.01
+    content["state_dict"]["bbox_head.retina_cls.bias"] *= 0
+    torch.save(content, checkpoint)
     return pairs
 
 
@@ -77,21 +92,18 @@ class TestBatches:
             options = ("--batch-size", size, "--out", tmp_path / str(size), "--no-visualizations")
             assert call("infer", f"{photos}/0[0-8].png", *four_models[name], *options, "--format", "parquet")[0] == 0
             assert sizes == [1] * 9 if size == 1 else sizes == [2, 2, 2, 1, 1, 1]  # of three sizes
-        compared = 0
-        for single, batched in zip(read_records(tmp_path / "1"), read_records(tmp_path / "2"), strict=True):
+        pairs = list(zip(read_records(tmp_path / "1"), read_records(tmp_path / "2"), strict=True))
+        for single, batched in pairs:
             assert single.path == batched.path and (single.height, single.width) == (batched.height, batched.width)
-            if single.boxes is None:
-                png = [np.frombuffer(record.segmentation_map, np.uint8) for record in (single, batched)]
-                maps = [cv2.imdecode(content, -1) for content in png]
-                assert (maps[0] == maps[1]).mean() > 0.999 and maps[0].shape == (single.height, single.width)
-                compared += len(np.unique(maps[0])) > 1
-            else:
-                assert single.labels == batched.labels
-                assert np.allclose(single.boxes, batched.boxes, atol=1e-3)
-                assert np.allclose(single.scores, batched.scores, atol=1e-4)
-                assert (single.masks is None) == (name == "RetinaNet")
-                compared += len(single.boxes)
-        assert compared > 5
+            assert (single.masks is not None) == (name == "Mask R-CNN")
+        if name in ("Mask R-CNN", "RetinaNet"):
+            assert_equal_detections([tuple(map(record_to_detections, pair)) for pair in pairs], 20)
+            return
+        maps = [
+            [cv2.imdecode(np.frombuffer(record.segmentation_map, np.uint8), -1) for record in pair] for pair in pairs
+        ]
+        assert all((single == batched).mean() > 0.999 for single, batched in maps)
+        assert sum(len(np.unique(single)) > 1 for single, _ in maps) > 5
 
     def test_worker_processes_give_identical_files(self, models, photos, call, tmp_path):
         for workers in (0, 2):
@@ -127,18 +139,23 @@ class TestBatches:
         assert "07.png: out of memory at 160x96 pixels: predict in tiles, or in half precision" in errors
         assert [Path(record.path).name for record in read_records(tmp_path) if record.error] == ["07.png"]
 
-    def test_a_batch_may_hold_more_images_than_files_may_be_open(self, models, call, tmp_path):
+    @pytest.mark.skipif(not can_mount(), reason="only root may mount a small /dev/shm")
+    def test_a_small_shared_memory_suffices(self, models, weights, tmp_path):
+        """Docker's default is 64 MB. Here, one image of 3 MB exceeds it."""
         (tmp_path / "in").mkdir()
-        for number in range(96):
-            image = np.zeros((32 + 16 * (number // 24), 32, 3), np.uint8)
-            cv2.imwrite(str(tmp_path / "in" / f"{number:03}.png"), image)
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40, before[1]))
-        try:
-            options = ("--batch-size", 32, "--workers", 1, "--no-visualizations", "--out", tmp_path / "out")
-            assert call("infer", tmp_path / "in", *models["seg"], *options)[0] == 0
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for number in range(6):
+            cv2.imwrite(str(tmp_path / "in" / f"{number}.png"), np.full((1000, 1000, 3), number, np.uint8))
+        runs = [
+            ("infer", [tmp_path / "in", *models["seg"], "--workers", 2, "--batch-size", 2, "--out", tmp_path / "out"]),
+            ("features", ["extract", tmp_path / "in", weights, "--size", 800, "--out", tmp_path / "features.npz"]),
+        ]
+        processes = [start_tool(name, arguments, tmp_path / name, 2**20) for name, arguments in runs]
+        for (name, _), process in zip(runs, processes, strict=True):
+            process.join(300)
+            hangs = process.is_alive()
+            process.kill()
+            assert not hangs and process.exitcode == 0, (tmp_path / name).read_text()[-2000:]
+        assert len(read_records(tmp_path / "out")) == 6
 
     @on_each_device_in(["bfloat16"], ["float32", "float16", "bfloat16"])
     def test_another_precision_or_device_finds_the_same(self, device, dtype, models, photos, call, tmp_path):
@@ -177,14 +194,6 @@ class TestVisualizations:
         errors_of = [record.error for record in read_records(tmp_path / "out") if record.error]
         assert errors_of == ["visualization: no color for label 9"] * 3
         assert f"skipped {tmp_path}/in/00.png: visualization: no color for label 9" in errors
-
-    def test_a_video_too_wide_for_mp4_fails_alone(self, models, photos, call, tmp_path):
-        (tmp_path / "in").mkdir()
-        video = write_video(tmp_path / "in" / "wide.avi", np.zeros((32, 9000, 3), np.uint8), 3)
-        (tmp_path / "in" / "x.png").symlink_to(photos / "00.png")
-        code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out")
-        assert code == 1 and "1 of 2 inputs predicted" in printed
-        assert f"skipped {video}: visualization: 32x" in errors
 
 
 class TestRetries:
@@ -279,19 +288,21 @@ class TestKills:
     def test_a_killed_worker_ends_the_run_in_one_line(
         self, source, models, photos, refusal, call, tmp_path, before_forward, monkeypatch
     ):
-        video = write_video(tmp_path / "video.avi", np.zeros((64, 64, 3), np.uint8), 6)
-        arguments = ("infer", photos if source == "images" else video, *models["seg"], "--shard-size", 4)
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "00.png").symlink_to(photos / "00.png")
+        write_video(tmp_path / "in" / "video.avi", np.zeros((64, 64, 3), np.uint8), 6)
+        arguments = ("infer", photos if source == "images" else tmp_path / "in", *models["seg"], "--shard-size", 4)
         arguments += ("--out", tmp_path / "out", "--workers", 1, "--no-visualizations")
         calls: list[int] = []
 
         def kill(images: list[torch.Tensor]) -> None:
             calls.append(len(images))
-            if len(calls) == (6 if source == "images" else 3):  # the video has 6 frames
+            if len(calls) == (6 if source == "images" else 4):  # the video has 6 frames
                 os.kill(child_processes(os.getpid())[-1], signal.SIGKILL)
 
         before_forward(kill)
         message = refusal(*arguments)
-        completed = "1 of 3" if source == "images" else "0 of 1"
+        completed = "1 of 3" if source == "images" else "1 of 2"
         assert "DataLoader worker" in message and f"({completed} shards are completed: start" in message
         assert call(*arguments)[0] == 0
 

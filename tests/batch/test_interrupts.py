@@ -6,12 +6,9 @@ import json
 import cv2
 import numpy as np
 import pytest
-import torch
 from batch_runs import read_records, write_video
-from golden import fill
 from mmengine.model import BaseModel
 
-from xcit_mm import XCiTClassifier
 from xcit_mm.batch import features
 from xcit_mm.batch.engine import Engine
 from xcit_mm.prediction.predictor import Predictor
@@ -24,13 +21,6 @@ def images(tmp_path):
         cv2.imwrite(str(tmp_path / f"{number}.png"), rng.integers(0, 256, (64, 64, 3)).astype(np.uint8))
     write_video(tmp_path / "video.mp4", np.zeros((64, 64, 3), np.uint8), 6)
     return tmp_path
-
-
-@pytest.fixture
-def weights(tmp_path):
-    classifier = fill(XCiTClassifier(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), num_classes=3))
-    torch.save(dict(model=classifier.state_dict()), tmp_path / "weights.pth")
-    return tmp_path / "weights.pth"
 
 
 class TestInfer:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from demo_runs import SCORES, cfg_options
+from detections import assert_equal_detections
 from devices import on_each_device
 from mmcv.transforms import Compose
 from mmdet.models.roi_heads import StandardRoIHead
@@ -27,6 +28,8 @@ from paths import CONFIGS
 from pycocotools.mask import decode
 
 from xcit_mm import StrictLoadHook
+from xcit_mm.deployment.comparison import to_detections
+from xcit_mm.deployment.run import Detections
 from xcit_mm.models.build import model_from_config
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.tta import MaskTTAModel
@@ -106,14 +109,9 @@ def mirrored(sample: DetDataSample) -> DetDataSample:
 
 def assert_same(sample: DetDataSample, expected: DetDataSample) -> None:
     found, wanted = sample.pred_instances, expected.pred_instances
-    assert len(found) == len(wanted) > 10
-    torch.testing.assert_close(found.bboxes, wanted.bboxes, atol=1e-3, rtol=0)
-    torch.testing.assert_close(found.scores, wanted.scores)
-    assert torch.equal(found.labels, wanted.labels)
-    assert found.masks.shape == wanted.masks.shape == (len(found), *sample.ori_shape)
-    assert found.masks.dtype == torch.bool
-    assert wanted.masks.any()
-    assert (found.masks != wanted.masks).sum() < 1e-4 * wanted.masks.numel()
+    assert len(wanted) > 10 and wanted.masks.any()
+    assert found.masks.shape == (len(found), *sample.ori_shape) and found.masks.dtype == torch.bool
+    assert_equal_detections([(to_detections(found), to_detections(wanted))], len(wanted))
 
 
 @on_each_device
@@ -203,8 +201,7 @@ def test_boxes_are_the_same_without_a_mask_head(detector, image):
     found = predict(MaskTTAModel(boxes_only), [image], *views)[0].pred_instances
     wanted = predict(MaskTTAModel(detector), [image], *views)[0].pred_instances
     assert "masks" not in found
-    torch.testing.assert_close(found.bboxes, wanted.bboxes, atol=1e-3, rtol=0)
-    torch.testing.assert_close(found.scores, wanted.scores)
+    assert_equal_detections([(to_detections(found), to_detections(wanted)._replace(masks=None))], len(wanted))
 
 
 def test_missing_flips_and_unsupported_heads_raise(detector, image):
@@ -289,13 +286,10 @@ def test_command_merges_boxes_and_masks_of_both_views(models, shapes, tool, tmp_
         both = predict(MaskTTAModel(detector), [pixels], *views)[0].pred_instances
         single = predict(detector, [pixels], views[0])[0].pred_instances
         found = result["pred_instances"]
-        assert len(found["bboxes"]) == len(both) == 20
-        torch.testing.assert_close(found["bboxes"], both.bboxes, atol=1e-2, rtol=0)
-        torch.testing.assert_close(found["scores"], both.scores)
-        assert torch.equal(found["labels"], both.labels)
-        masks = torch.from_numpy(decode(found["masks"])).permute(2, 0, 1).bool()
-        assert masks.any() and (masks != both.masks).sum() < 1e-3 * masks.numel()
-        assert not torch.allclose(found["bboxes"], single.bboxes, atol=1)
+        masks = decode(found["masks"]).transpose(2, 0, 1).astype(bool)
+        stored = Detections(*(found[name].numpy() for name in ("bboxes", "scores", "labels")), masks)
+        assert_equal_detections([(stored, to_detections(both))], 20)
+        assert masks.any() and not torch.allclose(found["bboxes"], single.bboxes, atol=1)
 
 
 def test_command_averages_segmentation_maps_of_both_views(models, shapes, tool, tmp_path):

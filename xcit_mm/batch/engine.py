@@ -1,8 +1,5 @@
 """Prediction of shards: processes read images, the model predicts batches, threads draw and encode the results."""
 
-import contextlib
-import resource
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +7,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from ..prediction.predictor import Prediction, Predictor, Preprocessing
 from .inputs import Input
+from .loading import Loader
 from .rasters import RasterPredictor
 from .reading import read_image
 from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
@@ -29,35 +24,31 @@ _Task = tuple[int, int, Input]  # shard, number of the input, input
 
 
 class _LoadedImage(NamedTuple):
-    """An image that a worker has read, or tried to read. Videos and rasters are not read by workers."""
+    """An image that was read, or could not be read."""
 
     shard: int
     number: int  # of the input
     size: tuple[int, int] = (0, 0)
-    image: Tensor | None = None  # (H, W, 3), if the image will be drawn or split into tiles
+    image: np.ndarray | None = None  # (H, W, 3), if the image will be drawn or split into tiles
     data: dict[str, Any] | None = None  # input of the model, unless the image will be split into tiles
     error: str | None = None
 
 
-class _ImageDataset(Dataset):
-    """Reads and preprocesses the images of the tasks from a sampler."""
+class _ImageReader:
+    """Reads and preprocesses the image of a task."""
 
     def __init__(self, preprocess: Preprocessing | None, keep_image: bool) -> None:
         self._preprocess, self._keep_image = preprocess, keep_image
 
-    def __getitem__(self, task: _Task) -> _LoadedImage:
+    def __call__(self, task: _Task) -> _LoadedImage:
         shard, number, input_ = task
         loaded = _LoadedImage(shard, number)
-        if input_.is_video or input_.size is not None:
-            return loaded
         try:
             image = read_image(input_.path)
             data = self._preprocess(image) if self._preprocess else None
         except Exception as error:  # decoders and transforms raise many types
             return loaded._replace(error=error_message(error))
-        # Tensors are sent through shared memory, arrays through a pipe.
-        kept = torch.from_numpy(image) if self._keep_image else None
-        return loaded._replace(size=image.shape[:2], image=kept, data=data)
+        return loaded._replace(size=image.shape[:2], image=image if self._keep_image else None, data=data)
 
 
 class Engine:
@@ -73,43 +64,57 @@ class Engine:
         self._videos = VideoPredictor(run, predictor, self._results, progress)
 
     def work(self, shards: Iterable[int]) -> None:
-        """Predict shards. The next shard is requested shortly before the current shard is completed."""
+        """Predict shards.
+
+        A shard of images is requested shortly before the previous shard is completed, so that images are read ahead.
+        """
+        self._shards = iter(shards)
+        self._next = next(self._shards, None)
         in_tiles = self.predictor.tile is not None
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
-        _raise_file_limit()
-        loader: Iterable[_LoadedImage] = DataLoader(
-            _ImageDataset(None if in_tiles else self.predictor.preprocess, self.run.options.visualize or in_tiles),
-            batch_size=None,
-            sampler=self._tasks(shards),
-            num_workers=self.workers,
-            prefetch_factor=max(2, -(-2 * images_per_batch // self.workers)) if self.workers else None,
-            worker_init_fn=_ignore_interrupts,
+        loader = Loader(
+            _ImageReader(None if in_tiles else self.predictor.preprocess, self.run.options.visualize or in_tiles),
+            self._tasks,
+            self.workers,
+            max(2, -(-2 * images_per_batch // max(1, self.workers))),
         )
         with ThreadPoolExecutor(2) as pool:
-            for shard, images in groupby(loader, key=lambda image: image.shard):
-                with write_records(self.run.shard_path(shard), self.run.format) as writer:
-                    self._predict_shard(shard, images, writer, pool)
+            while self._next is not None:
+                if self._has_images(self._next):
+                    for shard, images in groupby(loader, key=lambda image: image.shard):
+                        with write_records(self.run.shard_path(shard), self.run.format) as writer:
+                            self._predict_images(shard, images, writer, pool)
+                    continue
+                with write_records(self.run.shard_path(self._next), self.run.format) as writer:
+                    if self._first(self._next).is_video:
+                        self._videos.predict(self._next, writer, pool)
+                    else:
+                        self._rasters.predict(self._next, writer)
+                self._next = next(self._shards, None)
 
-    def _tasks(self, shards: Iterable[int]) -> Iterator[_Task]:
-        for shard in shards:
+    def _first(self, shard: int) -> Input:
+        return self.run.inputs[self.run.shards[shard].inputs.start]
+
+    def _has_images(self, shard: int) -> bool:
+        """Return whether a shard has images, not a video or raster."""
+        return not self._first(shard).is_video and self._first(shard).size is None
+
+    def _tasks(self) -> Iterator[_Task]:
+        """Iterate over the images of the next shards, up to a shard of a video or raster."""
+        while self._next is not None and self._has_images(self._next):
+            shard = self._next
             completed = self._completed(shard, brief=True)
             for number in self.run.shards[shard].inputs:
                 if number not in completed:
                     yield shard, number, self.run.inputs[number]
+            self._next = next(self._shards, None)
 
     def _completed(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
         return self.run.successful_records(shard, brief) if self.retry else {}
 
-    def _predict_shard(
+    def _predict_images(
         self, shard: int, images: Iterable[_LoadedImage], writer: ShardFormat, pool: ThreadPoolExecutor
     ) -> None:
-        first = self.run.inputs[self.run.shards[shard].inputs.start]
-        if first.size is not None:
-            self._rasters.predict(shard, writer)
-            return
-        if first.is_video:
-            self._videos.predict(shard, writer, pool)
-            return
         records, numbers = self._completed(shard), deque(self.run.shards[shard].inputs)
 
         def write(number: int) -> None:
@@ -139,7 +144,7 @@ class Engine:
                 yield image, image.error
             elif image.data is None:
                 assert image.image is not None  # for tiles
-                yield image, try_or_message(self.predictor.predict, image.image.numpy())
+                yield image, try_or_message(self.predictor.predict, image.image)
             else:
                 size = tuple(image.data["inputs"].shape)
                 waiting.setdefault(size, []).append(image)
@@ -164,17 +169,5 @@ class Engine:
     def _forward(self, batch: list[_LoadedImage]) -> list[Prediction]:
         samples = self.predictor.predict_preprocessed([image.data for image in batch if image.data])
         not_kept = np.empty((0, 0, 3), np.uint8)
-        images = [not_kept if image.image is None else image.image.numpy() for image in batch]
+        images = [not_kept if image.image is None else image.image for image in batch]
         return list(map(self.predictor.to_prediction, images, samples))
-
-
-def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C to the main process, which writes the results."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files to the system's: each tensor that a worker sends is an open file."""
-    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(ValueError, OSError):  # some systems have a lower limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))

@@ -9,7 +9,6 @@ import torch
 from mmengine.model import ImgDataPreprocessor
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from ..archs import MEAN, STD
 from ..checks.preflight import check_device
@@ -19,6 +18,7 @@ from ..utils.atomic import atomic_path
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
 from .inputs import IMAGE_SUFFIXES, find_files
+from .loading import Loader
 from .reading import read_image
 
 __all__ = ["DESCRIPTORS", "Features", "extract_features", "gem", "load_classifier", "read_descriptors"]
@@ -105,7 +105,8 @@ def extract_features(
         raise ValueError(f"--out {out}: name it .npz")
     paths = find_images(folder)
     preprocess = ImgDataPreprocessor(MEAN, STD).to(next(model.parameters()).device)
-    loader = DataLoader(_Crops(paths, size), batch_size, num_workers=workers, collate_fn=list)
+    tasks = [(paths[first : first + batch_size], size) for first in range(0, len(paths), batch_size)]
+    loader = Loader(_read_crops, lambda: iter(tasks), workers)
     completed, failures, batches, interrupted = [], [], [], False
     with progress_bar(len(paths), "image") as progress:
         try:
@@ -113,11 +114,11 @@ def extract_features(
                 crops = [crop for _, crop in batch if isinstance(crop, Tensor)]
                 if crops:
                     batches.append(_describe(model, preprocess(dict(inputs=crops))["inputs"], patches))
-                for number, crop in batch:
+                for path, crop in batch:
                     if isinstance(crop, Tensor):
-                        completed.append(str(paths[number].relative_to(folder)))
+                        completed.append(str(path.relative_to(folder)))
                     else:
-                        failures.append(f"{paths[number]}: {crop}")
+                        failures.append(f"{path}: {crop}")
                 progress.update(len(batch))
         except KeyboardInterrupt:
             if not batches:
@@ -158,28 +159,24 @@ def _describe(model: XCiTClassifier, images: Tensor, patches: bool) -> dict[str,
     return {name: values.float().cpu().numpy() for name, values in features.items()}
 
 
-class _Crops(Dataset):
-    """Central crops (3, size, size), RGB, 8 bits, with their numbers, or the reasons why images cannot be read."""
+def _read_crops(task: tuple[list[Path], int]) -> list[tuple[Path, Tensor | str]]:
+    paths, size = task
+    return [(path, _read_crop(path, size)) for path in paths]
 
-    def __init__(self, paths: list[Path], size: int) -> None:
-        self.paths, self.size = paths, size
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, number: int) -> tuple[int, Tensor | str]:
-        try:
-            image = read_rgb(self.paths[number])
-        except Exception as error:  # decoders raise many types
-            return number, reason(error)
-        shorter = round(self.size * 8 / 7)
-        scale = shorter / min(image.size)
-        if max(image.size) * scale > 100 * shorter:
-            return number, f"{image.size[0]}x{image.size[1]} pixels: too narrow to crop a square"
-        image = image.resize([max(shorter, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
-        left, top = ((side - self.size) // 2 for side in image.size)
-        pixels = np.array(image.crop((left, top, left + self.size, top + self.size)))
-        return number, torch.from_numpy(pixels).permute(2, 0, 1)
+def _read_crop(path: Path, size: int) -> Tensor | str:
+    """Return the central crop (3, size, size), RGB, 8 bits, of an image, or the reason why it cannot be read."""
+    try:
+        image = read_rgb(path)
+    except Exception as error:  # decoders raise many types
+        return reason(error)
+    shorter = round(size * 8 / 7)
+    scale = shorter / min(image.size)
+    if max(image.size) * scale > 100 * shorter:
+        return f"{image.size[0]}x{image.size[1]} pixels: too narrow to crop a square"
+    image = image.resize([max(shorter, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
+    left, top = ((side - size) // 2 for side in image.size)
+    return torch.from_numpy(np.array(image.crop((left, top, left + size, top + size)))).permute(2, 0, 1)
 
 
 def read_rgb(path: Path) -> Image.Image:

@@ -59,14 +59,13 @@ def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
         results = None
         if run.model.is_detector:
             results = _JsonList(files.enter_context(atomic_write(run.out / PREDICTIONS)), b"[")
-        for number, record in enumerate(_count(_read_records(run), run, pending, report), start=1):
+        for record in _count(_read_records(run), run, pending, report):
             if record.error is not None:
                 continue
-            image_id = number if record.image_id is None else record.image_id
-            image = dict(id=image_id, file_name=record.file_name, height=record.height, width=record.width)
+            image = dict(id=record.id, file_name=record.file_name, height=record.height, width=record.width)
             images.add(image if record.frame is None else image | dict(frame=record.frame))
             if results is not None:
-                for result in coco_results(record, image_id, run.model.category_ids):
+                for result in coco_results(record, record.id, run.model.category_ids):
                     results.add(result)
         names = zip(run.model.category_ids, run.model.classes, strict=True)
         categories = json.dumps([dict(id=id_, name=name) for id_, name in names])

@@ -31,6 +31,16 @@ class Record(NamedTuple):
     segmentation_map: bytes | None = None  # PNG; None if the map is a file of its own
     error: str | None = None  # if set, the fields from `height` to `segmentation_map` are None
 
+    @property
+    def id(self) -> int | float | str:
+        """Id in the JSON files, which depends on nothing but the input: `image_id`, or the line in inputs.jsonl.
+
+        The id of a frame is the line of its video, followed by nine digits of `frame`.
+        """
+        if self.frame is not None:
+            return (self.number + 1) * 10**9 + self.frame
+        return self.number + 1 if self.image_id is None else self.image_id
+
 
 class JsonLines:
     """Writer of compressed JSON lines without null fields. The checksum of gzip detects damage."""

@@ -66,13 +66,15 @@ class VideoPredictor:
         """Predict the frames of a video; after an error, yield its message."""
         predictor = self.predictor
         try:
-            frames = iter(Video(path))
+            video = Video(path)
+            frames = iter(video)
             while batch := list(islice(frames, predictor.batch_size)):
                 if predictor.tile is not None:
                     yield from map(predictor.predict, batch)
                 else:
                     samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
                     yield from map(predictor.to_prediction, batch, samples)
+            video.check_end()
         except Exception as error:  # decoders, models and pipelines raise many types
             yield error_message(error)
 
