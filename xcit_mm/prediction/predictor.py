@@ -223,7 +223,11 @@ class Predictor:
         device = next(self.model.parameters()).device.type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-                return self.model.test_step(pseudo_collate(batch))
+                samples = self.model.test_step(pseudo_collate(batch))
+            for sample in samples:
+                if "pred_instances" in sample:  # without objects, the labels of SOLO are floating-point numbers
+                    sample.pred_instances.labels = sample.pred_instances.labels.long()
+            return samples
         except (MemoryError, RuntimeError) as error:
             is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
             if not is_out_of_memory and "can't allocate memory" not in str(error):
