@@ -8,6 +8,8 @@ import pytest
 from batch_runs import read_records
 from published_heads import write_model
 
+from xcit_mm.prediction.predictor import Predictor
+
 
 @pytest.fixture
 def image(photos) -> np.ndarray:
@@ -22,3 +24,24 @@ def test_solo_may_find_nothing(name, tiles, photos, call, tmp_path):
     assert code == 0, errors
     assert json.loads((tmp_path / "out" / "predictions.json").read_text()) == []
     assert read_records(tmp_path / "out")[0].labels == []
+
+
+@pytest.mark.parametrize("name", ["MS R-CNN", "Mask2Former"])
+def test_the_best_object_comes_first(name, image, tmp_path):
+    predictor = Predictor(*write_model(tmp_path, name))
+    sample = predictor(image)
+    scores = sample.pred_instances.scores.tolist()
+    assert scores != sorted(scores, reverse=True)  # the head's own order
+    found = predictor.to_prediction(image, sample).instances
+    assert found.scores.tolist() == sorted(scores, reverse=True)
+    for number, score in enumerate(found.scores.tolist()):
+        own = sample.pred_instances[scores.index(score)]
+        assert found.labels[number] == own.labels and (found.boxes[number] == own.bboxes.numpy()).all()
+        assert (found.masks[number] == own.masks[0].numpy()).all()
+
+
+def test_point_rend_in_half_precision(image, tmp_path):
+    model = write_model(tmp_path, "PointRend")
+    single, half = (Predictor(*model, dtype=dtype).predict(image).instances for dtype in ("float32", "bfloat16"))
+    assert len(half.boxes) == len(single.boxes) == 5 and half.masks.any()
+    assert np.abs(half.scores - single.scores).max() < 0.02

@@ -248,12 +248,14 @@ def _return_float32(model: nn.Module) -> None:
     """Make the neck and the heads return float32 under autocast.
 
     RoIs take the type of the feature maps, and half precision would round them to whole pixels. mmcv's operators on the
-    CPU support no half precision.
+    CPU support no half precision. The parts of an RoI head, such as PointRend's, combine their outputs.
     """
 
     def convert(module: nn.Module, args: tuple, output: Any) -> Any:
         return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
 
+    roi_head = getattr(model, "roi_head", None)
+    parts = [getattr(model, "neck", None), *(roi_head.children() if roi_head else ())]
     for module in model.modules():
-        if module is getattr(model, "neck", None) or hasattr(module, "predict_by_feat"):
+        if module in parts or hasattr(module, "predict_by_feat"):
             module.register_forward_hook(convert)
