@@ -1,15 +1,18 @@
 """Reading of images and of video frames, from files and URLs."""
 
+import importlib.util
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import cv2
 import mmcv
 import numpy as np
+from PIL import UnidentifiedImageError
 
 from ..geo.files import has_more_than_8_bits
-from .inputs import URL_PREFIXES, VIDEO_SUFFIXES
+from .inputs import HEIF_NEEDS, URL_PREFIXES, VIDEO_SUFFIXES
 
 __all__ = ["Video", "read_first_frame", "read_image"]
 
@@ -22,17 +25,30 @@ def read_image(path: str | Path) -> np.ndarray:
         OSError: If the file cannot be read.
     """
     if str(path).startswith(URL_PREFIXES):
-        with urllib.request.urlopen(str(path), timeout=60) as response:
+        with urllib.request.urlopen(_ascii_url(str(path)), timeout=60) as response:
             content = response.read()
     else:
         content = Path(path).read_bytes()
-    image = mmcv.imfrombytes(content) if content else None
+    is_heif = content[4:8] == b"ftyp"  # or AVIF, which not every version of OpenCV reads
+    if is_heif and importlib.util.find_spec("pillow_heif"):
+        importlib.import_module("pillow_heif").register_heif_opener()
+    try:
+        image = mmcv.imfrombytes(content, backend="pillow" if is_heif else "cv2") if content else None
+    except UnidentifiedImageError:
+        raise ValueError(f"Pillow does not read the image; {HEIF_NEEDS}") from None
     if image is None:
         raise ValueError("the file is empty, broken or not an image")
     # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in many cameras.
     if image.max() < 64 and has_more_than_8_bits(content):
         raise ValueError("the image uses few of its 16 bits and would be nearly black: scale it, or convert it to TIFF")
     return image
+
+
+def _ascii_url(url: str) -> str:
+    """Encode spaces and letters beyond ASCII. Encoded characters stay."""
+    parts = urlsplit(url)
+    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    return quote(urlunsplit(parts._replace(netloc=netloc)), safe="%/:;?#[]@!$&'()*+,=~")
 
 
 class Video:
