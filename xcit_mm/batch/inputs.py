@@ -16,9 +16,10 @@ from ..geo.files import RASTER_SUFFIXES, is_raster
 __all__ = ["HEIF_NEEDS", "Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
 
 HEIF_SUFFIXES, HEIF_NEEDS = (".heic", ".heif"), "HEIC needs pillow-heif: pip install xcit_mm[heif]"
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".avif")
-if importlib.util.find_spec("pillow_heif"):
-    IMAGE_SUFFIXES += HEIF_SUFFIXES
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".avif"),
+    *(HEIF_SUFFIXES if importlib.util.find_spec("pillow_heif") else ()),
+)
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
 URL_PREFIXES = ("http://", "https://")
 _SUPPORTED = tuple(dict.fromkeys(IMAGE_SUFFIXES + VIDEO_SUFFIXES + RASTER_SUFFIXES))
