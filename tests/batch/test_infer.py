@@ -209,13 +209,11 @@ def test_overwriting_in_a_folder_below_the_inputs(images, image, models, call, t
 
 def test_overwriting_empties_a_linked_folder(images, models, call, tmp_path):
     """Large results may lie on another disk."""
-    out, disk = tmp_path / "out", tmp_path / "disk"
-    for name in ("visualizations", "shards"):
-        (disk / name).mkdir(parents=True)
-        out.mkdir(exist_ok=True)
-        (out / name).symlink_to(disk / name)
-    (out / "run.json").write_text('{"config": {}, "checkpoint": {}, "options": {}, "inputs": {}}')
-    (disk / "visualizations" / "old.jpg").touch()
-    assert call("infer", images / "sub", *models["seg"], "--out", out, "--overwrite")[0] == 0
-    assert [path.name for path in (disk / "visualizations").iterdir()] == ["cmyk.jpg"]
-    assert (out / "visualizations").is_symlink() and [*(disk / "shards").iterdir()]
+    arguments = (images / "sub", *models["seg"], "--out", tmp_path / "out")
+    assert call("infer", *arguments)[0] == 0
+    linked, disk = tmp_path / "out" / "visualizations", tmp_path / "disk"
+    linked.rename(disk)
+    linked.symlink_to(disk)
+    (disk / "old.jpg").touch()
+    assert call("infer", *arguments, "--overwrite")[0] == 0
+    assert linked.is_symlink() and [path.name for path in disk.iterdir()] == ["cmyk.jpg"]
