@@ -6,6 +6,9 @@ import cv2
 import numpy as np
 import pytest
 from batch_runs import read_records
+from demo import save_untrained
+from mmdet.apis import inference_detector, init_detector
+from PIL import Image
 from published_heads import write_model
 
 from xcit_mm.prediction.predictor import Predictor
@@ -38,6 +41,49 @@ def test_the_best_object_comes_first(name, image, tmp_path):
         own = sample.pred_instances[scores.index(score)]
         assert found.labels[number] == own.labels and (found.boxes[number] == own.bboxes.numpy()).all()
         assert (found.masks[number] == own.masks[0].numpy()).all()
+
+
+LOADING = """
+_base_ = {base!r}
+load = dict(type="LoadImageFromFile", {options})
+test_pipeline = [
+    load, dict(type="Resize", scale=(160, 96), keep_ratio=True),
+    dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+"""
+GREY = """
+model = dict(
+    backbone=dict(in_channels=1), data_preprocessor=dict(mean=[100.0], std=[50.0], bgr_to_rgb=False)
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "options, tiles",
+    [
+        ("color_type='color_ignore_orientation'", ("--tile", 200)),
+        ("imdecode_backend='pillow'", ()),
+        ("color_type='grayscale'", ()),
+    ],
+)
+def test_images_are_loaded_as_the_config_states(options, tiles, models, photos, call, tmp_path):
+    config, checkpoint = tmp_path / "config.py", models["det"][1]
+    config.write_text(LOADING.format(base=models["det"][0], options=options) + GREY * ("grayscale" in options))
+    if "grayscale" in options:
+        checkpoint = tmp_path / "grey.pth"
+        save_untrained(config, checkpoint)
+    exif = Image.Exif()
+    exif[0x112] = 6  # the camera was turned
+    Image.open(photos / "00.png").save(tmp_path / "turned.jpg", quality=30, exif=exif)
+    path, out = str(tmp_path / "turned.jpg"), tmp_path / "out"
+    expected = inference_detector(init_detector(str(config), str(checkpoint), device="cpu"), path)
+    assert call("infer", path, config, checkpoint, "--out", out, *tiles)[0] == 0
+    (record,) = read_records(out)
+    assert (record.height, record.width) == expected.ori_shape == ((96, 160) if "ignore" in options else (160, 96))
+    assert np.allclose(record.boxes, expected.pred_instances.bboxes.numpy(), atol=1e-3) and len(record.boxes) > 5
+    drawn = cv2.imread(str(out / "visualizations" / "turned.jpg"))
+    assert drawn.shape == (record.height, record.width, 3)
 
 
 def test_point_rend_in_half_precision(image, tmp_path):

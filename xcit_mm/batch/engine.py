@@ -42,8 +42,8 @@ class _LoadedImage(NamedTuple):
 class _ImageDataset(Dataset):
     """Reads and preprocesses the images of the tasks from a sampler."""
 
-    def __init__(self, preprocess: Preprocessing | None, keep_image: bool) -> None:
-        self._preprocess, self._keep_image = preprocess, keep_image
+    def __init__(self, preprocess: Preprocessing | None, loading: dict[str, str], keep_image: bool) -> None:
+        self._preprocess, self._loading, self._keep_image = preprocess, loading, keep_image
 
     def __getitem__(self, task: _Task) -> _LoadedImage:
         shard, number, input_ = task
@@ -51,7 +51,7 @@ class _ImageDataset(Dataset):
         if input_.is_video or input_.size is not None:
             return loaded
         try:
-            image = read_image(input_.path)
+            image = read_image(input_.path, **self._loading)
             data = self._preprocess(image) if self._preprocess else None
         except Exception as error:  # decoders and transforms raise many types
             return loaded._replace(error=error_message(error))
@@ -74,11 +74,12 @@ class Engine:
 
     def work(self, shards: Iterable[int]) -> None:
         """Predict shards. The next shard is requested shortly before the current shard is completed."""
-        in_tiles = self.predictor.tile is not None
+        in_tiles, options = self.predictor.tile is not None, self.run.options
+        preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         _raise_file_limit()
         loader: Iterable[_LoadedImage] = DataLoader(
-            _ImageDataset(None if in_tiles else self.predictor.preprocess, self.run.options.visualize or in_tiles),
+            _ImageDataset(preprocess, self.run.model.loading, options.visualize or in_tiles),
             batch_size=None,
             sampler=self._tasks(shards),
             num_workers=self.workers,
