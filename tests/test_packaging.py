@@ -38,7 +38,7 @@ EXTRAS = dict(
     checks=STACKS,
     prediction=STACKS,
     geo=("raster",),
-    batch=(*STACKS, "parquet", "ray", "raster"),
+    batch=(*STACKS, "parquet", "ray", "raster", "heif"),
     deployment=(*STACKS, "export"),
     tools=(*STACKS, "export", "parquet", "raster", "classification", "bench", "dev"),
 )
@@ -152,7 +152,7 @@ def requirements(metadata: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for line in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE):
         extra = re.search(r"extra == [\"'](\w+)[\"']", line)
-        found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", line)[0].lower())
+        found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", line)[0].lower().replace("_", "-"))
     return found
 
 
@@ -172,7 +172,7 @@ def test_every_import_is_a_requirement(wheel, metadata):
         extras = (required[extra] for extra in EXTRAS.get(subpackage, ()))
         allowed = {"mmengine", "onedl-mmengine"}.union(required[""], *extras)
         for module in imported(source) - scripts:
-            names = {name.lower() for name in installed.get(module, [module])}
+            names = {name.lower().replace("_", "-") for name in installed.get(module, [module])}
             assert names & allowed, f"{path} imports {module}, which is not a requirement of {subpackage}"
     assert set(EXTRAS) <= subpackages
 

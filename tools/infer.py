@@ -23,9 +23,9 @@ can share a run:
 
 If the config loads rasters (LoadRasterFromFile), every input is a raster, and the model gets its bands unscaled.
 
-Files that are neither image nor video, and files below DIR, are left out of a folder or glob. If a file cannot be read,
-it is reported, the other files are predicted, and the exit code is 1. --retry-failed predicts such files again. Ctrl-C
-keeps completed results; the exit code is 130.
+Hidden files, files that are neither image nor video, and files below DIR are left out of a folder or glob. If a file
+cannot be read, it is reported, the other files are predicted, and the exit code is 1. --retry-failed predicts such
+files again. Ctrl-C keeps completed results; the exit code is 130.
 """
 
 import argparse

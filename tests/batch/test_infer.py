@@ -199,9 +199,21 @@ def test_overwriting_in_a_folder_below_the_inputs(images, image, models, call, t
     assert call("infer", images / "sub", *model, "--out", out)[0] == 0
     assert [path.name for path in (out / "visualizations").iterdir()] == ["cmyk.jpg"]
     code, _, errors = call("infer", f"{images}/o*/**/*.*", *model, "--out", out, "--overwrite", "--no-labels")
-    assert code == 0 and f"left out 7 below the results' folder {out}" in errors
+    assert code == 0 and f"left out 6 below the results' folder {out}" in errors
     assert [str(path.relative_to(out)) for path in sorted(out.rglob("[!.]*.*"))] == [
         "images.json", "inputs.jsonl", "labels/other/a.png", "run.json", "shards/shard-000000.jsonl.gz",
         "visualizations/other/a.jpg",
     ]  # fmt: skip
     assert cv2.imread(str(out / "visualizations" / "other" / "a.jpg")).shape == image.shape  # without a legend
+
+
+def test_overwriting_empties_a_linked_folder(images, models, call, tmp_path):
+    """Large results may lie on another disk."""
+    arguments = (images / "sub", *models["seg"], "--out", tmp_path / "out")
+    assert call("infer", *arguments)[0] == 0
+    linked, disk = tmp_path / "out" / "visualizations", tmp_path / "disk"
+    linked.rename(disk)
+    linked.symlink_to(disk)
+    (disk / "old.jpg").touch()
+    assert call("infer", *arguments, "--overwrite")[0] == 0
+    assert linked.is_symlink() and [path.name for path in disk.iterdir()] == ["cmyk.jpg"]

@@ -1,5 +1,6 @@
 """Listing of inputs, names of their results, and reading of images and videos."""
 
+import importlib
 import json
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -9,8 +10,9 @@ from threading import Thread
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
-from xcit_mm.batch import find_inputs, reading
+from xcit_mm.batch import find_inputs, inputs, reading
 from xcit_mm.batch.inputs import read_category_ids
 from xcit_mm.batch.reading import Video, read_image
 
@@ -52,21 +54,42 @@ class TestFoldersAndGlobs:
         assert all(Path(input_.path).is_file() and Path(input_.path).is_absolute() for input_ in inputs)
 
     def test_excluded_files_are_reported(self, tmp_path):
-        touch(tmp_path, "a.png", "b.PNG", ".hidden.png", "note.txt", "readme.md", "out/visualizations/a.png")
+        touch(tmp_path, "a.png", "b.PNG", "sub/note.TXT", "b.txt", "readme.md", "README", "out/visualizations/a.png")
+        touch(tmp_path, ".hidden.png", ".thumbnails/a.png", "sub/.thumbnails/a.png")
         out = tmp_path / "out"
-        inputs, notes = find_inputs(f"{tmp_path}/**/[!.]*", out)
-        assert [input_.name for input_ in inputs] == ["a.png", "b.PNG"]
-        results = f"left out 1 below the results' folder {out}: {out}/visualizations/a.png"
-        assert notes == [f"left out 2 neither image nor video: {tmp_path}/note.txt, ...", results]
-        assert find_inputs(str(tmp_path), out) == (inputs, [results])
+        found, notes = find_inputs(str(tmp_path), out)
+        assert [input_.name for input_ in found] == ["a.png", "b.PNG"]
+        results = f"left out 1 below the results' folder {out}"
+        assert notes[0].startswith("left out 4 neither image nor video: 2 .txt, 1 ") and notes[1:] == [results]
+        assert ", 1 .md" in notes[0] and ", 1 without a suffix" in notes[0]
+        assert find_inputs(f"{tmp_path}/**/*", out) == (found, notes)
+        assert keys_in(f"{tmp_path}/.thumbnails/*") == {"a.png": "a"}
+        assert keys_in(f"{tmp_path}/.*/*.png") == {".thumbnails/a.png": ".thumbnails/a"}
         with pytest.raises(FileNotFoundError, match=r"left out 1 below .*give a file, a folder, a quoted glob"):
             find_inputs(str(out / "visualizations"), out)
 
-    def test_links_are_followed(self, tmp_path):
-        touch(tmp_path, "target/a.png")
-        (tmp_path / "in").mkdir()
-        (tmp_path / "in" / "link").symlink_to(tmp_path / "target")
-        assert list(keys_in(tmp_path / "in")) == ["link/a.png"]
+    def test_links_are_followed_except_to_a_folder_above(self, tmp_path):
+        touch(tmp_path, "target/a.png", "in/sub/b.png")
+        for link, target in (
+            ("link", "target"),
+            ("twice", "target"),
+            ("sub/up", "in"),
+            ("me", "in/me"),
+            ("c.png", "no"),
+        ):
+            (tmp_path / "in" / link).symlink_to(tmp_path / target)
+        (tmp_path / "target" / "back").symlink_to(tmp_path / "in")
+        assert list(keys_in(tmp_path / "in")) == ["c.png", "link/a.png", "sub/b.png", "twice/a.png"]
+
+    def test_without_pillow_heif_photos_in_heic_are_left_out_with_a_remedy(self, tmp_path, monkeypatch):
+        touch(tmp_path, "a.png", "b.avif", "c.heic", "d.HEIC")
+        monkeypatch.setattr(inputs, "IMAGE_SUFFIXES", (".png", ".avif"))
+        monkeypatch.setattr(inputs, "_SUPPORTED", (".png", ".avif"))
+        found, (note,) = find_inputs(str(tmp_path))
+        assert [input_.name for input_ in found] == ["a.png", "b.avif"]
+        assert "left out 2 neither image nor video: 2 .heic (HEIC needs pillow-heif: pip install" in note
+        with pytest.raises(ModuleNotFoundError, match=r"c\.heic: HEIC needs pillow-heif: pip install"):
+            find_inputs(str(tmp_path / "c.heic"))
 
 
 class TestKeys:
@@ -186,6 +209,33 @@ class TestReading:
             with pytest.raises(OSError, match="404"):
                 read_image(f"http://{host}/missing.png")
             server.shutdown()
+
+    def test_a_url_may_have_spaces_and_any_letters(self, tmp_path):
+        (tmp_path / "d \u00e9").mkdir()
+        cv2.imwrite(str(tmp_path / "d \u00e9" / "a b \u540d.png"), np.full((4, 6, 3), 7, np.uint8))
+        handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            for name in ("d \u00e9/a b \u540d.png", "d%20%C3%A9/a%20b \u540d.png?x=1 2&y=\u540d"):
+                assert (read_image(f"http://127.0.0.1:{server.server_port}/{name}") == 7).all()
+            server.shutdown()
+
+    def test_photos_in_heic_and_avif(self, tmp_path):
+        photo = np.full((40, 60, 3), (200, 30, 90), np.uint8)
+        exif = Image.Exif()
+        exif[0x112] = 6  # the camera was turned
+        Image.fromarray(photo).save(tmp_path / "a.avif", exif=exif)
+        shapes = dict(avif=(60, 40, 3))
+        if importlib.util.find_spec("pillow_heif"):
+            importlib.import_module("pillow_heif").register_heif_opener()
+            Image.fromarray(photo).save(tmp_path / "a.heic")  # whose own rotation libheif applies
+            shapes["heic"] = photo.shape
+        for suffix, shape in shapes.items():
+            image = read_image(tmp_path / f"a.{suffix}")
+            assert image.shape == shape and np.abs(image - [90.0, 30, 200]).max() < 9
+        (tmp_path / "b.heic").write_bytes(b"\0\0\0\x18ftypheic")
+        with pytest.raises(ValueError, match="Pillow does not read the image; HEIC needs pillow-heif"):
+            read_image(tmp_path / "b.heic")
 
     @pytest.mark.parametrize("suffix", ["mkv", "webm"])
     def test_a_video_without_a_duration_is_read_to_its_end(self, suffix, tmp_path, monkeypatch):

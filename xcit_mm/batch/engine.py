@@ -37,14 +37,14 @@ class _LoadedImage(NamedTuple):
 class _ImageReader:
     """Reads and preprocesses the image of a task."""
 
-    def __init__(self, preprocess: Preprocessing | None, keep_image: bool) -> None:
-        self._preprocess, self._keep_image = preprocess, keep_image
+    def __init__(self, preprocess: Preprocessing | None, loading: dict[str, str], keep_image: bool) -> None:
+        self._preprocess, self._loading, self._keep_image = preprocess, loading, keep_image
 
     def __call__(self, task: _Task) -> _LoadedImage:
         shard, number, input_ = task
         loaded = _LoadedImage(shard, number)
         try:
-            image = read_image(input_.path)
+            image = read_image(input_.path, **self._loading)
             data = self._preprocess(image) if self._preprocess else None
         except Exception as error:  # decoders and transforms raise many types
             return loaded._replace(error=error_message(error))
@@ -70,10 +70,11 @@ class Engine:
         """
         self._shards = iter(shards)
         self._next = next(self._shards, None)
-        in_tiles = self.predictor.tile is not None
+        in_tiles, options = self.predictor.tile is not None, self.run.options
+        preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
-            _ImageReader(None if in_tiles else self.predictor.preprocess, self.run.options.visualize or in_tiles),
+            _ImageReader(preprocess, self.run.model.loading, options.visualize or in_tiles),
             self._tasks,
             self.workers,
             max(2, -(-2 * images_per_batch // max(1, self.workers))),

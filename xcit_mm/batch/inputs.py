@@ -1,22 +1,25 @@
 """Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO annotation files."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from mmengine.utils import scandir
-
 from ..geo.files import RASTER_SUFFIXES, is_raster
 
-__all__ = ["Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
+__all__ = ["HEIF_NEEDS", "Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+HEIF_SUFFIXES, HEIF_NEEDS = (".heic", ".heif"), "HEIC needs pillow-heif: pip install xcit_mm[heif]"
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".avif"),
+    *(HEIF_SUFFIXES if importlib.util.find_spec("pillow_heif") else ()),
+)
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
 URL_PREFIXES = ("http://", "https://")
 _SUPPORTED = tuple(dict.fromkeys(IMAGE_SUFFIXES + VIDEO_SUFFIXES + RASTER_SUFFIXES))
@@ -67,6 +70,7 @@ def find_inputs(source: str, out: Path | None = None, root: str | None = None) -
 
     Raises:
         FileNotFoundError: If no images or videos are found.
+        ModuleNotFoundError: If a HEIC is given and pillow-heif is not installed.
         ValueError: If the file type is not supported, or a list is invalid.
     """
     path, suffix = Path(source), _suffix(source)
@@ -80,14 +84,30 @@ def find_inputs(source: str, out: Path | None = None, root: str | None = None) -
         return _read_text_list(path, root or ".")
     if suffix == ".json":
         return _read_coco_list(path, root or str(path.parent))
+    if suffix in HEIF_SUFFIXES and suffix not in _SUPPORTED:
+        raise ModuleNotFoundError(f"{source}: {HEIF_NEEDS}")
     if suffix not in _SUPPORTED and not is_raster(source):  # is_raster raises for slides
         raise ValueError(f"{source} is not an image, a video or a list: use {', '.join(_SUPPORTED)}, .txt or .json")
     return InputListing(_inputs([os.path.abspath(path)], [path.name]), [])
 
 
 def find_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """List the visible files below a folder, links followed, sorted. `suffixes` are in lower case."""
-    return sorted(folder / name for name in scandir(folder, suffixes, recursive=True, case_sensitive=False))
+    """List the files below a folder, sorted; see `_iter_files`. `suffixes` are in lower case."""
+    return sorted(path for path in _iter_files(folder) if path.suffix.lower() in suffixes)
+
+
+def _iter_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Iterate over the files below a folder that are not hidden. Links are followed, except to a folder `above`."""
+    target = os.path.realpath(folder)
+    if target in above:
+        return
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        if os.path.isdir(entry.path):
+            yield from _iter_files(folder / entry.name, (*above, target))
+        elif entry.is_symlink() or entry.is_file():  # a broken link is reported as a failure
+            yield folder / entry.name
 
 
 def read_category_ids(path: Path, classes: Sequence[str]) -> list[int]:
@@ -106,21 +126,23 @@ def read_category_ids(path: Path, classes: Sequence[str]) -> list[int]:
 def _search(source: str, out: Path | None) -> InputListing:
     """Search a folder or a glob. Names are relative to the folder, or to the part of the glob without wildcards."""
     root = Path(source)
-    if root.is_dir():
-        paths = set(find_files(root, _SUPPORTED))
-    else:
+    paths = set(_iter_files(root)) if root.is_dir() else set()
+    if not root.is_dir():
         root, pattern = _split_glob(source)
-        paths = {path for path in root.glob(pattern) if path.is_file()} if pattern else set()
+        found = root.glob(pattern) if pattern else ()
+        paths = {path for path in found if path.is_file() and (_is_hidden(pattern) or not _is_hidden(path, root))}
     results_folder = None if out is None else out.resolve()
     results = {path for path in paths if results_folder and path.resolve().is_relative_to(results_folder)}
     supported = {path for path in paths - results if path.suffix.lower() in _SUPPORTED}
+    suffixes = Counter(path.suffix.lower() or "without a suffix" for path in paths - results - supported)
     notes = []
-    for excluded, reason in (
-        (paths - results - supported, "neither image nor video"),
-        (results, f"below the results' folder {out}"),
-    ):
-        if excluded:
-            notes.append(f"left out {len(excluded)} {reason}: {min(excluded)}{', ...' * (len(excluded) > 1)}")
+    if suffixes:
+        counts = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common())
+        notes.append(f"left out {suffixes.total()} neither image nor video: {counts[:200]}")
+        if not suffixes.keys().isdisjoint(HEIF_SUFFIXES):
+            notes[-1] += f" ({HEIF_NEEDS})"
+    if results:
+        notes.append(f"left out {len(results)} below the results' folder {out}")
     if not supported:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise FileNotFoundError(
@@ -129,6 +151,10 @@ def _search(source: str, out: Path | None) -> InputListing:
     files = sorted(supported)
     names = [path.relative_to(root).as_posix() for path in files]
     return InputListing(_inputs([os.path.abspath(path) for path in files], names), notes)
+
+
+def _is_hidden(path: str | Path, root: Path = Path()) -> bool:
+    return any(part.startswith(".") for part in Path(os.path.relpath(path, root)).parts)
 
 
 def _split_glob(source: str) -> tuple[Path, str]:

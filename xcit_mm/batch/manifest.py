@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from ..utils.configs import image_side, raster_bands, raster_step, tested_metainfo
+from ..utils.configs import image_side, loading_options, raster_bands, raster_step, tested_metainfo
 from ..version import __version__
 from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from .inputs import Input
@@ -34,6 +34,7 @@ class ModelInfo:
     channels: int
     loads_rasters: bool  # unscaled, by `LoadRasterFromFile`
     image_side: int | None  # in pixels, if the config states it
+    loading: dict[str, str]  # options of `read_image`
 
     @classmethod
     def from_config(cls, cfg: Config, category_ids: Sequence[int] | None = None) -> "ModelInfo":
@@ -48,6 +49,7 @@ class ModelInfo:
             raster_bands(cfg) or 3,
             raster_step(cfg) is not None,
             image_side(cfg),
+            loading_options(cfg),
         )
 
 

@@ -60,11 +60,13 @@ class ResultWriter:
 
     def draw(self, prediction: Prediction) -> np.ndarray:
         """Draw a prediction over its image."""
+        image = prediction.image
+        image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) if image.ndim == 2 else image
         if prediction.instances is not None:
             instances = prediction.instances.above(self._run.options.score_thr)
-            return draw_instances(prediction.image, instances, *self._drawing)
+            return draw_instances(image, instances, *self._drawing)
         assert prediction.labels is not None
-        return draw_segmentation_map(prediction.image, prediction.labels, *self._drawing)
+        return draw_segmentation_map(image, prediction.labels, *self._drawing)
 
 
 @contextmanager

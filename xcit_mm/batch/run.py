@@ -131,9 +131,13 @@ def start_run(out: Path, manifest: dict[str, Any], inputs: list[Input], overwrit
         )
     if overwrite or difference:
         for name in _FILES:
-            path = out / name
-            if path.exists():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            path = (out / name).resolve()  # a folder may be a link to another disk
+            if path.is_dir():
+                shutil.rmtree(path)
+                if (out / name).is_symlink():
+                    path.mkdir()
+            else:
+                (out / name).unlink(missing_ok=True)
         earlier = None
     if earlier is None:  # the manifest is written first, so that an interrupted start can be resumed
         with atomic_write(out / MANIFEST) as file:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
+import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -19,7 +20,15 @@ from torch import Tensor, nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
-from ..utils.configs import loading_step, raster_bands, read_config, tested_dataset, tested_metainfo, type_name
+from ..utils.configs import (
+    loading_options,
+    loading_step,
+    raster_bands,
+    read_config,
+    tested_dataset,
+    tested_metainfo,
+    type_name,
+)
 from ..utils.errors import reason
 from .results import Instances, to_instances
 from .tiled_detection import detect_in_tiles, iter_detected
@@ -64,6 +73,7 @@ class Preprocessing:
         load = loading_step(dataset)
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
+        self._is_grey = loading_options(cfg).get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
         steps = [step for step in dataset["pipeline"] if "Annotation" not in type_name(step)]
@@ -81,7 +91,7 @@ class Preprocessing:
         if self._bands is not None and (image.ndim != 3 or image.shape[2] != self._bands):
             raise ValueError(f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)")
         try:
-            return self._pipeline(dict(img=image))
+            return self._pipeline(dict(img=mmcv.bgr2gray(image) if self._is_grey and image.ndim == 3 else image))
         except cv2.error:
             raise ValueError(
                 f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
@@ -91,8 +101,9 @@ class Preprocessing:
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg, with all weights from a checkpoint.
 
-    Images are (H, W, 3), BGR, uint8. If the config's test pipeline loads rasters by `LoadRasterFromFile`, they are
-    (H, W, bands) with the values that the loader returns: unscaled, in the file's type or float32.
+    Images are (H, W, 3), BGR, uint8, or as `LoadImageFromFile` of the config's test pipeline returns them. If the
+    pipeline loads rasters by `LoadRasterFromFile`, they are (H, W, bands) with the values that the loader returns:
+    unscaled, in the file's type or float32.
 
     Args:
         config: Path to a config of mmdet or mmseg.
@@ -223,7 +234,11 @@ class Predictor:
         device = next(self.model.parameters()).device.type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-                return self.model.test_step(pseudo_collate(batch))
+                samples = self.model.test_step(pseudo_collate(batch))
+            for sample in samples:
+                if "pred_instances" in sample:  # without objects, the labels of SOLO are floating-point numbers
+                    sample.pred_instances.labels = sample.pred_instances.labels.long()
+            return samples
         except (MemoryError, RuntimeError) as error:
             is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
             if not is_out_of_memory and "can't allocate memory" not in str(error):
@@ -244,12 +259,14 @@ def _return_float32(model: nn.Module) -> None:
     """Make the neck and the heads return float32 under autocast.
 
     RoIs take the type of the feature maps, and half precision would round them to whole pixels. mmcv's operators on the
-    CPU support no half precision.
+    CPU support no half precision. The parts of an RoI head, such as PointRend's, combine their outputs.
     """
 
     def convert(module: nn.Module, args: tuple, output: Any) -> Any:
         return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
 
+    roi_head = getattr(model, "roi_head", None)
+    parts = [getattr(model, "neck", None), *(roi_head.children() if roi_head else ())]
     for module in model.modules():
-        if module is getattr(model, "neck", None) or hasattr(module, "predict_by_feat"):
+        if module in parts or hasattr(module, "predict_by_feat"):
             module.register_forward_hook(convert)

@@ -28,19 +28,25 @@ class Instances(NamedTuple):
 
     def above(self, score: float) -> "Instances":
         """Select the instances with a higher score."""
-        keep = np.flatnonzero(self.scores > score)
-        masks = self.masks[keep] if isinstance(self.masks, np.ndarray) else self.masks
-        masks = [masks[number] for number in keep] if isinstance(masks, list) else masks
-        return Instances(self.boxes[keep], self.scores[keep], self.labels[keep], masks)
+        return self.select(np.flatnonzero(self.scores > score))
+
+    def select(self, numbers: np.ndarray) -> "Instances":
+        """Select instances by their numbers, in this order."""
+        masks = self.masks
+        masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
+        masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
+        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
 
 
 def to_instances(sample: BaseDataElement) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`."""
+    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head."""
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     found = sample.pred_instances.cpu()
     boxes, arrays = instance_boxes(found).numpy(), found.numpy()
-    return Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"))
+    instances = Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"))
+    is_sorted = (np.diff(arrays.scores) <= 0).all()
+    return instances if is_sorted else instances.select(np.argsort(-arrays.scores, kind="stable"))
 
 
 def instance_boxes(found: InstanceData) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "dataset_class",
     "evaluators",
     "leaf_datasets",
+    "loading_options",
     "loading_step",
     "metainfo",
     "normalisation",
@@ -181,6 +182,12 @@ def loading_step(dataset: dict) -> dict | None:
     """Return the first step of a pipeline that loads an image rather than annotations, or None."""
     names = ((step, type_name(step)) for step in dataset.get("pipeline", []))
     return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
+
+
+def loading_options(cfg: Config) -> dict[str, str]:
+    """Return `color_type` and `imdecode_backend` of the test pipeline, as far as the config gives them."""
+    step = loading_step(tested_dataset(cfg)) or {}
+    return {name: step[name] for name in ("color_type", "imdecode_backend") if name in step}
 
 
 def raster_step(cfg: Config) -> dict | None:

@@ -1,0 +1,64 @@
+"""Detectors of mmdet with other heads than this project's configs, untrained, on a narrow XCiT."""
+
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+CONFIG = """
+_base_ = "mmdet::{base}.py"
+trunk = dict(
+    _delete_=True, type="XCiT", arch=dict(embed_dim=32, depth=4, num_heads=4, eta=1.0), patch_size=16,
+    out_indices=(0, 1, 2, 3),
+)
+model = dict(backbone=trunk, {model})
+test_pipeline = [
+    dict(type="LoadImageFromFile"), dict(type="Resize", scale=(160, 96), keep_ratio=True),
+    dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+"""
+NECK = "neck=dict(in_channels=[32] * 4, out_channels=32), "
+SOLO = NECK + (
+    "test_cfg=dict(score_thr={min_score}, nms_pre=50, max_per_img=5), mask_head=dict(in_channels=32, feat_channels=32, "
+)
+RCNN = NECK + (
+    "rpn_head=dict(in_channels=32, feat_channels=32), "
+    "roi_head=dict(bbox_roi_extractor=dict(out_channels=32), bbox_head=dict(in_channels=32, fc_out_channels=32), "
+    "mask_roi_extractor=dict(out_channels=32), mask_head=dict(in_channels=32, {}), {}), "
+    "test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5))"
+)
+HEADS = {
+    "SOLO": ("solo/solo_r50_fpn_1x_coco", SOLO + "stacked_convs=1)"),
+    "SOLOv2": (
+        "solov2/solov2_r50_fpn_1x_coco",
+        SOLO + "stacked_convs=1, mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
+    ),
+    "PointRend": (
+        "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
+        RCNN.format("fc_out_channels=32, conv_out_channels=32", "point_head=dict(in_channels=32, fc_channels=32)"),
+    ),
+    "MS R-CNN": (
+        "ms_rcnn/ms-rcnn_r50-caffe_fpn_1x_coco",
+        RCNN.format(
+            "conv_out_channels=32", "mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32)"
+        ),
+    ),
+    "Mask2Former": (
+        "mask2former/mask2former_r50_8xb2-lsj-50e_coco",
+        "panoptic_head=dict(in_channels=[32] * 4, num_queries=20), test_cfg=dict(max_per_image=10)",
+    ),
+}
+
+
+def write_model(folder: Path, name: str, min_score: float = 0.0) -> tuple[str, str]:
+    """Write config and checkpoint of a detector. SOLO finds nothing with a `min_score` of 1."""
+    base, model = HEADS[name]
+    config, checkpoint = folder / f"{name}.py", folder / f"{name}.pth"
+    config.write_text(CONFIG.format(base=base, model=model.replace("{min_score}", str(min_score))))
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), checkpoint)
+    return str(config), str(checkpoint)
