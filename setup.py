@@ -87,7 +87,19 @@ setup(
     install_requires=requirements("runtime"),
     extras_require={
         name: requirements(name)
-        for name in ("mm", "onedl", "classification", "export", "parquet", "ray", "raster", "heif", "bench", "dev")
+        for name in (
+            "mm",
+            "onedl",
+            "classification",
+            "export",
+            "parquet",
+            "ray",
+            "raster",
+            "heif",
+            "hub",
+            "bench",
+            "dev",
+        )
     },
     entry_points={"console_scripts": ["xcit-mm = xcit_mm.__main__:main"]},
     cmdclass={"build_py": BuildWithMim},

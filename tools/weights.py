@@ -1,9 +1,10 @@
-"""Inspect, convert, list and download XCiT weights.
+"""Inspect, convert, list, download and publish XCiT weights.
 
     python tools/weights.py inspect FILE
     python tools/weights.py convert FILE OUT --to official|timm|mmpretrain|safetensors
     python tools/weights.py list
     python tools/weights.py download NAME
+    python tools/weights.py publish MODEL --out FOLDER --name OWNER/NAME --license apache-2.0
 
 FILE is a path, a URL or xcit://NAME.
 """
@@ -20,7 +21,9 @@ from broken_pipe import ignore_broken_pipe
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
+from xcit_mm.weights.hub import write_model
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
+from xcit_mm.weights.models import find_model
 from xcit_mm.weights.pickle_globals import Namespace
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
 from xcit_mm.weights.reader import load_checkpoint
@@ -95,6 +98,12 @@ def download(args: argparse.Namespace) -> None:
     print(ensure_downloaded(args.name))
 
 
+def publish(args: argparse.Namespace) -> None:
+    model = find_model(args.model, args.checkpoint)
+    write_model(model.config, model.checkpoint, args.out, args.name, args.license, args.score)
+    print(f"{args.out}: upload it by `hf upload {args.name} {args.out}`")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -113,6 +122,14 @@ def main() -> int:
     command = commands.add_parser("download", help="download a published file")
     command.add_argument("name")
     command.set_defaults(run=download)
+    command = commands.add_parser("publish", help="write a model as a folder for the Hugging Face Hub")
+    command.add_argument("model", metavar="MODEL", help="a model's name, a work folder or a config")
+    command.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
+    command.add_argument("--out", type=Path, required=True, help="folder to write")
+    command.add_argument("--name", required=True, metavar="OWNER/NAME", help="name on the Hub")
+    command.add_argument("--license", required=True, help="identifier of the license, such as apache-2.0")
+    command.add_argument("--score", action="append", default=[], help="a line of the model card; may be repeated")
+    command.set_defaults(run=publish)
     args = parser.parse_args()
 
     def work() -> None:
@@ -120,7 +137,7 @@ def main() -> int:
             args.run(args)
 
     # torch.save raises a RuntimeError on a full disk
-    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError)
+    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError, ModuleNotFoundError)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 _base_ = "./mask-rcnn_xcit-n12-p16_nuts.py"
 
 data_root = "data/trees"
-tile = (400, 400)
+crop_size = (200, 200)  # of the tiles, which are enlarged to twice their size: many crowns are smaller than 2 patches
+enlarged = (400, 400)
 max_iters = 600
 classes = dict(metainfo=dict(classes=("tree",), palette=[(255, 220, 0)]), data_root=data_root)
 
@@ -14,7 +15,7 @@ model = dict(
     rpn_head=dict(
         in_channels=128,
         feat_channels=128,
-        anchor_generator=dict(scales=[4]),  # crowns of 8 to 108 pixels: anchors of 16 to 256
+        anchor_generator=dict(scales=[4]),  # enlarged crowns of 16 to 216 pixels: anchors of 16 to 256
     ),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=128),
@@ -28,14 +29,15 @@ model = dict(
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="LoadAnnotations", with_bbox=True),
-    dict(type="RandomResize", scale=tile, ratio_range=(0.8, 1.25), keep_ratio=True),
+    dict(type="RandomCrop", crop_size=crop_size),
+    dict(type="RandomResize", scale=enlarged, ratio_range=(0.8, 1.25), keep_ratio=True),
     dict(type="RandomFlip", prob=[0.25, 0.25, 0.25], direction=["horizontal", "vertical", "diagonal"]),
     dict(type="PhotoMetricDistortion", hue_delta=9),
     dict(type="PackDetInputs"),
 ]
 test_pipeline = [
     dict(type="LoadImageFromFile"),
-    dict(type="Resize", scale=tile, keep_ratio=True),
+    dict(type="Resize", scale_factor=2.0, keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True),
     dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
 ]
@@ -53,7 +55,7 @@ tta_pipeline = [
     dict(
         type="TestTimeAug",
         transforms=[
-            [dict(type="Resize", scale=tile, keep_ratio=True)],
+            [dict(type="Resize", scale_factor=2.0, keep_ratio=True)],
             [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
             [dict(type="LoadAnnotations", with_bbox=True)],
             [dict(type="PackDetInputs")],

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from mmengine.fileio import load
 
 from ..utils.configs import SUFFIXES
+from .hub import HUB_PREFIX, WEIGHTS, download_model
 from .published import PUBLISHED
 
 __all__ = ["Model", "find_config", "find_model", "last_checkpoint", "shipped_models"]
@@ -55,7 +56,8 @@ def find_config(model: str) -> str:
     """Return the path of a config.
 
     Args:
-        model: The path itself, the name of a shipped config or of published weights, or the folder of a training run.
+        model: The path itself, the name of a shipped config or of published weights, the folder of a training run or of
+            `write_model`, or `hf://OWNER/NAME` on the Hugging Face Hub.
 
     Raises:
         ValueError: If the name is unknown. The message names the most similar ones.
@@ -86,6 +88,8 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
 
 
 def _lookup(model: str) -> tuple[str, str | None]:
+    if model.startswith(HUB_PREFIX):
+        return _trained(download_model(model))
     if Path(model).is_dir():
         return _trained(Path(model))
     models = shipped_models()
@@ -101,10 +105,12 @@ def _lookup(model: str) -> tuple[str, str | None]:
 
 
 def _trained(folder: Path) -> tuple[str, str | None]:
-    """Return config and checkpoint of a training run, which mmengine writes to its folder."""
+    """Return config and checkpoint of a folder that mmengine's training or `write_model` has written."""
     configs = sorted(folder.glob("*.py"))
     if len(configs) != 1:
         found = ", ".join(path.name for path in configs) or "none"
         raise FileNotFoundError(f"{folder} must have one config, but has {found}: give config and checkpoint")
     best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
-    return str(configs[0]), str(best) if best else last_checkpoint(folder)
+    weights = folder / WEIGHTS
+    checkpoint = str(best) if best else last_checkpoint(folder)
+    return str(configs[0]), checkpoint or (str(weights) if weights.is_file() else None)
