@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 from batch_runs import map_in, save_raster
+from perfect_detector import Scene, replace_network
 
 from xcit_mm.batch import run
 from xcit_mm.batch.reading import read_image
@@ -75,6 +76,22 @@ def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path
     assert [one["properties"]["score"] for one in polygons["features"]] == expected.scores.tolist()
     corners = np.array([np.ravel(one["geometry"]["coordinates"][0][0]).ravel()[:2] for one in polygons["features"][:1]])
     assert (np.abs(corners - [400_050, 5_599_935]) <= [50, 65]).all()  # within the raster of 100 x 130 m
+
+
+def test_a_raster_without_objects_does_not_fail_the_others(models, call, tmp_path, monkeypatch):
+    replace_network(monkeypatch)
+    image = Scene(150, 150).add_random(9, 10, 20).image
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "bare.tif", 0 * image)
+    write(tmp_path / "in" / "no-data.tif", 0 * image, nodata=0)
+    write(tmp_path / "in" / "objects.tif", image)
+    for _ in range(2):
+        assert call("infer", tmp_path / "in", *models["det"], "--out", tmp_path / "out", *TILES)[0] == 0
+    found = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert {one["image_id"] for one in found} == {3} and len(found) == 9
+    for name, count in (("bare", 0), ("no-data", 0), ("objects", 9)):
+        polygons = json.loads((tmp_path / "out" / "instances" / f"{name}.geojson").read_text())
+        assert len(polygons["features"]) == count
 
 
 def test_resume_after_lost_shards_is_bit_identical(image, models, call, tmp_path):

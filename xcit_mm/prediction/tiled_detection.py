@@ -95,6 +95,9 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
     """
     from mmdet.structures.bbox import bbox_overlaps
 
+    nothing = InstanceData(bboxes=torch.zeros(0, 4), scores=torch.zeros(0), labels=torch.zeros(0).long())
+    nothing.ends = torch.zeros(0, dtype=torch.bool)
+    found = found or [nothing]
     merged = InstanceData.cat(found)
     origin = torch.arange(len(found)).repeat_interleave(torch.tensor([len(instances) for instances in found]))
     order = merged.scores.argsort(descending=True, stable=True)
