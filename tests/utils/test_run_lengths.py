@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from pycocotools.mask import encode, toBbox
+from pycocotools.mask import encode, merge, toBbox
 
-from xcit_mm.utils.run_lengths import compress_counts, decode_crop, encode_mask, parse_counts
+from xcit_mm.utils.run_lengths import compress_counts, decode_crop, encode_mask, parse_counts, unite_masks
 
 
 @pytest.mark.parametrize("density", [0, 0.1, 0.5, 1])
@@ -30,6 +30,15 @@ def test_codes_equal_those_of_pycocotools(density, seed):
         assert (crop.left, crop.top, *crop.mask.shape[::-1]) == tuple(toBbox(code))
         decoded[crop.top :, crop.left :][: crop.mask.shape[0], : crop.mask.shape[1]] = crop.mask
     np.testing.assert_array_equal(decoded, image)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("density", [0, 0.3, 0.9, 1])
+def test_unions_equal_those_of_pycocotools(density, count):
+    rng = np.random.default_rng(count)
+    masks = [np.asfortranarray(rng.random((9, 13)) < density, np.uint8) for _ in range(count)]
+    codes = [encode_mask(mask > 0) for mask in masks]
+    assert unite_masks(codes) == merge(encode(np.stack(masks, axis=2, out=np.empty((9, 13, count), np.uint8, "F"))))
 
 
 def test_a_mask_in_an_image_of_10_gigapixels_takes_the_memory_of_its_box():

@@ -4,11 +4,12 @@ pycocotools counts pixels in 32 bits and decodes whole images, so it cannot proc
 `xcit_mm/deployment/run.py`, which runs without this package, writes uncompressed run lengths by itself.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MaskCrop", "compress_counts", "decode_crop", "encode_mask", "parse_counts"]
+__all__ = ["MaskCrop", "compress_counts", "decode_crop", "encode_mask", "parse_counts", "unite_masks"]
 
 
 class MaskCrop(NamedTuple):
@@ -28,12 +29,42 @@ def encode_mask(mask: np.ndarray, corner: tuple[int, int] = (0, 0), shape: tuple
         shape: Height and width of the image. Default: those of the mask.
     """
     height, width = shape or mask.shape
-    columns = np.flatnonzero(mask.any(axis=0))
-    first, last = (columns[0], columns[-1] + 1) if len(columns) else (0, 0)
-    # COCO counts down the columns. Only the columns of the mask are laid out.
-    strip = np.zeros((last - first, height), dtype=bool)
-    strip[:, corner[0] : corner[0] + mask.shape[0]] = mask[:, first:last].T
-    changes = np.flatnonzero(np.diff(strip.ravel(), prepend=False, append=False)) + (corner[1] + first) * height
+    (top, bottom), (left, right) = _span(mask, 1), _span(mask, 0)
+    # COCO counts down the columns. An empty pixel below each column ends its last run, so that the time depends on the
+    # mask's box alone.
+    columns = np.zeros((right - left, bottom - top + 1), bool)
+    columns[:, :-1] = mask[top:bottom, left:right].T
+    column, row = np.divmod(np.flatnonzero(np.diff(columns.ravel(), prepend=False)), bottom - top + 1)
+    changes = (corner[1] + left + column) * height + corner[0] + top + row
+    return _encode_runs(changes[::2], changes[1::2], height, width)
+
+
+def unite_masks(codes: Sequence[dict]) -> dict:
+    """Return the union of masks of one image in COCO's run-length code, in the memory of their run lengths."""
+    runs = [_runs(parse_counts(code["counts"])) for code in codes]
+    starts, stops = (np.concatenate(edges) for edges in zip(*runs, strict=True))
+    return _encode_runs(starts, stops, *codes[0]["size"])
+
+
+def _span(mask: np.ndarray, axis: int) -> tuple[int, int]:
+    """Return the first row or column that is not empty, and the one after the last."""
+    used = np.logical_or.reduce(mask, axis=axis)
+    return (int(used.argmax()), len(used) - int(used[::-1].argmax())) if used.any() else (0, 0)
+
+
+def _runs(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first pixel of each run inside a mask, and the pixel after the last."""
+    edges = lengths.cumsum()
+    return edges[0:-1:2], edges[1::2]
+
+
+def _encode_runs(starts: np.ndarray, stops: np.ndarray, height: int, width: int) -> dict:
+    """Encode the pixels that lie in at least one run, from a start to a stop."""
+    edges = np.concatenate([starts, stops])
+    order = edges.argsort(kind="stable")  # a run that ends where the next begins is not interrupted
+    steps = np.where(order < len(starts), 1, -1)
+    depth = steps.cumsum()
+    changes = edges[order][(depth == 0) | (depth == 1) & (steps == 1)]
     counts = np.diff(changes[changes < height * width], prepend=0, append=height * width)
     return dict(size=[int(height), int(width)], counts=compress_counts(counts))
 
@@ -78,8 +109,7 @@ def decode_crop(counts: str | bytes, height: int, width: int) -> MaskCrop | None
     lengths = parse_counts(counts)
     if lengths.sum() != height * width or (lengths < 0).any():
         raise ValueError(f"a run-length code of {lengths.sum()} pixels for an image of {height} x {width}")
-    edges = lengths.cumsum()
-    starts, stops = edges[0:-1:2], edges[1::2]
+    starts, stops = _runs(lengths)
     starts, stops = starts[stops > starts], stops[stops > starts]
     if not len(starts):
         return None
