@@ -149,6 +149,9 @@ def judge(scene: Scene, codes: list[str | bytes], labels: list[int], cut: list[b
     return Faults(lost, doubled, sorted(cuts), sorted(unflagged), sorted(joined), cover)
 
 
+NO_FAULTS = Faults([], [], [], [], [], 1)
+
+
 def for_batches(predict: Callable) -> Callable:
     """Turn a function of one image into a function of a batch."""
     return lambda images: list(map(predict, images))

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 from batch_runs import map_in, save_raster
-from perfect_detector import Scene, replace_network
+from perfect_detector import NO_FAULTS, Scene, judge, replace_network
 
 from xcit_mm.batch import run
 from xcit_mm.batch.reading import read_image
@@ -76,6 +76,18 @@ def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path
     assert [one["properties"]["score"] for one in polygons["features"]] == expected.scores.tolist()
     corners = np.array([np.ravel(one["geometry"]["coordinates"][0][0]).ravel()[:2] for one in polygons["features"][:1]])
     assert (np.abs(corners - [400_050, 5_599_935]) <= [50, 65]).all()  # within the raster of 100 x 130 m
+
+
+def test_each_object_is_found_once_and_whole(models, call, tmp_path, monkeypatch):
+    replace_network(monkeypatch)
+    scene = Scene(400, 500).add_random(12, 60, 160).add_random(150, 8, 40)
+    path, out = write(tmp_path / "raster.tif", scene.image), tmp_path / "out"
+    assert call("infer", path, *models["det"], "--out", out, *TILES)[0] == 0
+    found = json.loads((out / "predictions.json").read_text())
+    codes, cut = [one["segmentation"]["counts"] for one in found], [one["cut"] for one in found]
+    assert judge(scene, codes, [one["category_id"] - 1 for one in found], cut) == NO_FAULTS
+    polygons = json.loads((out / "instances" / "raster.geojson").read_text())["features"]
+    assert [one["properties"]["cut"] for one in polygons] == cut and sum(cut) < 15
 
 
 def test_a_raster_without_objects_does_not_fail_the_others(models, call, tmp_path, monkeypatch):

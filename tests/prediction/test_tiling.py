@@ -1,6 +1,6 @@
 """Predictions in tiles equal those of the whole image: weights, seams, objects and masks."""
 
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -9,16 +9,14 @@ import torch
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
-from pycocotools.mask import decode
+from perfect_detector import NO_FAULTS, Faults, Scene, detect, for_batches, judge
+from pycocotools.mask import toBbox
+from scipy.ndimage import label
 
 from xcit_mm.prediction.tiled_detection import detect_in_tiles
 from xcit_mm.prediction.tiled_segmentation import iter_segmented, segment_in_tiles
 from xcit_mm.prediction.tiles import TiledImage, windows
-
-
-def for_batches(predict: Callable) -> Callable:
-    """Turn a function of one crop into a function of a batch."""
-    return lambda crops: list(map(predict, crops))
+from xcit_mm.utils.run_lengths import decode_crop
 
 
 @pytest.mark.parametrize(
@@ -122,50 +120,13 @@ class TestSegmentation:
         assert np.array_equal(sample.pred_sem_seg.data[0].numpy()[clear], (image[..., 0] > 0.3)[clear])
 
 
-def box_of(mask: np.ndarray) -> list[int]:
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-
-
-def ellipses(objects: int, size: tuple[int, int], largest: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
-    """An image whose pixels hold the number of their object, ellipses of up to `largest` pixels; boxes and labels."""
-    rng = np.random.default_rng(1)
-    image = np.zeros((*size, 3), dtype=np.int64)
-    y, x = np.mgrid[: size[0], : size[1]]
-    boxes = []
-    while len(boxes) < objects:
-        h, w = rng.integers(5, largest + 1, 2) / 2
-        cy, cx = rng.uniform(h, size[0] - h), rng.uniform(w, size[1] - w)
-        inside = ((y - cy) / h) ** 2 + ((x - cx) / w) ** 2 <= 1
-        if image[..., 0][inside].any() or not inside.any():
-            continue
-        image[inside] = len(boxes) + 1
-        boxes.append(box_of(inside))
-    return image, torch.tensor(boxes).float(), torch.arange(objects) % 3
-
-
-def perfect_detector(labels: torch.Tensor, jitter: float = 0, with_boxes: bool = True) -> Callable:
-    """Finds every object of `ellipses`, and parts of objects with scores as high as of whole objects."""
-    rng = np.random.default_rng(2)
-
-    def predict(image: np.ndarray) -> DetDataSample:
-        masks = [image[..., 0] == number for number in np.unique(image) if number]
-        boxes = np.array([box_of(mask) for mask in masks]).reshape(-1, 4)
-        boxes = boxes + rng.uniform(-jitter, jitter, boxes.shape)
-        found = InstanceData(
-            bboxes=torch.from_numpy(boxes * with_boxes).float(),
-            scores=torch.from_numpy(rng.uniform(0.5, 1, len(masks))).float(),
-            labels=labels[[number - 1 for number in np.unique(image) if number]],
-            masks=torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, *image.shape[:2])),
-        )
-        return DetDataSample(pred_instances=found)
-
-    return for_batches(predict)
+def faults(scene: Scene, found: InstanceData) -> Faults:
+    return judge(scene, [code["counts"] for code in found.masks], found.labels.tolist(), found.cut.tolist())
 
 
 def sample_of(*boxes: tuple[float, ...], score: float = 1.0, label: int = 0) -> DetDataSample:
     scores, labels = torch.full((len(boxes),), score), torch.full((len(boxes),), label)
-    boxes = torch.tensor(boxes, dtype=torch.float)
+    boxes = torch.tensor(boxes, dtype=torch.float).reshape(-1, 4)
     return DetDataSample(pred_instances=InstanceData(bboxes=boxes, scores=scores, labels=labels))
 
 
@@ -173,24 +134,73 @@ def merge(shape: tuple[int, int], *samples: DetDataSample) -> InstanceData:
     """Detect in tiles of 96 pixels with an overlap of 32, for each of which a sample is given."""
     results = iter(samples)
     merged = detect_in_tiles(for_batches(lambda crop: next(results)), np.zeros((*shape, 3)), 96, 32).pred_instances
-    assert next(results, None) is None and "ends" not in merged
+    assert next(results, None) is None and "sides" not in merged
     return merged
 
 
 class TestDetection:
     @pytest.mark.parametrize("jitter", [0, 0.4])
     @pytest.mark.parametrize("shape", [(200, 330), (330, 200)])
-    def test_each_object_is_found_once_and_whole(self, shape, jitter):
-        image, boxes, labels = ellipses(60, shape, largest=25)
-        found = detect_in_tiles(perfect_detector(labels, jitter), image, 96, 25, batch_size=2).pred_instances
+    def test_each_small_object_is_found_once_and_whole(self, shape, jitter):
+        scene = Scene(*shape).add_random(60, 5, 24)
+        predict = for_batches(partial(detect, jitter=jitter))
+        found = detect_in_tiles(predict, scene.image, 96, 25, batch_size=2).pred_instances
+        assert faults(scene, found) == NO_FAULTS
         assert len(found) == 60 and (found.scores.diff() <= 0).all()
-        numbers = set()
-        for box, label, code in zip(found.bboxes, found.labels, found.masks, strict=True):
-            (number,) = np.unique(image[..., 0][decode(code).astype(bool)])
-            numbers.add(number)
-            assert np.array_equal(decode(code), image[..., 0] == number)
-            assert torch.allclose(box, boxes[number - 1], atol=jitter) and label == labels[number - 1]
-        assert len(numbers) == 60
+        for box, code in zip(found.bboxes, found.masks, strict=True):
+            crop = decode_crop(code["counts"], *shape)
+            height, width = crop.mask.shape
+            expected = torch.tensor([crop.left, crop.top, crop.left + width, crop.top + height]).float()
+            assert torch.allclose(box, expected, atol=jitter + 1e-5)
+
+    @pytest.mark.parametrize("shape", [(500, 600), (600, 500)])
+    @pytest.mark.parametrize("overlap", [24, 60])  # of 60 pixels: three tiles meet
+    def test_objects_of_up_to_ten_times_the_overlap_are_joined(self, shape, overlap):
+        scene = Scene(*shape).add_random(8, 200, 240).add_random(40, 24, 120)
+        found = detect_in_tiles(for_batches(detect), scene.image, 96, overlap).pred_instances
+        assert faults(scene, found) == NO_FAULTS
+        assert found.cut.float().mean() < 0.2  # objects that end within a pixel or two of a tile's edge
+        for box, code in zip(found.bboxes.tolist(), found.masks, strict=True):
+            left, top, width, height = toBbox(code)
+            assert box == [left, top, left + width, top + height]
+
+    @pytest.mark.parametrize("overlap", [10, 24, 48])
+    def test_ships_at_45_degrees_are_told_apart_by_their_masks(self, overlap):
+        scene = Scene(400, 400).add_ships(length=40)
+        found = detect_in_tiles(for_batches(detect), scene.image, 96, overlap).pred_instances
+        assert len(found) == scene.count > 200 and faults(scene, found) == NO_FAULTS
+
+    def test_boxes_alone_are_joined_to_the_box_that_agrees_best(self):
+        """The boxes of two objects overlap by 60 %, and both tiles report both objects."""
+        boxes = (70, 10, 90, 30), (75, 10, 95, 30)
+        starts = [window.start for window in windows(160, 96, 32)]
+        samples = [
+            sample_of(*((left - start, top, right - start, bottom) for left, top, right, bottom in boxes))
+            for start in starts
+        ]
+        assert sorted(merge((96, 160), *samples).bboxes.tolist()) == [list(map(float, box)) for box in boxes]
+
+    @pytest.mark.parametrize("missed", [0, 1])
+    def test_an_object_that_another_tile_does_not_continue_is_marked_as_cut(self, missed):
+        """Of an object that three tiles see in part, the middle tile or the last tile misses its part."""
+        parts = [sample_of((20, 10, 96, 30)), sample_of((0, 10, 96, 30)), sample_of((0, 10, 50, 30))]
+        assert merge((96, 224), *parts).cut.tolist() == [False]
+        parts[1 + missed] = sample_of()
+        assert merge((96, 224), *parts).cut.tolist() == [[True, True], [True]][missed]
+
+    def test_two_arms_of_an_object_are_joined_by_the_tile_that_sees_both(self):
+        """The first tile sees the arms alone, so the detector reports them as two objects."""
+        scene = Scene(96, 160)
+        assert scene.add(np.array([(30, 10), (140, 10), (140, 60), (30, 60), (30, 45), (120, 45), (120, 25), (30, 25)]))
+
+        def predict(image: np.ndarray) -> DetDataSample:
+            numbers = label(image[..., 0])[0]
+            sample = detect(np.stack([numbers, 0 * numbers, 0 * numbers], axis=2))
+            sample.pred_instances.scores = torch.rand(len(sample.pred_instances))
+            return sample
+
+        found = detect_in_tiles(for_batches(predict), scene.image, 96, 32).pred_instances
+        assert len(found) == 1 and faults(scene, found) == NO_FAULTS
 
     @pytest.mark.parametrize("shift", [-1, 1])
     def test_an_object_on_the_seam_is_reported_once_if_tiles_disagree_on_its_centre(self, shift):
@@ -221,20 +231,23 @@ class TestDetection:
         boxes = [(10.0, 10.0, 30.0, 30.0), (10.0, 10.0, 30.0, 26.0)]
         assert merge((40, 40), sample_of(*boxes)).bboxes.tolist() == [list(box) for box in boxes]
 
-    @pytest.mark.parametrize("score, count", [(0.5, 1), (0.95, 2)])
-    def test_a_part_near_a_tile_s_edge_is_removed_for_a_better_whole(self, score, count):
+    @pytest.mark.parametrize("score", [0.5, 0.95])
+    def test_a_part_near_a_tile_s_edge_joins_the_other_part(self, score):
         """The first tile's box ends at 94 of 96 pixels, with its centre in the tile's interior."""
         parts = sample_of((40, 10, 94, 60), score=score), sample_of((30 - 64, 10, 200 - 64, 60), score=0.9)
         found = merge((96, 160), *parts)
-        assert len(found) == count and [30, 10, 200, 60] in found.bboxes.tolist()
+        assert found.bboxes.tolist() == [[30, 10, 200, 60]] and found.cut.tolist() == [False]
+        assert found.scores.tolist() == torch.tensor([max(score, 0.9)]).tolist()
 
     def test_masks_without_boxes_as_of_solo(self):
-        image, boxes, labels = ellipses(30, (200, 200), largest=25)
-        found = detect_in_tiles(perfect_detector(labels, with_boxes=False), image, 96, 25).pred_instances
-        assert sorted(found.bboxes.tolist()) == sorted(boxes.tolist())
+        scene = Scene(200, 200).add_random(30, 5, 24)
+        predict = for_batches(partial(detect, with_boxes=False))
+        found = detect_in_tiles(predict, scene.image, 96, 25).pred_instances
+        expected = detect(scene.image).pred_instances.bboxes.tolist()
+        assert sorted(found.bboxes.tolist()) == sorted(expected)
 
     def test_an_image_without_objects(self):
-        found = detect_in_tiles(perfect_detector(torch.zeros(0)), np.zeros((100, 100, 3), int), 64, 16).pred_instances
+        found = detect_in_tiles(for_batches(detect), Scene(100, 100).image, 64, 16).pred_instances
         assert len(found) == 0 and found.masks == []
 
     def test_a_model_without_instances_raises(self):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,8 @@ class RasterPredictor:
         shape = raster.height, raster.width
         tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
         for found in self.predictor.iter_detected(tiled, self.run.shards[shard].tile_rows):
-            yield _fill(record, found)._replace(ends=found.ends.tolist())
+            if len(found.scores):
+                yield _fill(record, found)._replace(tile=found.tiles[0].tolist(), sides=found.sides.tolist())
 
     def _segment(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
         """Write the map of a shard's rows."""
@@ -146,11 +147,9 @@ def merge_raster(run: Run, shards: range) -> Record:
         join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
         return merged
     filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
-    boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
-    instances = (
-        MapInstance(number, label, score, box, masks[number - 1] if masks else None)
-        for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
-    )
+    boxes, scores, labels, cut = filled.boxes or [], filled.scores or [], filled.labels or [], filled.cut or []
+    masks = filled.masks or repeat(None, len(boxes))
+    instances = map(MapInstance, count(1), labels, scores, boxes, masks, cut)
     write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
     return filled
 
@@ -159,13 +158,16 @@ def _fill(record: Record, found: InstanceData) -> Record:
     """Add the objects of a raster or a tile to its record."""
     boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
     masks = [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
-    return record._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
+    cut = found.cut.tolist() if "cut" in found else None
+    return record._replace(boxes=boxes, scores=scores, labels=labels, masks=masks, cut=cut)
 
 
 def _to_instances(record: Record) -> InstanceData:
     """Convert the record of a tile for `merge_tiles`."""
-    fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, ends=record.ends)
+    assert record.boxes is not None
+    fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, sides=record.sides)
     found = InstanceData(**{name: torch.tensor(values) for name, values in fields.items()})
+    found.tiles = torch.tensor([record.tile]).expand(len(record.boxes), 4)
     if record.masks is not None:
         found.masks = [dict(size=[record.height, record.width], counts=mask.encode()) for mask in record.masks]
     return found
