@@ -1,7 +1,11 @@
 """Predictions in tiles equal those of the whole image: weights, seams, objects and masks."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from perfect_detector import NO_FAULTS, Faults, Scene, detect, for_batches, judg
 from pycocotools.mask import toBbox
 from scipy.ndimage import label
 
+from xcit_mm.prediction import tiled_segmentation
 from xcit_mm.prediction.tiled_detection import detect_in_tiles
 from xcit_mm.prediction.tiled_segmentation import iter_segmented, segment_in_tiles
 from xcit_mm.prediction.tiles import TiledImage, windows
@@ -86,6 +91,48 @@ class TestSegmentation:
             strips = iter_segmented(for_batches(self.logits), tiled, first=first)
             for (start, labels), (expected_start, expected) in zip(strips, whole[first:], strict=True):
                 assert start == expected_start and torch.equal(labels, expected)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_logits_beyond_a_limit_are_stored_without_an_effect(self, dtype, monkeypatch):
+        image = self.noise(200, 160)
+        tiled = TiledImage(lambda *window: image[window], (200, 160), 64, 40)
+        maps = []
+        for limit in (2**29, 50_000, 0):
+            monkeypatch.setattr(tiled_segmentation, "MAX_HELD", limit)
+            strips = iter_segmented(for_batches(lambda crop: self.logits(crop).to(dtype)), tiled)
+            maps.append(torch.cat([labels for _, labels in strips]))
+        assert torch.equal(maps[0], maps[1]) and torch.equal(maps[0], maps[2])
+
+    def test_a_full_disk_is_reported_with_the_way_out(self, monkeypatch):
+        image = self.noise(200, 160)
+        monkeypatch.setattr(tiled_segmentation, "MAX_HELD", 0)
+        full = partial(Path.open, Path("/dev/full"), "r+b", buffering=0)
+        monkeypatch.setattr(tiled_segmentation, "TemporaryFile", full)
+        tiled = TiledImage(lambda *window: image[window], (200, 160), 64, 40)
+        with pytest.raises(OSError, match=r"^No space left on device: .*; set TMPDIR to a folder with more space$"):
+            list(iter_segmented(for_batches(self.logits), tiled))
+
+    @pytest.mark.slow
+    def test_memory_does_not_grow_with_the_width(self):
+        """Of 150 classes, a strip as wide as the overlap would take 19 kB per pixel of the width."""
+        code = """
+import resource, sys, numpy as np, torch
+from xcit_mm.prediction import tiled_segmentation
+from xcit_mm.prediction.tiles import TiledImage
+
+tiled_segmentation.MAX_HELD = 2**24
+tile = torch.rand(150, 64, 64)
+for width in (640, 20_000):
+    image = TiledImage(lambda rows, columns: np.zeros(1), (128, width), 64, 32)
+    for _ in tiled_segmentation.iter_segmented(lambda tiles: [tile.clone() for _ in tiles], image):
+        pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+        options = dict(capture_output=True, text=True, check=True)
+        malloc = dict(MALLOC_MMAP_THRESHOLD_="200000")  # without fragments of freed memory
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | malloc, **options)
+        narrow, wide = map(int, done.stdout.split())
+        assert wide - narrow < 60_000  # kB; 400,000 if all logits were held
 
     def test_empty_tiles_are_skipped_without_an_effect_on_valid_pixels(self):
         image = self.noise(200, 160)
