@@ -1,13 +1,13 @@
 """Instances that several tiles report: matched in the area that both tiles see, and joined where an edge cuts them."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import torch
 from mmengine.structures import InstanceData
 
-from ..utils.run_lengths import MaskCrop, decode_crop, unite_masks
+from ..utils.run_lengths import decode_crop, mask_areas, unite_masks
 
 __all__ = ["SIDES", "merge_tiles"]
 
@@ -16,7 +16,7 @@ SIDES = 1, 2, 4, 8
 
 MIN_AGREEMENT = 0.5
 MAX_JOINED = 2**28  # pixels in the box of a joined instance, whose mask is decoded to be written as polygons
-_CHUNK = 2**15  # instances whose neighbours are searched together
+_CHUNK = 2**12  # instances whose neighbours are searched together
 
 
 def merge_tiles(found: list[InstanceData]) -> InstanceData:
@@ -25,7 +25,7 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
     Two instances of one class in different tiles are the same object if they agree in the area that both tiles see:
     their masks there, or their boxes for a detector without masks, overlap by more than half of their union. A mask
     that the edge of its tile cuts also continues in a mask that covers more than half of it there. Instances are joined
-    in descending order of their agreement, but those of one tile only if their masks lie apart, because the model's own
+    in descending order of their agreement, but those of one tile only if their boxes lie apart, because the model's own
     test_cfg has selected both.
 
     Of the instances of an object, the best that no edge may have cut is kept. If all may be cut, the object is the
@@ -73,7 +73,6 @@ class _Fragments:
         self, boxes: np.ndarray, labels: np.ndarray, sides: np.ndarray, tiles: np.ndarray, masks: list[dict] | None
     ) -> None:
         self.boxes, self.labels, self.sides, self.tiles, self.masks = boxes, labels, sides, tiles, masks
-        self._crop = lru_cache(2**14)(self._decode)
         sizes = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
         # A detector's box may end a little before the edge that cuts the object.
         self.cut = ((sides[:, None] & np.array(SIDES)) > 0) & (np.abs(boxes - tiles) < 1 + 0.02 * sizes)
@@ -83,7 +82,8 @@ class _Fragments:
         left, top, right, bottom = self.tiles[number]
         x, y = (self.boxes[number, :2] + self.boxes[number, 2:]) / 2
         points = np.array([(left, y), (x, top), (right, y), (x, bottom)])
-        crop = None if self.masks is None else self._crop(number)
+        code = self.masks and self.masks[number]
+        crop = decode_crop(code["counts"], *code["size"]) if code else None
         if crop is not None:  # the middle of the pixels at the edge, which may lie far from the middle of the box
             edges = crop.mask[:, 0], crop.mask[0], crop.mask[:, -1], crop.mask[-1]
             for side, edge in enumerate(map(np.flatnonzero, edges)):
@@ -103,19 +103,16 @@ class _Fragments:
         return [sorted(members) for number, members in found.items() if number == min(members)]
 
     def _may_join(self, one: list[int], two: list[int]) -> bool:
-        left, top = self.boxes[one + two, :2].min(axis=0)
-        right, bottom = self.boxes[one + two, 2:].max(axis=0)
-        if (right - left) * (bottom - top) > MAX_JOINED:
+        """Return whether two objects have no boxes in common in a tile, and a union that can be decoded."""
+        low, high = self.boxes[one + two, :2].min(axis=0), self.boxes[one + two, 2:].max(axis=0)
+        if (high - low).prod() > MAX_JOINED:
             return False
-        for first in one:
-            for second in two:
-                if (self.tiles[first] == self.tiles[second]).all():
-                    both, *areas = (
-                        (1, 1, 1) if self.masks is None else self._mask_areas(first, second, self.tiles[first])
-                    )
-                    if both > MIN_AGREEMENT * min(areas):
-                        return False
-        return True
+        pairs = [pair for pair in product(one, two) if (self.tiles[pair[0]] == self.tiles[pair[1]]).all()]
+        if not pairs:
+            return True
+        first, second = np.array(pairs).T
+        both, *areas = _box_areas(self.boxes[first], self.boxes[second], self.tiles[first])
+        return bool((both <= MIN_AGREEMENT * np.minimum(*areas)).all())
 
     def _agreeing(self) -> list[tuple[int, int]]:
         """Return the pairs that agree, in descending order of their agreement."""
@@ -127,8 +124,7 @@ class _Fragments:
             meet = areas[0] > 0
             first, second, shared, areas = first[meet], second[meet], shared[meet], areas[:, meet]
             if self.masks is not None:
-                each = zip(first.tolist(), second.tolist(), shared.tolist(), strict=True)
-                areas = np.array([self._mask_areas(*pair) for pair in each]).reshape(-1, 3).T
+                areas = mask_areas(self.masks, first, second, shared)
             both, one, two = areas
             agreement = both / np.maximum(one + two - both, 1e-9)
             if self.masks is not None:
@@ -145,7 +141,7 @@ class _Fragments:
 
         rectangles = box(*self.boxes.T)
         tree = STRtree(rectangles)
-        # Tiles follow each other, so that masks are decoded once.
+        # Tiles follow each other, so that most masks are decoded once.
         order = np.lexsort(self.tiles.T)
         for start in range(0, len(order), _CHUNK):
             first, second = tree.query(rectangles[order[start : start + _CHUNK]])
@@ -158,27 +154,6 @@ class _Fragments:
         """Return whether the edge of a tile that may have cut an instance lies inside another instance's tile."""
         beyond = (self.tiles[other] - self.tiles[part]) * [-1, -1, 1, 1] > 0
         return (beyond & ((self.sides[part, None] & np.array(SIDES)) > 0)).any(axis=1)
-
-    def _mask_areas(self, first: int, second: int, window: list[int]) -> tuple[int, int, int]:
-        """Return the pixels in a window (left, top, right, bottom) that two masks share, and those of each."""
-        one, two = self._crop(first), self._crop(second)
-        if one is None or two is None:
-            return 0, 0, 0
-        left, top = max(window[0], one.left, two.left), max(window[1], one.top, two.top)
-        common = _window(one, left, top, *window[2:]), _window(two, left, top, *window[2:])
-        height, width = np.minimum(common[0].shape, common[1].shape)
-        both = common[0][:height, :width] & common[1][:height, :width]
-        return int(both.sum()), int(_window(one, *window).sum()), int(_window(two, *window).sum())
-
-    def _decode(self, number: int) -> MaskCrop | None:
-        assert self.masks is not None
-        code = self.masks[number]
-        return decode_crop(code["counts"], *code["size"])
-
-
-def _window(crop: MaskCrop, left: int, top: int, right: int, bottom: int) -> np.ndarray:
-    rows = slice(max(top - crop.top, 0), max(bottom - crop.top, 0))
-    return crop.mask[rows, max(left - crop.left, 0) : max(right - crop.left, 0)]
 
 
 def _box_areas(first: np.ndarray, second: np.ndarray, window: np.ndarray) -> np.ndarray:
