@@ -6,10 +6,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from batch_runs import map_in, save_raster
+from batch_runs import map_in, result_files, save_raster
 from perfect_detector import NO_FAULTS, Scene, judge, replace_network
 
-from xcit_mm.batch import run
+from xcit_mm.batch import rasters, run
 from xcit_mm.batch.reading import read_image
 from xcit_mm.batch.run import open_run
 from xcit_mm.prediction.predictor import Predictor
@@ -117,6 +117,24 @@ def test_resume_after_lost_shards_is_bit_identical(image, models, call, tmp_path
     assert open_run(out).pending() == [1, 2]
     assert call(*arguments)[0] == 0
     assert (out / "labels" / "raster.tif").read_bytes() == whole
+
+
+def test_a_resumed_run_merges_only_rasters_with_newer_shards(image, models, call, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        write(tmp_path / "in" / f"{name}.tif", image[:90, :90])
+    arguments = ("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *TILES)
+    assert call(*arguments)[0] == 0
+    first, merged = result_files(tmp_path / "out"), []
+    original = rasters.join_maps
+    monkeypatch.setattr(rasters, "join_maps", lambda *values: merged.append(values) or original(*values))
+    assert call(*arguments)[0] == 0 and not merged
+    (tmp_path / "out" / "shards" / "shard-000001.jsonl.gz").unlink()
+    assert call(*arguments)[0] == 0 and len(merged) == 1
+    stored = tmp_path / "out" / "shards" / "merged-000000.jsonl.gz"
+    stored.write_bytes(stored.read_bytes()[:-9])
+    assert call(*arguments)[0] == 0 and len(merged) == 2
+    assert result_files(tmp_path / "out") == first
 
 
 @pytest.mark.parametrize("kind", ["seg", "det"])

@@ -24,7 +24,7 @@ from .manifest import ModelInfo
 from .options import RunOptions
 from .results import Progress
 from .run import INSTANCES, LABELS, SHARDS, Run
-from .shards import Record, ShardFormat
+from .shards import Record, ShardFormat, read_records, write_records
 
 __all__ = ["RasterPredictor", "merge_raster", "read_raster_header", "resolve_raster_options"]
 
@@ -131,9 +131,19 @@ def _rows_path(run: Run, shard: int) -> Path:
 
 
 def merge_raster(run: Run, shards: range) -> Record:
-    """Merge the completed shards of a raster to one record, and write its map or polygons."""
+    """Merge the completed shards of a raster to one record, and write its map or polygons.
+
+    The record is stored, so that a resumed run merges only rasters with newer shards.
+    """
     number = run.shards[shards.start].inputs.start
-    input_ = run.inputs[number]
+    input_, is_detector = run.inputs[number], run.model.is_detector
+    output = run.out / (f"{INSTANCES}/{input_.key}.geojson" if is_detector else f"{LABELS}/{input_.key}.tif")
+    stored = run.out / SHARDS / f"merged-{shards.start:06}{run.format.suffix}"
+    if output.exists() and stored.exists():
+        times = [path.stat().st_mtime_ns for path in (stored, *map(run.shard_path, shards))]
+        if times[0] > max(times[1:]):
+            (record,) = read_records(stored, run.format)  # to the end, where the checksum is
+            return record
     records = [record for shard in shards for record in run.records(shard)]
     failure = next((record for record in records if record.error is not None), None)
     if failure is not None:
@@ -142,16 +152,18 @@ def merge_raster(run: Run, shards: range) -> Record:
         georeference = raster.georeference
     merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes
-    if not run.model.is_detector:
+    if is_detector:
+        merged = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
+        boxes, scores, labels, cut = merged.boxes or [], merged.scores or [], merged.labels or [], merged.cut or []
+        masks = merged.masks or repeat(None, len(boxes))
+        instances = map(MapInstance, count(1), labels, scores, boxes, masks, cut)
+        write_instances(output, georeference, classes, instances)
+    else:
         rows = [_rows_path(run, shard) for shard in shards]
-        join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
-        return merged
-    filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
-    boxes, scores, labels, cut = filled.boxes or [], filled.scores or [], filled.labels or [], filled.cut or []
-    masks = filled.masks or repeat(None, len(boxes))
-    instances = map(MapInstance, count(1), labels, scores, boxes, masks, cut)
-    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
-    return filled
+        join_maps(output, rows, georeference, classes, run.model.palette)
+    with write_records(stored, run.format) as writer:
+        writer.write(merged)
+    return merged
 
 
 def _fill(record: Record, found: InstanceData) -> Record:
