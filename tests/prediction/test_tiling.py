@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmark_merging import report
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
@@ -18,6 +20,7 @@ from pycocotools.mask import toBbox
 from scipy.ndimage import label
 
 from xcit_mm.prediction import tiled_segmentation
+from xcit_mm.prediction.joining import merge_tiles
 from xcit_mm.prediction.tiled_detection import detect_in_tiles
 from xcit_mm.prediction.tiled_segmentation import iter_segmented, segment_in_tiles
 from xcit_mm.prediction.tiles import TiledImage, windows
@@ -296,6 +299,14 @@ class TestDetection:
     def test_an_image_without_objects(self):
         found = detect_in_tiles(for_batches(detect), Scene(100, 100).image, 64, 16).pred_instances
         assert len(found) == 0 and found.masks == []
+
+    @pytest.mark.slow
+    def test_merging_100_000_objects_with_masks_takes_seconds(self):
+        """Their boxes overlap, and a fifth of them is reported twice."""
+        found = report(100_000, overlap=64)
+        begin = time.process_time()
+        assert len(merge_tiles(found)) == 99_856
+        assert time.process_time() - begin < 40
 
     def test_a_model_without_instances_raises(self):
         with pytest.raises(ValueError, match="predict the whole image"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,14 +44,15 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
     sides, tiles = merged.pop("sides").numpy(), merged.pop("tiles").numpy()
     boxes, labels = merged.bboxes.numpy(), merged.labels.numpy()
     fragments = _Fragments(boxes.astype(np.float64), labels, sides, tiles, masks)
-    keep, cut = np.ones(len(boxes), bool), fragments.cut.any(axis=1)
+    keep, cut_sides = np.ones(len(boxes), bool), fragments.cut()
+    cut: np.ndarray = np.any(cut_sides, axis=1)
     for members in fragments.objects():
         whole = [number for number in members if not sides[number]]
         kept = (whole or members)[0]
         keep[members] = False
         keep[kept] = True
         if not whole:
-            cut[kept] = any(fragments.is_open(number, members) for number in members)
+            cut[kept] = any((cut_sides[each] & ~fragments.continues(each, members)).any() for each in members)
             boxes[kept] = [*boxes[members, :2].min(axis=0), *boxes[members, 2:].max(axis=0)]
             if masks is not None:
                 masks[kept] = unite_masks([masks[number] for number in members])
@@ -66,19 +68,23 @@ def _no_instances() -> InstanceData:
     return InstanceData(bboxes=boxes, scores=boxes[:, 0], labels=none, sides=none, tiles=boxes.long())
 
 
-class _Fragments:
+class _Fragments(NamedTuple):
     """Instances of tiles in descending order of scores, which may be fragments of the same objects."""
 
-    def __init__(
-        self, boxes: np.ndarray, labels: np.ndarray, sides: np.ndarray, tiles: np.ndarray, masks: list[dict] | None
-    ) -> None:
-        self.boxes, self.labels, self.sides, self.tiles, self.masks = boxes, labels, sides, tiles, masks
-        sizes = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
-        # A detector's box may end a little before the edge that cuts the object.
-        self.cut = ((sides[:, None] & np.array(SIDES)) > 0) & (np.abs(boxes - tiles) < 1 + 0.02 * sizes)
+    boxes: np.ndarray
+    labels: np.ndarray
+    sides: np.ndarray
+    tiles: np.ndarray
+    masks: list[dict] | None
 
-    def is_open(self, number: int, members: list[int]) -> bool:
-        """Return whether an edge cuts an instance, where no other instance of its object continues it."""
+    def cut(self) -> np.ndarray:
+        """Return whether an edge may cut an instance at its left, top, right and bottom, (n, 4)."""
+        # A detector's box may end a little before the edge.
+        slack = 1 + 0.02 * np.tile(self.boxes[:, 2:] - self.boxes[:, :2], 2)
+        return ((self.sides[:, None] & np.array(SIDES)) > 0) & (np.abs(self.boxes - self.tiles) < slack)
+
+    def continues(self, number: int, members: list[int]) -> np.ndarray:
+        """Return whether other members of its object continue an instance at its left, top, right and bottom, (4,)."""
         left, top, right, bottom = self.tiles[number]
         x, y = (self.boxes[number, :2] + self.boxes[number, 2:]) / 2
         points = np.array([(left, y), (x, top), (right, y), (x, bottom)])
@@ -88,9 +94,8 @@ class _Fragments:
             edges = crop.mask[:, 0], crop.mask[0], crop.mask[:, -1], crop.mask[-1]
             for side, edge in enumerate(map(np.flatnonzero, edges)):
                 points[side, 1 - side % 2] = (crop.top, crop.left)[side % 2] + edge[len(edge) // 2] + 0.5
-        others = self.tiles[members]
-        continued = ((others[:, None, :2] < points) & (others[:, None, 2:] > points)).all(axis=2).any(axis=0)
-        return bool((self.cut[number] & ~continued).any())
+        others = self.tiles[members][:, None]
+        return np.any(np.all((others[..., :2] < points) & (others[..., 2:] > points), axis=2), axis=0)
 
     def objects(self) -> list[list[int]]:
         """Return the objects of several instances, each in ascending order."""

@@ -132,16 +132,11 @@ def _columns(codes: Sequence[str | bytes], height: int, width: int) -> tuple[np.
 
 
 def mask_areas(codes: Sequence[dict], first: np.ndarray, second: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    """Count pixels of pairs of masks of one image, all pairs at once.
+    """Count the pixels that pairs of masks of one image share, those of the first, and those of the second, (3, n).
 
     Args:
-        codes: Masks in COCO's run-length code.
-        first: Number of the first mask of each pair, (n,).
-        second: Number of the second mask, (n,).
+        codes: Masks in COCO's run-length code, to which `first` (n,) and `second` (n,) are indices.
         windows: Left, top, right and bottom of the part of the image in which to count, (n, 4).
-
-    Returns:
-        Number of the pixels that both masks share, of the pixels of the first mask, and of the second, (3, n).
     """
     used, index = np.unique(np.concatenate([first, second]), return_inverse=True)
     if not len(used):
