@@ -6,9 +6,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from batch_runs import map_in, save_raster
+from batch_runs import map_in, result_files, save_raster
+from perfect_detector import NO_FAULTS, Scene, judge, replace_network
 
-from xcit_mm.batch import run
+from xcit_mm.batch import rasters, run
 from xcit_mm.batch.reading import read_image
 from xcit_mm.batch.run import open_run
 from xcit_mm.prediction.predictor import Predictor
@@ -77,6 +78,34 @@ def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path
     assert (np.abs(corners - [400_050, 5_599_935]) <= [50, 65]).all()  # within the raster of 100 x 130 m
 
 
+def test_each_object_is_found_once_and_whole(models, call, tmp_path, monkeypatch):
+    replace_network(monkeypatch)
+    scene = Scene(400, 500).add_random(12, 60, 160).add_random(150, 8, 40)
+    path, out = write(tmp_path / "raster.tif", scene.image), tmp_path / "out"
+    assert call("infer", path, *models["det"], "--out", out, *TILES)[0] == 0
+    found = json.loads((out / "predictions.json").read_text())
+    codes, cut = [one["segmentation"]["counts"] for one in found], [one["cut"] for one in found]
+    assert judge(scene, codes, [one["category_id"] - 1 for one in found], cut) == NO_FAULTS
+    polygons = json.loads((out / "instances" / "raster.geojson").read_text())["features"]
+    assert [one["properties"]["cut"] for one in polygons] == cut and sum(cut) < 15
+
+
+def test_a_raster_without_objects_does_not_fail_the_others(models, call, tmp_path, monkeypatch):
+    replace_network(monkeypatch)
+    image = Scene(150, 150).add_random(9, 10, 20).image
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "bare.tif", 0 * image)
+    write(tmp_path / "in" / "no-data.tif", 0 * image, nodata=0)
+    write(tmp_path / "in" / "objects.tif", image)
+    for _ in range(2):
+        assert call("infer", tmp_path / "in", *models["det"], "--out", tmp_path / "out", *TILES)[0] == 0
+    found = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert {one["image_id"] for one in found} == {3} and len(found) == 9
+    for name, count in (("bare", 0), ("no-data", 0), ("objects", 9)):
+        polygons = json.loads((tmp_path / "out" / "instances" / f"{name}.geojson").read_text())
+        assert len(polygons["features"]) == count
+
+
 def test_resume_after_lost_shards_is_bit_identical(image, models, call, tmp_path):
     path, out = write(tmp_path / "raster.tif", image), tmp_path / "out"
     arguments = ("infer", path, *models["seg"], "--out", out, *TILES)
@@ -88,6 +117,24 @@ def test_resume_after_lost_shards_is_bit_identical(image, models, call, tmp_path
     assert open_run(out).pending() == [1, 2]
     assert call(*arguments)[0] == 0
     assert (out / "labels" / "raster.tif").read_bytes() == whole
+
+
+def test_a_resumed_run_merges_only_rasters_with_newer_shards(image, models, call, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        write(tmp_path / "in" / f"{name}.tif", image[:90, :90])
+    arguments = ("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *TILES)
+    assert call(*arguments)[0] == 0
+    first, merged = result_files(tmp_path / "out"), []
+    original = rasters.join_maps
+    monkeypatch.setattr(rasters, "join_maps", lambda *values: merged.append(values) or original(*values))
+    assert call(*arguments)[0] == 0 and not merged
+    (tmp_path / "out" / "shards" / "shard-000001.jsonl.gz").unlink()
+    assert call(*arguments)[0] == 0 and len(merged) == 1
+    stored = tmp_path / "out" / "shards" / "merged-000000.jsonl.gz"
+    stored.write_bytes(stored.read_bytes()[:-9])
+    assert call(*arguments)[0] == 0 and len(merged) == 2
+    assert result_files(tmp_path / "out") == first
 
 
 @pytest.mark.parametrize("kind", ["seg", "det"])

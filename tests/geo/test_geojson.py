@@ -73,7 +73,7 @@ def test_without_a_place_coordinates_are_pixels(tmp_path):
     assert feature["geometry"]["type"] == "Polygon"
     (ring,) = feature["geometry"]["coordinates"]
     assert ring[0] == ring[-1] and sorted(ring[:4]) == [[7, 5], [7, 7], [10, 5], [10, 7]]
-    assert feature["properties"] == {"id": 4, "class": "Bäume", "label": 2, "score": 0.5}
+    assert feature["properties"] == {"id": 4, "class": "Bäume", "label": 2, "score": 0.5, "cut": False}
     assert "crs" not in collection and collection["properties"]["coordinates"].startswith("pixels of the image")
 
 

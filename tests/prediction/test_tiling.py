@@ -1,24 +1,30 @@
 """Predictions in tiles equal those of the whole image: weights, seams, objects and masks."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import time
+from functools import partial
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from benchmark_merging import report
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
-from pycocotools.mask import decode
+from perfect_detector import NO_FAULTS, Faults, Scene, detect, for_batches, judge
+from pycocotools.mask import toBbox
+from scipy.ndimage import label
 
+from xcit_mm.prediction import tiled_segmentation
+from xcit_mm.prediction.joining import merge_tiles
 from xcit_mm.prediction.tiled_detection import detect_in_tiles
 from xcit_mm.prediction.tiled_segmentation import iter_segmented, segment_in_tiles
 from xcit_mm.prediction.tiles import TiledImage, windows
-
-
-def for_batches(predict: Callable) -> Callable:
-    """Turn a function of one crop into a function of a batch."""
-    return lambda crops: list(map(predict, crops))
+from xcit_mm.utils.run_lengths import decode_crop
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,48 @@ class TestSegmentation:
             for (start, labels), (expected_start, expected) in zip(strips, whole[first:], strict=True):
                 assert start == expected_start and torch.equal(labels, expected)
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_logits_beyond_a_limit_are_stored_without_an_effect(self, dtype, monkeypatch):
+        image = self.noise(200, 160)
+        tiled = TiledImage(lambda *window: image[window], (200, 160), 64, 40)
+        maps = []
+        for limit in (2**29, 50_000, 0):
+            monkeypatch.setattr(tiled_segmentation, "MAX_HELD", limit)
+            strips = iter_segmented(for_batches(lambda crop: self.logits(crop).to(dtype)), tiled)
+            maps.append(torch.cat([labels for _, labels in strips]))
+        assert torch.equal(maps[0], maps[1]) and torch.equal(maps[0], maps[2])
+
+    def test_a_full_disk_is_reported_with_the_way_out(self, monkeypatch):
+        image = self.noise(200, 160)
+        monkeypatch.setattr(tiled_segmentation, "MAX_HELD", 0)
+        full = partial(Path.open, Path("/dev/full"), "r+b", buffering=0)
+        monkeypatch.setattr(tiled_segmentation, "TemporaryFile", full)
+        tiled = TiledImage(lambda *window: image[window], (200, 160), 64, 40)
+        with pytest.raises(OSError, match=r"^No space left on device: .*; set TMPDIR to a folder with more space$"):
+            list(iter_segmented(for_batches(self.logits), tiled))
+
+    @pytest.mark.slow
+    def test_memory_does_not_grow_with_the_width(self):
+        """Of 150 classes, a strip as wide as the overlap would take 19 kB per pixel of the width."""
+        code = """
+import resource, sys, numpy as np, torch
+from xcit_mm.prediction import tiled_segmentation
+from xcit_mm.prediction.tiles import TiledImage
+
+tiled_segmentation.MAX_HELD = 2**24
+tile = torch.rand(150, 64, 64)
+for width in (640, 20_000):
+    image = TiledImage(lambda rows, columns: np.zeros(1), (128, width), 64, 32)
+    for _ in tiled_segmentation.iter_segmented(lambda tiles: [tile.clone() for _ in tiles], image):
+        pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+        options = dict(capture_output=True, text=True, check=True)
+        malloc = dict(MALLOC_MMAP_THRESHOLD_="200000")  # without fragments of freed memory
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | malloc, **options)
+        narrow, wide = map(int, done.stdout.split())
+        assert wide - narrow < 60_000  # kB; 400,000 if all logits were held
+
     def test_empty_tiles_are_skipped_without_an_effect_on_valid_pixels(self):
         image = self.noise(200, 160)
         image[:110, 60:] = np.nan
@@ -122,50 +170,13 @@ class TestSegmentation:
         assert np.array_equal(sample.pred_sem_seg.data[0].numpy()[clear], (image[..., 0] > 0.3)[clear])
 
 
-def box_of(mask: np.ndarray) -> list[int]:
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-
-
-def ellipses(objects: int, size: tuple[int, int], largest: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
-    """An image whose pixels hold the number of their object, ellipses of up to `largest` pixels; boxes and labels."""
-    rng = np.random.default_rng(1)
-    image = np.zeros((*size, 3), dtype=np.int64)
-    y, x = np.mgrid[: size[0], : size[1]]
-    boxes = []
-    while len(boxes) < objects:
-        h, w = rng.integers(5, largest + 1, 2) / 2
-        cy, cx = rng.uniform(h, size[0] - h), rng.uniform(w, size[1] - w)
-        inside = ((y - cy) / h) ** 2 + ((x - cx) / w) ** 2 <= 1
-        if image[..., 0][inside].any() or not inside.any():
-            continue
-        image[inside] = len(boxes) + 1
-        boxes.append(box_of(inside))
-    return image, torch.tensor(boxes).float(), torch.arange(objects) % 3
-
-
-def perfect_detector(labels: torch.Tensor, jitter: float = 0, with_boxes: bool = True) -> Callable:
-    """Finds every object of `ellipses`, and parts of objects with scores as high as of whole objects."""
-    rng = np.random.default_rng(2)
-
-    def predict(image: np.ndarray) -> DetDataSample:
-        masks = [image[..., 0] == number for number in np.unique(image) if number]
-        boxes = np.array([box_of(mask) for mask in masks]).reshape(-1, 4)
-        boxes = boxes + rng.uniform(-jitter, jitter, boxes.shape)
-        found = InstanceData(
-            bboxes=torch.from_numpy(boxes * with_boxes).float(),
-            scores=torch.from_numpy(rng.uniform(0.5, 1, len(masks))).float(),
-            labels=labels[[number - 1 for number in np.unique(image) if number]],
-            masks=torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, *image.shape[:2])),
-        )
-        return DetDataSample(pred_instances=found)
-
-    return for_batches(predict)
+def faults(scene: Scene, found: InstanceData) -> Faults:
+    return judge(scene, [code["counts"] for code in found.masks], found.labels.tolist(), found.cut.tolist())
 
 
 def sample_of(*boxes: tuple[float, ...], score: float = 1.0, label: int = 0) -> DetDataSample:
     scores, labels = torch.full((len(boxes),), score), torch.full((len(boxes),), label)
-    boxes = torch.tensor(boxes, dtype=torch.float)
+    boxes = torch.tensor(boxes, dtype=torch.float).reshape(-1, 4)
     return DetDataSample(pred_instances=InstanceData(bboxes=boxes, scores=scores, labels=labels))
 
 
@@ -173,24 +184,73 @@ def merge(shape: tuple[int, int], *samples: DetDataSample) -> InstanceData:
     """Detect in tiles of 96 pixels with an overlap of 32, for each of which a sample is given."""
     results = iter(samples)
     merged = detect_in_tiles(for_batches(lambda crop: next(results)), np.zeros((*shape, 3)), 96, 32).pred_instances
-    assert next(results, None) is None and "ends" not in merged
+    assert next(results, None) is None and "sides" not in merged
     return merged
 
 
 class TestDetection:
     @pytest.mark.parametrize("jitter", [0, 0.4])
     @pytest.mark.parametrize("shape", [(200, 330), (330, 200)])
-    def test_each_object_is_found_once_and_whole(self, shape, jitter):
-        image, boxes, labels = ellipses(60, shape, largest=25)
-        found = detect_in_tiles(perfect_detector(labels, jitter), image, 96, 25, batch_size=2).pred_instances
+    def test_each_small_object_is_found_once_and_whole(self, shape, jitter):
+        scene = Scene(*shape).add_random(60, 5, 24)
+        predict = for_batches(partial(detect, jitter=jitter))
+        found = detect_in_tiles(predict, scene.image, 96, 25, batch_size=2).pred_instances
+        assert faults(scene, found) == NO_FAULTS
         assert len(found) == 60 and (found.scores.diff() <= 0).all()
-        numbers = set()
-        for box, label, code in zip(found.bboxes, found.labels, found.masks, strict=True):
-            (number,) = np.unique(image[..., 0][decode(code).astype(bool)])
-            numbers.add(number)
-            assert np.array_equal(decode(code), image[..., 0] == number)
-            assert torch.allclose(box, boxes[number - 1], atol=jitter) and label == labels[number - 1]
-        assert len(numbers) == 60
+        for box, code in zip(found.bboxes, found.masks, strict=True):
+            crop = decode_crop(code["counts"], *shape)
+            height, width = crop.mask.shape
+            expected = torch.tensor([crop.left, crop.top, crop.left + width, crop.top + height]).float()
+            assert torch.allclose(box, expected, atol=jitter + 1e-5)
+
+    @pytest.mark.parametrize("shape", [(500, 600), (600, 500)])
+    @pytest.mark.parametrize("overlap", [24, 60])  # of 60 pixels: three tiles meet
+    def test_objects_of_up_to_ten_times_the_overlap_are_joined(self, shape, overlap):
+        scene = Scene(*shape).add_random(8, 200, 240).add_random(40, 24, 120)
+        found = detect_in_tiles(for_batches(detect), scene.image, 96, overlap).pred_instances
+        assert faults(scene, found) == NO_FAULTS
+        assert found.cut.float().mean() < 0.2  # objects that end within a pixel or two of a tile's edge
+        for box, code in zip(found.bboxes.tolist(), found.masks, strict=True):
+            left, top, width, height = toBbox(code)
+            assert box == [left, top, left + width, top + height]
+
+    @pytest.mark.parametrize("overlap", [10, 24, 48])
+    def test_ships_at_45_degrees_are_told_apart_by_their_masks(self, overlap):
+        scene = Scene(400, 400).add_ships(length=40)
+        found = detect_in_tiles(for_batches(detect), scene.image, 96, overlap).pred_instances
+        assert len(found) == scene.count > 200 and faults(scene, found) == NO_FAULTS
+
+    def test_boxes_alone_are_joined_to_the_box_that_agrees_best(self):
+        """The boxes of two objects overlap by 60 %, and both tiles report both objects."""
+        boxes = (70, 10, 90, 30), (75, 10, 95, 30)
+        starts = [window.start for window in windows(160, 96, 32)]
+        samples = [
+            sample_of(*((left - start, top, right - start, bottom) for left, top, right, bottom in boxes))
+            for start in starts
+        ]
+        assert sorted(merge((96, 160), *samples).bboxes.tolist()) == [list(map(float, box)) for box in boxes]
+
+    @pytest.mark.parametrize("missed", [0, 1])
+    def test_an_object_that_another_tile_does_not_continue_is_marked_as_cut(self, missed):
+        """Of an object that three tiles see in part, the middle tile or the last tile misses its part."""
+        parts = [sample_of((20, 10, 96, 30)), sample_of((0, 10, 96, 30)), sample_of((0, 10, 50, 30))]
+        assert merge((96, 224), *parts).cut.tolist() == [False]
+        parts[1 + missed] = sample_of()
+        assert merge((96, 224), *parts).cut.tolist() == [[True, True], [True]][missed]
+
+    def test_two_arms_of_an_object_are_joined_by_the_tile_that_sees_both(self):
+        """The first tile sees the arms alone, so the detector reports them as two objects."""
+        scene = Scene(96, 160)
+        assert scene.add(np.array([(30, 10), (140, 10), (140, 60), (30, 60), (30, 45), (120, 45), (120, 25), (30, 25)]))
+
+        def predict(image: np.ndarray) -> DetDataSample:
+            numbers = label(image[..., 0])[0]
+            sample = detect(np.stack([numbers, 0 * numbers, 0 * numbers], axis=2))
+            sample.pred_instances.scores = torch.rand(len(sample.pred_instances))
+            return sample
+
+        found = detect_in_tiles(for_batches(predict), scene.image, 96, 32).pred_instances
+        assert len(found) == 1 and faults(scene, found) == NO_FAULTS
 
     @pytest.mark.parametrize("shift", [-1, 1])
     def test_an_object_on_the_seam_is_reported_once_if_tiles_disagree_on_its_centre(self, shift):
@@ -221,21 +281,32 @@ class TestDetection:
         boxes = [(10.0, 10.0, 30.0, 30.0), (10.0, 10.0, 30.0, 26.0)]
         assert merge((40, 40), sample_of(*boxes)).bboxes.tolist() == [list(box) for box in boxes]
 
-    @pytest.mark.parametrize("score, count", [(0.5, 1), (0.95, 2)])
-    def test_a_part_near_a_tile_s_edge_is_removed_for_a_better_whole(self, score, count):
+    @pytest.mark.parametrize("score", [0.5, 0.95])
+    def test_a_part_near_a_tile_s_edge_joins_the_other_part(self, score):
         """The first tile's box ends at 94 of 96 pixels, with its centre in the tile's interior."""
         parts = sample_of((40, 10, 94, 60), score=score), sample_of((30 - 64, 10, 200 - 64, 60), score=0.9)
         found = merge((96, 160), *parts)
-        assert len(found) == count and [30, 10, 200, 60] in found.bboxes.tolist()
+        assert found.bboxes.tolist() == [[30, 10, 200, 60]] and found.cut.tolist() == [False]
+        assert found.scores.tolist() == torch.tensor([max(score, 0.9)]).tolist()
 
     def test_masks_without_boxes_as_of_solo(self):
-        image, boxes, labels = ellipses(30, (200, 200), largest=25)
-        found = detect_in_tiles(perfect_detector(labels, with_boxes=False), image, 96, 25).pred_instances
-        assert sorted(found.bboxes.tolist()) == sorted(boxes.tolist())
+        scene = Scene(200, 200).add_random(30, 5, 24)
+        predict = for_batches(partial(detect, with_boxes=False))
+        found = detect_in_tiles(predict, scene.image, 96, 25).pred_instances
+        expected = detect(scene.image).pred_instances.bboxes.tolist()
+        assert sorted(found.bboxes.tolist()) == sorted(expected)
 
     def test_an_image_without_objects(self):
-        found = detect_in_tiles(perfect_detector(torch.zeros(0)), np.zeros((100, 100, 3), int), 64, 16).pred_instances
+        found = detect_in_tiles(for_batches(detect), Scene(100, 100).image, 64, 16).pred_instances
         assert len(found) == 0 and found.masks == []
+
+    @pytest.mark.slow
+    def test_merging_100_000_objects_with_masks_takes_seconds(self):
+        """Their boxes overlap, and a fifth of them is reported twice."""
+        found = report(100_000, overlap=64)
+        begin = time.process_time()
+        assert len(merge_tiles(found)) == 99_856
+        assert time.process_time() - begin < 40
 
     def test_a_model_without_instances_raises(self):
         with pytest.raises(ValueError, match="predict the whole image"):

@@ -125,4 +125,6 @@ def coco_results(record: Record, image_id: int | float | str, category_ids: list
         )
         if record.masks is not None:
             result["segmentation"] = dict(size=[record.height, record.width], counts=record.masks[number])
+        if record.cut is not None:
+            result["cut"] = record.cut[number]
         yield result

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from .manifest import ModelInfo
 from .options import RunOptions
 from .results import Progress
 from .run import INSTANCES, LABELS, SHARDS, Run
-from .shards import Record, ShardFormat
+from .shards import Record, ShardFormat, read_records, write_records
 
 __all__ = ["RasterPredictor", "merge_raster", "read_raster_header", "resolve_raster_options"]
 
@@ -89,7 +89,8 @@ class RasterPredictor:
         shape = raster.height, raster.width
         tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
         for found in self.predictor.iter_detected(tiled, self.run.shards[shard].tile_rows):
-            yield _fill(record, found)._replace(ends=found.ends.tolist())
+            if len(found.scores):
+                yield _fill(record, found)._replace(tile=found.tiles[0].tolist(), sides=found.sides.tolist())
 
     def _segment(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
         """Write the map of a shard's rows."""
@@ -130,9 +131,19 @@ def _rows_path(run: Run, shard: int) -> Path:
 
 
 def merge_raster(run: Run, shards: range) -> Record:
-    """Merge the completed shards of a raster to one record, and write its map or polygons."""
+    """Merge the completed shards of a raster to one record, and write its map or polygons.
+
+    The record is stored, so that a resumed run merges only rasters with newer shards.
+    """
     number = run.shards[shards.start].inputs.start
-    input_ = run.inputs[number]
+    input_, is_detector = run.inputs[number], run.model.is_detector
+    output = run.out / (f"{INSTANCES}/{input_.key}.geojson" if is_detector else f"{LABELS}/{input_.key}.tif")
+    stored = run.out / SHARDS / f"merged-{shards.start:06}{run.format.suffix}"
+    if output.exists() and stored.exists():
+        times = [path.stat().st_mtime_ns for path in (stored, *map(run.shard_path, shards))]
+        if times[0] > max(times[1:]):
+            (record,) = read_records(stored, run.format)  # to the end, where the checksum is
+            return record
     records = [record for shard in shards for record in run.records(shard)]
     failure = next((record for record in records if record.error is not None), None)
     if failure is not None:
@@ -141,31 +152,34 @@ def merge_raster(run: Run, shards: range) -> Record:
         georeference = raster.georeference
     merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes
-    if not run.model.is_detector:
+    if is_detector:
+        merged = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
+        boxes, scores, labels, cut = merged.boxes or [], merged.scores or [], merged.labels or [], merged.cut or []
+        masks = merged.masks or repeat(None, len(boxes))
+        instances = map(MapInstance, count(1), labels, scores, boxes, masks, cut)
+        write_instances(output, georeference, classes, instances)
+    else:
         rows = [_rows_path(run, shard) for shard in shards]
-        join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
-        return merged
-    filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
-    boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
-    instances = (
-        MapInstance(number, label, score, box, masks[number - 1] if masks else None)
-        for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
-    )
-    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
-    return filled
+        join_maps(output, rows, georeference, classes, run.model.palette)
+    with write_records(stored, run.format) as writer:
+        writer.write(merged)
+    return merged
 
 
 def _fill(record: Record, found: InstanceData) -> Record:
     """Add the objects of a raster or a tile to its record."""
     boxes, scores, labels = (values.tolist() for values in (found.bboxes, found.scores, found.labels))
     masks = [mask["counts"].decode() for mask in found.masks] if "masks" in found else None
-    return record._replace(boxes=boxes, scores=scores, labels=labels, masks=masks)
+    cut = found.cut.tolist() if "cut" in found else None
+    return record._replace(boxes=boxes, scores=scores, labels=labels, masks=masks, cut=cut)
 
 
 def _to_instances(record: Record) -> InstanceData:
     """Convert the record of a tile for `merge_tiles`."""
-    fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, ends=record.ends)
+    assert record.boxes is not None
+    fields = dict(bboxes=record.boxes, scores=record.scores, labels=record.labels, sides=record.sides)
     found = InstanceData(**{name: torch.tensor(values) for name, values in fields.items()})
+    found.tiles = torch.tensor([record.tile]).expand(len(record.boxes), 4)
     if record.masks is not None:
         found.masks = [dict(size=[record.height, record.width], counts=mask.encode()) for mask in record.masks]
     return found

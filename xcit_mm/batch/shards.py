@@ -27,7 +27,9 @@ class Record(NamedTuple):
     scores: list[float] | None = None
     labels: list[int] | None = None
     masks: list[str] | None = None  # COCO's run-length codes; None for a detector without masks
-    ends: list[bool] | None = None  # whether the edge of a raster's tile may have cut each object; to merge tiles
+    cut: list[bool] | None = None  # whether the edge of a tile may have cut each object
+    tile: list[int] | None = None  # left, top, right and bottom of a raster's tile, to merge tiles
+    sides: list[int] | None = None  # of the tile's objects, at which an edge may have cut them: see `SIDES`
     segmentation_map: bytes | None = None  # PNG; None if the map is a file of its own
     error: str | None = None  # if set, the fields from `height` to `segmentation_map` are None
 

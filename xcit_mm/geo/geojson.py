@@ -26,6 +26,7 @@ class MapInstance(NamedTuple):
     score: float
     box: Sequence[float]
     mask: str | bytes | None = None
+    cut: bool = False  # whether the edge of a tile may have cut the instance
 
 
 def write_instances(
@@ -33,7 +34,7 @@ def write_instances(
 ) -> None:
     """Write a FeatureCollection of polygons atomically, in constant memory for any number of instances.
 
-    Features have an id, class, label and score as properties. Coordinates are in the raster's crs, which the member
+    Features have the properties id, class, label, score and cut. Coordinates are in the raster's crs, which the member
     `crs` names as in GDAL's GeoJSON. It is left out for WGS 84, whose longitude and latitude are GeoJSON's default. A
     raster without a crs has the coordinates of its transform, or pixels if there is no transform. The collection's
     property `coordinates` states the meaning. An empty mask or box has null as its geometry.
@@ -54,7 +55,7 @@ def write_instances(
 
 
 def _feature(instance: MapInstance, georeference: Georeference, classes: Sequence[str]) -> dict[str, Any]:
-    number, label, score, box, mask = instance
+    number, label, score, box, mask, cut = instance
     if not 0 <= label < len(classes):
         raise ValueError(f"instance {number} has the label {label}, of {len(classes)} classes")
     if mask is None:
@@ -63,7 +64,7 @@ def _feature(instance: MapInstance, georeference: Georeference, classes: Sequenc
         crop = decode_crop(mask, georeference.height, georeference.width)
         with gdal("a mask"):
             polygons = _mask_rings(crop) if crop is not None else []
-    properties = {"id": number, "class": classes[label], "label": label, "score": score}
+    properties = {"id": number, "class": classes[label], "label": label, "score": score, "cut": cut}
     geometry = _geometry(polygons, georeference.transform)
     return dict(type="Feature", id=number, properties=properties, geometry=geometry)
 

@@ -1,6 +1,5 @@
 """Instances of images too large for one pass, merged where several tiles report the same object."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 
@@ -10,10 +9,11 @@ from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
+from .joining import SIDES, merge_tiles
 from .results import instance_boxes
 from .tiles import PredictBatch, TiledImage, Window
 
-__all__ = ["detect_in_tiles", "iter_detected", "merge_tiles"]
+__all__ = ["detect_in_tiles", "iter_detected"]
 
 
 def detect_in_tiles(
@@ -61,12 +61,15 @@ def iter_detected(predict: PredictBatch, image: TiledImage, rows: range, batch_s
 
 
 def _reported_instances(found: InstanceData, rows: Window, columns: Window, shape: tuple[int, int]) -> InstanceData:
-    """Select the instances that a tile reports, in pixels of the image, and mark those that its edge may have cut."""
+    """Select the instances that a tile reports, in pixels of the image, with the tile and the sides that may be cut."""
     boxes = instance_boxes(found) + torch.tensor([columns.start, rows.start] * 2)
     left, top, right, bottom = boxes.T
     keep = _is_reported(left, right, columns) & _is_reported(top, bottom, rows)
-    ends = (_ends_at_edge(left, right, columns) | _ends_at_edge(top, bottom, rows))[keep]
-    reported = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep], ends=ends)
+    (at_left, at_right), (at_top, at_bottom) = _near_edges(left, right, columns), _near_edges(top, bottom, rows)
+    sides = torch.stack([at_left, at_top, at_right, at_bottom], dim=1)[keep] * torch.tensor(SIDES)
+    reported = InstanceData(bboxes=boxes[keep], scores=found.scores[keep], labels=found.labels[keep])
+    reported.sides = sides.sum(dim=1)
+    reported.tiles = torch.tensor([columns.start, rows.start, columns.stop, rows.stop]).repeat(len(reported.scores), 1)
     if "masks" in found:
         masks = found.masks[keep].numpy()
         reported.masks = [encode_mask(mask, (rows.start, columns.start), shape) for mask in masks]
@@ -80,37 +83,8 @@ def _is_reported(low: Tensor, high: Tensor, window: Window) -> Tensor:
     return near & ~cut
 
 
-def _ends_at_edge(low: Tensor, high: Tensor, window: Window) -> Tensor:
-    """Return whether a detector that saw more than the tile might have drawn a larger box."""
+def _near_edges(low: Tensor, high: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Return whether a detector that saw more than the tile might have drawn a larger box, at each end of an axis."""
     start, stop = window.interior
     at_start = (low <= window.start + window.margin) & (start > -torch.inf)
-    return at_start | (high >= window.stop - window.margin) & (stop < torch.inf)
-
-
-def merge_tiles(found: list[InstanceData]) -> InstanceData:
-    """Merge the instances of tiles, from `iter_detected`, into one list in descending order of scores.
-
-    Instances that overlap a better instance of their class in another tile are dropped. Overlapping instances of the
-    same tile stay, because the model's own test_cfg has selected them.
-    """
-    from mmdet.structures.bbox import bbox_overlaps
-
-    merged = InstanceData.cat(found)
-    origin = torch.arange(len(found)).repeat_interleave(torch.tensor([len(instances) for instances in found]))
-    order = merged.scores.argsort(descending=True, stable=True)
-    merged, tiles = merged[order], origin[order].tolist()
-    boxes, ends = merged.bboxes.float(), merged.pop("ends").tolist()
-    # Kept instances by class and cell of a grid. Overlapping boxes lie in the same cell or in neighbouring cells.
-    side = max((boxes[:, 2:] - boxes[:, :2]).max().item(), 1) if len(boxes) else 1
-    cells = ((boxes[:, :2] + boxes[:, 2:]) / (2 * side)).long().tolist()
-    kept: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    keep = torch.zeros(len(merged), dtype=torch.bool)
-    for number, (label, (x, y)) in enumerate(zip(merged.labels.tolist(), cells, strict=True)):
-        near = (kept.get((label, x + dx, y + dy), ()) for dx, dy in product((-1, 0, 1), repeat=2))
-        rivals = [rival for cell in near for rival in cell if tiles[rival] != tiles[number]]
-        # A part covers little of the whole object, so the covered share of the part decides.
-        measure = "iof" if ends[number] else "iou"
-        if not rivals or not (bbox_overlaps(boxes[number, None], boxes[rivals], measure) > 0.5).any():
-            keep[number] = True
-            kept[label, x, y].append(number)
-    return merged[keep]
+    return at_start, (high >= window.stop - window.margin) & (stop < torch.inf)

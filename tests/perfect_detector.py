@@ -1,0 +1,157 @@
+"""A perfect detector in place of a network. It finds each object of a synthetic scene by its color.
+
+Every object that the tiles lose, report twice, cut or join with another object is therefore a fault of the tiling.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.structures import InstanceData
+from scipy.ndimage import find_objects
+
+from xcit_mm.prediction.predictor import Predictor
+from xcit_mm.utils.run_lengths import decode_crop
+
+
+def class_of(number: int) -> int:
+    """Return the class of an object, 0 to 3, equal for most of its neighbours."""
+    return number // 100 % 4
+
+
+class Scene:
+    """Objects of several classes, without gaps between their numbers from 1, in an array of numbers (H, W), int32."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self.numbers = np.zeros((height, width), np.int32)
+        self.count = 0
+
+    @property
+    def image(self) -> np.ndarray:
+        """(H, W, 3), uint8, whose colors are the numbers in base 256."""
+        return (self.numbers[..., None] >> np.array([0, 8, 16])).astype(np.uint8)
+
+    def add(self, points: np.ndarray) -> bool:
+        """Draw a polygon of (x, y), if it lies in the scene and apart from all objects."""
+        points = np.round(points).astype(np.int32)
+        (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0) + 1
+        if min(left, top) < 0 or bottom > self.numbers.shape[0] or right > self.numbers.shape[1]:
+            return False
+        inside = cv2.fillPoly(np.zeros((bottom - top, right - left), np.uint8), [points - (left, top)], 1) > 0
+        window = self.numbers[top:bottom, left:right]
+        if window[inside].any():
+            return False
+        self.count += 1
+        window[inside] = self.count
+        return True
+
+    def add_random(self, count: int, smallest: float, largest: float, seed: int = 0) -> "Scene":
+        """Draw ellipses and rectangles, each of any angle, whose longer sides have these lengths."""
+        rng = np.random.default_rng(seed)
+        while self.count < count:
+            length = rng.uniform(smallest, largest)
+            size = length, length * rng.uniform(0.2, 1)
+            centre, angle = rng.uniform(0, self.numbers.shape[::-1]), rng.uniform(0, 180)
+            corners = cv2.boxPoints((centre, size, angle))
+            axes = tuple(int(side / 2) for side in size)
+            ellipse = cv2.ellipse2Poly(tuple(map(int, centre)), axes, int(angle), 0, 360, 5)
+            self.add(ellipse if rng.random() < 0.5 else corners)
+        return self
+
+    def add_ships(self, length: float = 60, width: float = 8, gap: float = 3) -> "Scene":
+        """Fill the scene with rows of parallel ships at 45 degrees, whose boxes overlap by more than half."""
+        along, across = np.array([1, 1]) / 2**0.5, np.array([1, -1]) / 2**0.5
+        reach = sum(self.numbers.shape)
+        for start in np.arange(0, reach, length + gap):
+            for side in np.arange(-reach, reach, width + gap):
+                corner = start * along + side * across
+                corners = [
+                    corner + a * along + b * across for a, b in ((0, 0), (length, 0), (length, width), (0, width))
+                ]
+                self.add(np.array(corners))
+        return self
+
+
+def number_of(image: np.ndarray) -> np.ndarray:
+    """Return the number of the object at each pixel of an image (h, w, 3)."""
+    return (image.astype(np.int32) << np.array([0, 8, 16], np.int32)).sum(axis=2)
+
+
+def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True, with_boxes: bool = True) -> DetDataSample:
+    """Find every object, and every part of an object that the image's edge cuts, with random scores."""
+    numbers, inverse = np.unique(number_of(image), return_inverse=True)
+    inverse = inverse.reshape(image.shape[:2])
+    found = [(number, inverse == index) for index, number in enumerate(numbers) if number]
+    boxes = np.array([_box(mask) for _, mask in found], np.float64).reshape(-1, 4) * with_boxes
+    rng = np.random.default_rng(numbers.sum())
+    instances = InstanceData(
+        bboxes=torch.from_numpy(boxes + rng.uniform(-jitter, jitter, boxes.shape)).float(),
+        scores=torch.from_numpy(rng.uniform(0.5, 1, len(found))).float(),
+        labels=torch.tensor([class_of(number) for number, _ in found], dtype=torch.long),
+    )
+    if with_masks:
+        masks = np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2])
+        instances.masks = torch.from_numpy(masks)
+    return DetDataSample(pred_instances=instances)
+
+
+def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
+    rows, columns = find_objects(mask.astype(np.uint8))[0]
+    return columns.start, rows.start, columns.stop, rows.stop
+
+
+def replace_network(monkeypatch: Any, **options: Any) -> None:
+    """Make each detector of this process perfect."""
+
+    def predict(self: Predictor, images: list[np.ndarray]) -> list[DetDataSample]:
+        return [detect(image, **options) for image in images]
+
+    monkeypatch.setattr(Predictor, "_predict_images", predict)
+
+
+class Faults(NamedTuple):
+    """Numbers of the objects with a fault, and the smallest share of an object that was found."""
+
+    lost: list[int]
+    doubled: list[int]
+    cut: list[int]
+    unflagged: list[int]  # cut, but not marked as cut
+    joined: list[int]  # with pixels of other objects
+    cover: float
+
+
+def judge(scene: Scene, codes: list[str | bytes], labels: list[int], cut: list[bool]) -> Faults:
+    """Compare masks in COCO's run-length code with the objects. All numbers are in ascending order."""
+    sizes = np.bincount(scene.numbers.ravel(), minlength=scene.count + 1)
+    found: Counter[int] = Counter()
+    cuts, unflagged, joined, cover = [], [], [], 1.0
+    for code, label, is_cut in zip(codes, labels, cut, strict=True):
+        crop = decode_crop(code, *scene.numbers.shape)
+        assert crop is not None
+        window = scene.numbers[crop.top :, crop.left :][: crop.mask.shape[0], : crop.mask.shape[1]]
+        numbers, counts = np.unique(window[crop.mask], return_counts=True)
+        number = int(numbers[counts.argmax()])
+        assert number and label == class_of(number)
+        found[number] += 1
+        if len(numbers) > 1:
+            joined.append(number)
+        if counts.max() < sizes[number]:
+            cuts.append(number)
+            if not is_cut:
+                unflagged.append(number)
+        cover = min(cover, counts.max() / sizes[number])
+    lost = [number for number in range(1, scene.count + 1) if number not in found]
+    doubled = sorted(number for number, count in found.items() if count > 1)
+    return Faults(lost, doubled, sorted(cuts), sorted(unflagged), sorted(joined), cover)
+
+
+NO_FAULTS = Faults([], [], [], [], [], 1)
+
+
+def for_batches(predict: Callable) -> Callable:
+    """Turn a function of one image into a function of a batch."""
+    return lambda images: list(map(predict, images))
