@@ -31,8 +31,8 @@ class VideoPredictor:
         drawn = _DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_.path)
 
         def process(frame: int, prediction: Prediction) -> tuple[Record, np.ndarray | str | None]:
-            # No folder has the name of a video file, so the maps of frames and images have different paths.
-            key = f"{input_.name}/{frame:06}"
+            # No folder of images has this name, so the maps of frames and images have different paths.
+            key = f"{input_.key}{Path(input_.path).suffix}/{frame:06}"
             filled = self.results.fill(record._replace(frame=frame), prediction.image.shape[:2], prediction, key)
             visualize = self.run.options.visualize
             return filled, try_or_message(self.results.draw, prediction) if visualize else None
