@@ -28,7 +28,7 @@ from detections import assert_equal_detections, record_to_detections
 from devices import on_each_device_in
 from paths import CONFIGS
 
-from xcit_mm.batch import results
+from xcit_mm.batch import engine, results
 from xcit_mm.batch.run import Run
 from xcit_mm.utils import cli
 
@@ -110,6 +110,23 @@ class TestBatches:
             options = ("--workers", workers, "--out", tmp_path / str(workers), "--shard-size", 5)
             assert call("infer", photos, *models["seg"], *options)[0] == 0
         assert result_files(tmp_path / "0") == result_files(tmp_path / "2")
+
+    def test_masks_that_take_much_memory_are_encoded_before_they_wait(
+        self, models, photos, call, tmp_path, monkeypatch
+    ):
+        write_image, kinds = results.ResultWriter.write_image, set()
+
+        def record(self, number, size, prediction):
+            kinds.add(type(prediction.instances.masks))
+            return write_image(self, number, size, prediction)
+
+        monkeypatch.setattr(results.ResultWriter, "write_image", record)
+        for size, kind in ((2**28, np.ndarray), (0, list)):
+            kinds.clear()
+            monkeypatch.setattr(engine, "MAX_MASK_BYTES", size)
+            assert call("infer", f"{photos}/0[0-3].png", *models["det"], "--out", tmp_path / str(size))[0] == 0
+            assert kinds == {kind}
+        assert result_files(tmp_path / "0") == result_files(tmp_path / str(2**28))
 
     def test_an_image_that_fails_does_not_fail_its_batch(self, models, photos, call, tmp_path, before_forward):
         def fail(images: list[torch.Tensor]) -> None:

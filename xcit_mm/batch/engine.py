@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from .inputs import Input
 from .loading import Loader
 from .rasters import RasterPredictor
 from .reading import read_image
-from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
+from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
 from .shards import Record, ShardFormat, write_records
 from .videos import VideoPredictor
@@ -171,4 +171,4 @@ class Engine:
         samples = self.predictor.predict_preprocessed([image.data for image in batch if image.data])
         not_kept = np.empty((0, 0, 3), np.uint8)
         images = [not_kept if image.image is None else image.image for image in batch]
-        return list(map(self.predictor.to_prediction, images, samples))
+        return list(map(self.predictor.to_prediction, images, samples, repeat(MAX_MASK_BYTES)))

@@ -16,9 +16,18 @@ from ..prediction.results import encode_masks
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
-__all__ = ["Progress", "ResultWriter", "error_message", "thread_queue", "try_or_message", "write_file"]
+__all__ = [
+    "MAX_MASK_BYTES",
+    "Progress",
+    "ResultWriter",
+    "error_message",
+    "thread_queue",
+    "try_or_message",
+    "write_file",
+]
 
-
+# Masks of an image wait to be written as arrays up to this size, and beyond it in run-length code.
+MAX_MASK_BYTES = 2**28
 # Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.
 Progress = Callable[[int, int], None]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 import cv2
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor
 from .reading import Video
-from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message, write_file
+from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message, write_file
 from .run import VISUALIZATIONS, Run
 from .shards import Record, ShardFormat
 
@@ -73,7 +73,7 @@ class VideoPredictor:
                     yield from map(predictor.predict, batch)
                 else:
                     samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
-                    yield from map(predictor.to_prediction, batch, samples)
+                    yield from map(predictor.to_prediction, batch, samples, repeat(MAX_MASK_BYTES))
             video.check_end()
         except Exception as error:  # decoders, models and pipelines raise many types
             yield error_message(error)
