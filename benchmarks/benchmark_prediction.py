@@ -75,7 +75,7 @@ def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
     from mmengine.config import Config
 
-    from xcit_mm.batch import RunOptions
+    from xcit_mm.batch import Drawing, RunOptions
     from xcit_mm.batch.engine import Engine
     from xcit_mm.batch.inputs import find_inputs
     from xcit_mm.batch.manifest import ModelInfo, create_manifest
@@ -84,7 +84,7 @@ def measure_speed(args: argparse.Namespace) -> None:
 
     inputs, _ = find_inputs(args.images)
     paths = [input_.path for input_ in inputs]
-    cfg, options = Config.fromfile(args.config), RunOptions(visualize=False)
+    cfg, options = Config.fromfile(args.config), RunOptions()
     manifest = create_manifest(cfg, args.checkpoint, args.images, inputs, options, ModelInfo.from_config(cfg))
     predictor = Predictor(args.config, args.checkpoint)
 
@@ -92,7 +92,7 @@ def measure_speed(args: argparse.Namespace) -> None:
         predictor.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
             run = start_run(Path(out), manifest, inputs)
-            Engine(run, predictor, args.workers, False, lambda *_: None).work(run.pending())
+            Engine(run, predictor, args.workers, False, lambda *_: None, Drawing(visualize=False)).work(run.pending())
 
     ways: dict[str, Callable[[], object]] = {"plain loop": lambda: plain_loop(predictor, paths)}
     if predictor.is_detector:  # mmseg's inferencer writes its results into images only

@@ -33,13 +33,15 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from xcit_mm.batch import Execution, RunOptions, predict_many
+from xcit_mm.batch import Drawing, Execution, RunOptions, predict_many
 from xcit_mm.batch.shards import FORMATS
 from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.predictor import DTYPES
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.models import find_model
+
+KINDS = RunOptions, Execution, Drawing
 
 
 def parse_args() -> argparse.Namespace:
@@ -77,20 +79,21 @@ def parse_args() -> argparse.Namespace:
     speed.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster, auto, or local")
     drawing = parser.add_argument_group("visualizations")
     drawing.add_argument("--no-visualizations", dest="visualize", action="store_false", help="draw nothing")
+    drawing.add_argument("--redraw", action="store_true", help="draw what is stored, without predicting")
     drawing.add_argument("--score-thr", type=float, help="minimum score to draw (default: %(default)s)")
     drawing.add_argument("--alpha", type=float, help="opacity of masks, 0 to 1 (default: %(default)s)")
     drawing.add_argument("--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends")
     drawing.add_argument("--color-by", choices=COLOR_BY, help="a color per class or per instance")
-    parser.set_defaults(**vars(RunOptions()), **vars(Execution()))
+    parser.set_defaults(**{name: value for kind in KINDS for name, value in vars(kind()).items()})
     return parser.parse_args()
 
 
 def infer(args: argparse.Namespace) -> int:
-    options, execution = (
-        kind(**{field.name: getattr(args, field.name) for field in fields(kind)}) for kind in (RunOptions, Execution)
+    options, execution, drawing = (
+        kind(**{field.name: getattr(args, field.name) for field in fields(kind)}) for kind in KINDS
     )
     model = find_model(args.config, args.checkpoint)
-    report = predict_many(args.input, model.config, model.checkpoint, args.out, options, execution, args.root)
+    report = predict_many(args.input, model.config, model.checkpoint, args.out, options, execution, args.root, drawing)
     if report is None:  # rank 0 reports
         return 0
     print(report)
@@ -99,7 +102,10 @@ def infer(args: argparse.Namespace) -> int:
     if report.failed > len(report.failures):
         print(f"skipped {report.failed - len(report.failures)} more: see {args.out}/shards", file=sys.stderr)
     if report.pending and not report.interrupted:
-        print(f"{report.pending} shards are pending: start again without --retry-failed to resume", file=sys.stderr)
+        print(
+            f"{report.pending} shards are pending: start again without --retry-failed and --redraw to resume",
+            file=sys.stderr,
+        )
     return 130 if report.interrupted else int(report.failed > 0 or report.pending > 0)
 
 

@@ -28,7 +28,7 @@ from detections import assert_equal_detections, record_to_detections
 from devices import on_each_device_in
 from paths import CONFIGS
 
-from xcit_mm.batch import results
+from xcit_mm.batch import engine, results
 from xcit_mm.batch.run import Run
 from xcit_mm.utils import cli
 
@@ -111,6 +111,23 @@ class TestBatches:
             assert call("infer", photos, *models["seg"], *options)[0] == 0
         assert result_files(tmp_path / "0") == result_files(tmp_path / "2")
 
+    def test_masks_that_take_much_memory_are_encoded_before_they_wait(
+        self, models, photos, call, tmp_path, monkeypatch
+    ):
+        write_image, kinds = results.ResultWriter.write_image, set()
+
+        def record(self, number, size, prediction):
+            kinds.add(type(prediction.instances.masks))
+            return write_image(self, number, size, prediction)
+
+        monkeypatch.setattr(results.ResultWriter, "write_image", record)
+        for size, kind in ((2**28, np.ndarray), (0, list)):
+            kinds.clear()
+            monkeypatch.setattr(engine, "MAX_MASK_BYTES", size)
+            assert call("infer", f"{photos}/0[0-3].png", *models["det"], "--out", tmp_path / str(size))[0] == 0
+            assert kinds == {kind}
+        assert result_files(tmp_path / "0") == result_files(tmp_path / str(2**28))
+
     def test_an_image_that_fails_does_not_fail_its_batch(self, models, photos, call, tmp_path, before_forward):
         def fail(images: list[torch.Tensor]) -> None:
             if any((image == 255).all() for image in images):  # 07.png
@@ -179,21 +196,54 @@ class TestBatches:
 
 
 class TestVisualizations:
-    def test_an_error_of_drawing_is_a_failure_of_its_input(self, models, photos, call, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("kind", ["seg", "det"])
+    def test_an_image_that_cannot_be_drawn_keeps_its_predictions(
+        self, kind, models, photos, call, tmp_path, monkeypatch, before_forward
+    ):
         (tmp_path / "in").mkdir()
         for name in ("00.png", "03.png"):
             (tmp_path / "in" / name).symlink_to(photos / name)
-        write_video(tmp_path / "in" / "video.mp4", cv2.imread(str(photos / "00.png")), 1)
+        write_video(tmp_path / "in" / "video.mp4", cv2.imread(str(photos / "00.png")), 2)
+        arguments = ("infer", tmp_path / "in", *models[kind], "--score-thr", 0, "--out")
+        assert call(*arguments, tmp_path / "whole")[0] == 0
+        expected = result_files(tmp_path / "whole")
+        assert len([name for name in expected if name.startswith("visualizations")]) == 3
 
         def fail(*_: object) -> None:
             raise IndexError("no color\nfor label 9")
 
-        monkeypatch.setattr(results, "draw_segmentation_map", fail)
-        code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out")
-        assert code == 1 and "0 of 3 inputs predicted" in printed
-        errors_of = [record.error for record in read_records(tmp_path / "out") if record.error]
-        assert errors_of == ["visualization: no color for label 9"] * 3
-        assert f"skipped {tmp_path}/in/00.png: visualization: no color for label 9" in errors
+        name = "draw_segmentation_map" if kind == "seg" else "draw_instances"
+        with monkeypatch.context() as patch:
+            patch.setattr(results, name, fail)
+            code, printed, errors = call(*arguments, tmp_path / "out")
+        assert code == 0 and "3 of 3 inputs predicted" in printed
+        for name in ("00.png", "03.png", "video.mp4"):
+            assert errors.count(f"not drawn: {tmp_path}/in/{name}: no color for label 9") == 1
+        found = result_files(tmp_path / "out")
+        assert found == {name: content for name, content in expected.items() if not name.startswith("visualizations")}
+        before_forward(lambda images: pytest.fail("predicted again"))
+        assert call(*arguments, tmp_path / "out", "--redraw")[0] == 0
+        assert result_files(tmp_path / "out") == expected
+
+    @pytest.mark.parametrize("name", ["coco", "parquet"])
+    def test_other_drawings_need_no_prediction(self, name, models, photos, call, tmp_path, before_forward, capsys):
+        if name == "parquet":
+            pytest.importorskip("pyarrow")
+        kind = "seg" if name == "parquet" else "det"  # whose maps are in the shards
+        out = tmp_path / "out"
+        arguments = ("infer", f"{photos}/0[0-2].png", *models[kind], "--format", name, "--out", out)
+        assert call(*arguments, "--no-visualizations")[0] == 0
+        before_forward(lambda images: pytest.fail("predicted again"))
+        assert call(*arguments, "--alpha", 0.1)[0] == 0 and not (out / "visualizations").exists()
+        images = []
+        for alpha in (0, 1):
+            assert call(*arguments, "--redraw", "--alpha", alpha, "--score-thr", 0, "--no-labels")[0] == 0
+            assert len(list((out / "visualizations").iterdir())) == 3
+            images.append(cv2.imread(str(out / "visualizations" / "00.jpg")).astype(int))
+        assert np.abs(images[0] - images[1]).mean() > 5
+        (out / "shards").rename(tmp_path / "shards")
+        code, printed, errors = call(*arguments, "--redraw")
+        assert code == 1 and "0 of 3 inputs predicted" in printed and "1 shards are pending" in errors
 
 
 class TestRetries:

@@ -159,6 +159,37 @@ def test_tiles_from_the_command_line(kind, images, models, call, tmp_path):
         assert all(coco.annToMask(result).sum() > 0 for result in results)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_videos_in_a_coco_json(kind, image, models, call, tmp_path):
+    """Maps of frames stay below labels, and every frame has an id."""
+    names = ["../up.mp4", str(tmp_path / "elsewhere" / "absolute.avi"), "sub/a.mp4", "sub/a.png"]
+    for name in names:
+        path = (tmp_path / "ann" / name).resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), image) if path.suffix == ".png" else write_video(path, image, 2)
+    (tmp_path / "ann").mkdir(exist_ok=True)
+    categories = [dict(id=number, name=name) for number, name in enumerate(("circle", "square", "triangle", "star"))]
+    entries = [dict(id=number, file_name=name) for number, name in enumerate(names, start=7)]
+    source, out = tmp_path / "ann" / "truth.json", tmp_path / "out"
+    source.write_text(json.dumps(dict(images=entries, categories=categories)))
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    code, _, errors = call("infer", source, *models[kind], "--out", out)
+    assert code == 0, errors
+    assert all(path.is_relative_to(out) for path in tmp_path.rglob("*") if path.is_file() and path not in before)
+    found = json.loads((out / "images.json").read_text())["images"]
+    ids = [line * 10**9 + frame for line in (1, 2, 3) for frame in (0, 1)] + [10]
+    assert [entry["id"] for entry in found] == ids
+    assert [entry["file_name"] for entry in found] == [name for name in names[:3] for _ in range(2)] + names[3:]
+    if kind == "det":
+        results = COCO(str(out / "images.json")).loadRes(str(out / "predictions.json"))
+        assert list(results.imgToAnns) == ids
+    else:
+        absolute = names[1].removesuffix(".avi").lstrip("/")
+        folders = "up.mp4", f"{absolute}.avi", "sub/a.mp4.mp4"
+        maps = [f"{folder}/00000{frame}.png" for folder in folders for frame in (0, 1)] + ["sub/a.png.png"]
+        assert sorted(str(path.relative_to(out / "labels")) for path in out.rglob("labels/**/*.png")) == sorted(maps)
+
+
 def test_a_segmentor_of_one_class_names_the_background(binary, images, call, tmp_path):
     code, *_ = call("infer", images / "plain.png", *binary[1], "--out", tmp_path / "out", "--alpha", 1)
     assert code == 0

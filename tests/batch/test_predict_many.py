@@ -5,9 +5,9 @@ import json
 import pytest
 from batch_runs import read_records, result_files
 
-from xcit_mm.batch import Execution, RunError, RunOptions, predict_many
+from xcit_mm.batch import Drawing, Execution, RunError, RunOptions, predict_many
 
-OPTIONS = RunOptions(shard_size=4, visualize=False)
+OPTIONS = RunOptions(shard_size=4)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_an_equal_run_resumes_and_another_is_rejected(models, folder, tmp_path, 
     assert [path.stat().st_mtime_ns == time for path, time in sorted(times.items())] == [True, False, True]
     assert "resuming: 2 of 3 shards are completed" in capsys.readouterr().err
     with pytest.raises(FileExistsError, match="its tile was None, is 64"):
-        predict_many(*arguments, RunOptions(shard_size=4, visualize=False, tile=64))
+        predict_many(*arguments, RunOptions(shard_size=4, tile=64))
 
 
 def test_an_error_after_the_start_states_what_is_completed(models, folder, tmp_path):
@@ -64,4 +64,4 @@ def test_an_error_after_the_start_states_what_is_completed(models, folder, tmp_p
 )
 def test_options_out_of_range_raise(options, message):
     with pytest.raises(ValueError, match=message):
-        RunOptions(**options)
+        (Drawing if "color_by" in options else RunOptions)(**options)

@@ -2,10 +2,11 @@
 
 from .inputs import Input, InputListing, find_inputs
 from .merging import RunReport
-from .options import Execution, RunOptions
+from .options import Drawing, Execution, RunOptions
 from .predict import RunError, predict_many
 
 __all__ = [
+    "Drawing",
     "Execution",
     "Input",
     "InputListing",

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from ..prediction.predictor import Prediction, Predictor, Preprocessing
 from .inputs import Input
 from .loading import Loader
+from .options import Drawing
 from .rasters import RasterPredictor
 from .reading import read_image
-from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message
+from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
 from .shards import Record, ShardFormat, write_records
 from .videos import VideoPredictor
@@ -57,9 +58,11 @@ class Engine:
     The files of a shard do not depend on the process that predicts it.
     """
 
-    def __init__(self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Progress) -> None:
+    def __init__(
+        self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Progress, drawing: Drawing
+    ) -> None:
         self.run, self.predictor, self.workers, self.retry, self.progress = run, predictor, workers, retry, progress
-        self._results = ResultWriter(run, predictor)
+        self._results = ResultWriter(run, drawing)
         self._rasters = RasterPredictor(run, predictor, progress)
         self._videos = VideoPredictor(run, predictor, self._results, progress)
 
@@ -70,11 +73,11 @@ class Engine:
         """
         self._shards = iter(shards)
         self._next = next(self._shards, None)
-        in_tiles, options = self.predictor.tile is not None, self.run.options
+        in_tiles = self.predictor.tile is not None
         preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
-            _ImageReader(preprocess, self.run.model.loading, options.visualize or in_tiles),
+            _ImageReader(preprocess, self.run.model.loading, self._results.visualize or in_tiles),
             self._tasks,
             self.workers,
             max(2, -(-2 * images_per_batch // max(1, self.workers))),
@@ -171,4 +174,4 @@ class Engine:
         samples = self.predictor.predict_preprocessed([image.data for image in batch if image.data])
         not_kept = np.empty((0, 0, 3), np.uint8)
         images = [not_kept if image.image is None else image.image for image in batch]
-        return list(map(self.predictor.to_prediction, images, samples))
+        return list(map(self.predictor.to_prediction, images, samples, repeat(MAX_MASK_BYTES)))

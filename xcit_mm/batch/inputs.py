@@ -219,7 +219,8 @@ def _result_keys(names: Sequence[str]) -> list[str]:
     folders = set(map(os.path.dirname, names))
     while parents := set(map(os.path.dirname, folders)) - folders:
         folders |= parents
-    reserved = {os.path.splitext(folder)[0] for folder in folders if folder.endswith((".jpg", ".png", ".mp4"))}
+    files = (".jpg", ".png", *VIDEO_SUFFIXES)
+    reserved = {os.path.splitext(folder)[0] for folder in folders if folder.endswith(files)}
     stems = [os.path.splitext(name)[0] for name in names]
     keys = list(stems)
     for alternative in (

@@ -1,7 +1,7 @@
 """Options of a run: those that determine its results, and those of its execution."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mmengine.device import get_device
@@ -11,7 +11,7 @@ from ..prediction.predictor import DTYPES
 from ..prediction.tiles import check_tile
 from .shards import FORMATS
 
-__all__ = ["Execution", "RunOptions"]
+__all__ = ["Drawing", "Execution", "RunOptions"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,6 @@ class RunOptions:
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
         bounds: Values of rasters that become 0 and 255.
         percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
-        visualize: Whether to draw the results over the images.
-        score_thr: Minimum score to draw.
-        alpha: Opacity of drawn masks, from 0 to 1.
-        labels: Whether to draw names and scores, or the legend of a segmentation map.
-        color_by: 'class' or 'instance', each of which then has a color of its own.
 
     Raises:
         ValueError: If an option is out of its range.
@@ -47,6 +42,34 @@ class RunOptions:
     bands: Sequence[int] | None = None
     bounds: Sequence[float] | None = None
     percentiles: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        _check_minimum("shard_size", self.shard_size, 1)
+        _check_choice("format", self.format, FORMATS)
+        _check_choice("dtype", self.dtype, DTYPES)
+        if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+            raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
+        if self.tile is not None:
+            check_tile(self.tile, self.tile // 4 if self.overlap is None else self.overlap)
+        elif self.overlap is not None:
+            raise ValueError(f"overlap={self.overlap} without a tile: give the side of the tiles too")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Options of the visualizations, which are drawn again without predicting again.
+
+    Attributes:
+        visualize: Whether to draw the results over the images.
+        score_thr: Minimum score to draw.
+        alpha: Opacity of drawn masks, from 0 to 1.
+        labels: Whether to draw names and scores, or the legend of a segmentation map.
+        color_by: 'class' or 'instance', each of which then has a color of its own.
+
+    Raises:
+        ValueError: If an option is out of its range.
+    """
+
     visualize: bool = True
     score_thr: float = 0.3
     alpha: float = 0.5
@@ -54,18 +77,9 @@ class RunOptions:
     color_by: str = COLOR_BY[0]
 
     def __post_init__(self) -> None:
-        _check_minimum("shard_size", self.shard_size, 1)
+        _check_choice("color_by", self.color_by, COLOR_BY)
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: must be from 0 to 1")
-        for name, values in (("format", FORMATS), ("dtype", DTYPES), ("color_by", COLOR_BY)):
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(values)}")
-        if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-            raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
-        if self.tile is not None:
-            check_tile(self.tile, self.tile // 4 if self.overlap is None else self.overlap)
-        elif self.overlap is not None:
-            raise ValueError(f"overlap={self.overlap} without a tile: give the side of the tiles too")
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class Execution:
         ray: Address of a Ray cluster, 'auto' for the cluster of this machine, or 'local'.
         overwrite: Whether to remove the results of an earlier run first.
         retry_failed: Whether to predict only inputs that failed before.
+        redraw: Whether to predict nothing, and draw the stored results in this process.
 
     Raises:
         ValueError: If an option is out of its range, or two options exclude each other.
@@ -92,14 +107,16 @@ class Execution:
     ray: str | None = None
     overwrite: bool = False
     retry_failed: bool = False
+    redraw: bool = False
 
     def __post_init__(self) -> None:
         _check_minimum("batch_size", self.batch_size, 1)
         _check_minimum("workers", self.workers or 0, 0)
         if self.launcher not in ("none", "pytorch"):
             raise ValueError(f"launcher={self.launcher!r}: must be none or pytorch")
-        if self.overwrite and self.retry_failed:
-            raise ValueError("overwrite and retry_failed exclude each other: give one of them")
+        given = [name for name in ("overwrite", "retry_failed", "redraw") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
         if self.ray and self.launcher != "none":
             raise ValueError("ray and launcher exclude each other: give one of them")
 
@@ -110,6 +127,11 @@ class Execution:
             return self.workers
         # The actors of Ray may have a GPU. A model on the CPU uses all cores itself.
         return 0 if not self.ray and (self.device or get_device()) == "cpu" else 2
+
+
+def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(choices)}")
 
 
 def _check_minimum(name: str, value: int, minimum: int) -> None:

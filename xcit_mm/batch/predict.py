@@ -12,8 +12,9 @@ from ..weights.published import REMOTE_PREFIXES
 from .inputs import find_inputs, read_category_ids
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
-from .options import Execution, RunOptions
+from .options import Drawing, Execution, RunOptions
 from .rasters import read_raster_header, resolve_raster_options
+from .redrawing import redraw
 from .run import Run, start_run
 from .shards import DamagedShard
 from .workers import Job, Ranks, run_distributed, run_local, run_on_ray
@@ -33,6 +34,7 @@ def predict_many(
     options: RunOptions | None = None,
     execution: Execution | None = None,
     root: str | None = None,
+    drawing: Drawing | None = None,
 ) -> RunReport | None:
     """Predict many images and videos by a detector or segmentor, and write the results to a folder.
 
@@ -47,6 +49,7 @@ def predict_many(
         options: Options that determine the results.
         execution: Device, batch size, and processes.
         root: Base folder of relative paths in a list; see `find_inputs`.
+        drawing: Options of the visualizations.
 
     Returns:
         Numbers of predicted and failed inputs, or None in the ranks of torchrun other than 0. Inputs that fail do not
@@ -67,7 +70,7 @@ def predict_many(
     config, checkpoint = (
         path if path.startswith(REMOTE_PREFIXES) else os.path.abspath(path) for path in (config, checkpoint)
     )
-    job = Job(os.path.abspath(out), config, checkpoint, execution)
+    job = Job(os.path.abspath(out), config, checkpoint, execution, drawing or Drawing())
     ranks = Ranks() if execution.launcher == "pytorch" else None
     if ranks is not None and ranks.rank > 0:
         try:
@@ -77,7 +80,9 @@ def predict_many(
         return None
     run = _start(job, str(source), options, root)
     try:
-        if ranks is not None:
+        if execution.redraw:
+            redraw(run, job.drawing)
+        elif ranks is not None:
             run_distributed(job, ranks, run)
         elif execution.ray:
             run_on_ray(job, run)

@@ -1,5 +1,6 @@
 """Predictions as records, and the files of their visualizations and segmentation maps."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,14 +12,25 @@ import cv2
 import numpy as np
 
 from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
-from ..prediction.predictor import Prediction, Predictor
+from ..prediction.predictor import Prediction
 from ..prediction.results import encode_masks
+from .inputs import Input
+from .options import Drawing
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
-__all__ = ["Progress", "ResultWriter", "error_message", "thread_queue", "try_or_message", "write_file"]
+__all__ = [
+    "MAX_MASK_BYTES",
+    "Progress",
+    "ResultWriter",
+    "error_message",
+    "thread_queue",
+    "try_or_message",
+    "write_file",
+]
 
-
+# Masks of an image wait to be written as arrays up to this size, and beyond it in run-length code.
+MAX_MASK_BYTES = 2**28
 # Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.
 Progress = Callable[[int, int], None]
 
@@ -26,10 +38,10 @@ Progress = Callable[[int, int], None]
 class ResultWriter:
     """Converts predictions to records, and writes visualizations and segmentation maps; used by several threads."""
 
-    def __init__(self, run: Run, predictor: Predictor) -> None:
-        self._run, metainfo, options = run, predictor.metainfo, run.options
-        style = Style(options.alpha, options.labels, options.color_by)
-        self._drawing = metainfo["classes"], metainfo.get("palette"), style
+    def __init__(self, run: Run, drawing: Drawing) -> None:
+        self._run, self.visualize, self._score_thr = run, drawing.visualize, drawing.score_thr
+        style = Style(drawing.alpha, drawing.labels, drawing.color_by)
+        self._drawing = run.model.classes, run.model.palette, style
 
     def write_image(self, number: int, size: tuple[int, int], prediction: Prediction | str) -> Record:
         """Write the files of an image (height, width), or take the reason of its failure, and return its record."""
@@ -37,12 +49,17 @@ class ResultWriter:
         record = Record(number, input_.path, input_.name, input_.image_id)
         if isinstance(prediction, str):
             return record._replace(error=prediction)
-        if self._run.options.visualize:
-            jpeg = try_or_message(lambda: _encode_jpeg(self.draw(prediction)))
-            if isinstance(jpeg, str):
-                return record._replace(error=f"visualization: {jpeg}")
-            write_file(self._run.out / VISUALIZATIONS / f"{input_.key}.jpg", jpeg)
+        if self.visualize:
+            self.write_drawing(input_, prediction)
         return self.fill(record, size, prediction, input_.key)
+
+    def write_drawing(self, input_: Input, prediction: Prediction) -> None:
+        """Draw an image, or report why it cannot be drawn."""
+        jpeg = try_or_message(lambda: _encode_jpeg(self.draw(prediction)))
+        if isinstance(jpeg, str):
+            report_undrawn(input_, jpeg)
+        else:
+            write_file(self._run.out / VISUALIZATIONS / f"{input_.key}.jpg", jpeg)
 
     def fill(self, record: Record, size: tuple[int, int], prediction: Prediction, key: str) -> Record:
         """Add a prediction to a record. A segmentation map is written to a file unless the format includes it."""
@@ -63,7 +80,7 @@ class ResultWriter:
         image = prediction.image
         image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) if image.ndim == 2 else image
         if prediction.instances is not None:
-            instances = prediction.instances.above(self._run.options.score_thr)
+            instances = prediction.instances.above(self._score_thr)
             return draw_instances(image, instances, *self._drawing)
         assert prediction.labels is not None
         return draw_segmentation_map(image, prediction.labels, *self._drawing)
@@ -106,6 +123,11 @@ def error_message(error: Exception) -> str:
     if str(error).startswith("DataLoader worker"):  # was killed. torch raises this error wherever the main process is.
         raise error
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def report_undrawn(input_: Input, reason: str) -> None:
+    """Report an input that is predicted, but not drawn."""
+    print(f"\nnot drawn: {input_.path}: {reason}", file=sys.stderr)
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -2,19 +2,29 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor
+from .inputs import Input
 from .reading import Video
-from .results import Progress, ResultWriter, error_message, thread_queue, try_or_message, write_file
+from .results import (
+    MAX_MASK_BYTES,
+    Progress,
+    ResultWriter,
+    error_message,
+    report_undrawn,
+    thread_queue,
+    try_or_message,
+    write_file,
+)
 from .run import VISUALIZATIONS, Run
 from .shards import Record, ShardFormat
 
-__all__ = ["VideoPredictor"]
+__all__ = ["DrawnVideo", "VideoPredictor", "map_key"]
 
 
 class VideoPredictor:
@@ -28,19 +38,15 @@ class VideoPredictor:
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
-        drawn = _DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_.path)
+        drawn = DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_)
 
         def process(frame: int, prediction: Prediction) -> tuple[Record, np.ndarray | str | None]:
-            # No folder has the name of a video file, so the maps of frames and images have different paths.
-            key = f"{input_.name}/{frame:06}"
-            filled = self.results.fill(record._replace(frame=frame), prediction.image.shape[:2], prediction, key)
-            visualize = self.run.options.visualize
-            return filled, try_or_message(self.results.draw, prediction) if visualize else None
+            shape, key = prediction.image.shape[:2], map_key(input_, frame)
+            filled = self.results.fill(record._replace(frame=frame), shape, prediction, key)
+            return filled, try_or_message(self.results.draw, prediction) if self.results.visualize else None
 
         def write(result: tuple[Record, np.ndarray | str | None]) -> None:
             filled, image = result
-            if isinstance(image, str):
-                raise _NotDrawable(image)
             if image is not None:
                 drawn.write(image)
             writer.write(filled)
@@ -54,8 +60,6 @@ class VideoPredictor:
                         break
                     submit(process, frame, prediction)
                     self.progress(0, frame + 1)
-        except _NotDrawable as reason:
-            error = f"visualization: {reason}"
         finally:
             drawn.close()
         if error is not None:
@@ -73,32 +77,47 @@ class VideoPredictor:
                     yield from map(predictor.predict, batch)
                 else:
                     samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
-                    yield from map(predictor.to_prediction, batch, samples)
+                    yield from map(predictor.to_prediction, batch, samples, repeat(MAX_MASK_BYTES))
             video.check_end()
         except Exception as error:  # decoders, models and pipelines raise many types
             yield error_message(error)
 
 
-class _DrawnVideo:
-    """MP4 file of visualizations, with the frame rate of the video at `source`. The first frame determines its size."""
+def map_key(input_: Input, frame: int | None) -> str:
+    """Return the path of an image's or frame's segmentation map below its folder, without a suffix."""
+    # No folder of images has the name of a video.
+    return input_.key if frame is None else f"{input_.key}{Path(input_.path).suffix}/{frame:06}"
 
-    def __init__(self, path: Path, source: str) -> None:
-        self._path, self._source = path, source
+
+class DrawnVideo:
+    """MP4 file of visualizations, with the frame rate of its input. The first frame determines its size."""
+
+    def __init__(self, path: Path, input_: Input) -> None:
+        self._path, self._input, self._is_drawable = path, input_, True
         self._writer: cv2.VideoWriter | None = None
 
-    def write(self, image: np.ndarray) -> None:
-        if self._writer is None:
-            write_file(self._path, b"")  # OpenCV would not report a full disk or a missing permission
-            (height, width), rate = image.shape[:2], Video(self._source).rate
-            self._writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter.fourcc(*"mp4v"), rate, (width, height))
-            if not self._writer.isOpened():
-                raise _NotDrawable(f"{height}x{width} pixels at {rate:g} frames per second do not fit into an MP4")
-        self._writer.write(image)
+    def write(self, image: np.ndarray | str) -> None:
+        """Add a frame. If it cannot be drawn, for the reason given instead, report it and remove the video."""
+        if not self._is_drawable:
+            return
+        if not isinstance(image, str) and self._writer is None:
+            image = self._open(image)
+        if isinstance(image, str):
+            self._is_drawable = False
+            self.close()
+            self._path.unlink(missing_ok=True)
+            report_undrawn(self._input, image)
+        elif self._writer is not None:
+            self._writer.write(image)
+
+    def _open(self, image: np.ndarray) -> np.ndarray | str:
+        """Open the video, and return its first frame or the reason why it cannot be written."""
+        write_file(self._path, b"")  # OpenCV would not report a full disk or a missing permission
+        (height, width), rate = image.shape[:2], Video(self._input.path).rate
+        self._writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter.fourcc(*"mp4v"), rate, (width, height))
+        is_open = self._writer.isOpened()
+        return image if is_open else f"{height}x{width} pixels at {rate:g} frames per second do not fit into an MP4"
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.release()
-
-
-class _NotDrawable(Exception):
-    """Error of frames that cannot be drawn, or not be written to a video."""

@@ -13,7 +13,7 @@ import torch
 from ..prediction.predictor import Predictor
 from ..utils.cli import progress_bar
 from .engine import Engine
-from .options import Execution
+from .options import Drawing, Execution
 from .results import Progress
 from .run import Run, open_run
 
@@ -30,6 +30,7 @@ class Job(NamedTuple):
     config: str
     checkpoint: str
     execution: Execution
+    drawing: Drawing = Drawing()
 
     def shards(self, run: Run) -> list[int]:
         """Return the shards to predict."""
@@ -46,7 +47,7 @@ class Job(NamedTuple):
         options, execution = run.options, self.execution
         image_options = options.tile, options.overlap, execution.batch_size, options.dtype
         predictor = Predictor(self.config, self.checkpoint, device, *image_options)
-        Engine(run, predictor, execution.num_workers, execution.retry_failed, progress).work(shards)
+        Engine(run, predictor, execution.num_workers, execution.retry_failed, progress, self.drawing).work(shards)
 
 
 def run_local(job: Job, run: Run) -> None:

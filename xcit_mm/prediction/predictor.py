@@ -1,6 +1,7 @@
 """Trained detectors and segmentors on images in memory."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -247,10 +248,10 @@ class Predictor:
             torch.cuda.empty_cache()
         return None
 
-    def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
-        """Convert the library's data sample of an image to NumPy arrays."""
+    def to_prediction(self, image: np.ndarray, sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Prediction:
+        """Convert the library's data sample of an image to NumPy arrays; see `to_instances`."""
         if self.is_detector:
-            return Prediction(image, to_instances(sample), None)
+            return Prediction(image, to_instances(sample, max_mask_bytes), None)
         label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16
         return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
 

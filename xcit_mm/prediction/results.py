@@ -1,5 +1,6 @@
 """A detector's predictions as NumPy arrays."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ class Instances(NamedTuple):
         boxes: Left, top, right and bottom in pixels of the image, (n, 4).
         scores: (n,).
         labels: Class numbers from 0, (n,).
-        masks: (n, H, W), bool, or from tiles a list of n in COCO's run-length code. None for a model without masks.
+        masks: (n, H, W), bool, or if encoded, as from tiles, a list of n in COCO's run-length code. None for a model
+            without masks.
     """
 
     boxes: np.ndarray
@@ -38,13 +40,19 @@ class Instances(NamedTuple):
         return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
 
 
-def to_instances(sample: BaseDataElement) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head."""
+def to_instances(sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Instances:
+    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head.
+
+    Masks of more than `max_mask_bytes` in total are encoded.
+    """
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     found = sample.pred_instances.cpu()
     boxes, arrays = instance_boxes(found).numpy(), found.numpy()
-    instances = Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"))
+    masks = arrays.get("masks")
+    if isinstance(masks, np.ndarray) and masks.nbytes > max_mask_bytes:
+        masks = [encode_mask(mask) for mask in masks]
+    instances = Instances(boxes, arrays.scores, arrays.labels, masks)
     is_sorted = (np.diff(arrays.scores) <= 0).all()
     return instances if is_sorted else instances.select(np.argsort(-arrays.scores, kind="stable"))
 
