@@ -24,7 +24,7 @@ from xcit_mm.utils.compat import BatchNorm
 BANDS_AND_ONE_CLASS = """
 _base_ = "{base}"
 model = dict(
-    backbone=dict(in_channels=2),
+    backbone=dict(in_channels=2, ignore_padding=True),  # images are padded to multiples of 32
     data_preprocessor=dict(mean=None, std=None),
     decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)),
 )

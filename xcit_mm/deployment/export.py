@@ -26,6 +26,7 @@ from ..models.build import backbone_from_config, model_from_config
 from ..utils.configs import (
     backbone_class,
     channel_order,
+    data_preprocessor,
     normalisation,
     read_config,
     tested_dataset,
@@ -33,7 +34,7 @@ from ..utils.configs import (
 )
 from ..utils.errors import reason
 from ..version import __version__
-from .comparison import compare_with_torch
+from .comparison import compare_detector, compare_maps
 from .detectors import ExportableDetector
 from .evaluation import Scores, check_evaluation, evaluate_files, score_lines
 from .float16 import Float16Report, write_float16
@@ -108,6 +109,12 @@ class ExportTarget:
                 raise ValueError(f"{self.path}: a whole detector is exported to .onnx only: name it .onnx")
             check_detector(cfg)
         check_backbone(cfg)
+        test_cfg = data_preprocessor(cfg).get("test_cfg") or {}
+        if self.part == "model" and test_cfg.get("size") and cfg.model.backbone.get("ignore_padding"):
+            raise ValueError(
+                f"ignore_padding=True with data_preprocessor.test_cfg.size={test_cfg['size']} cannot be exported: set "
+                "size_divisor, or leave the size out"
+            )
         (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
         if self.preprocessing and self.part == "backbone":
             raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")
@@ -160,7 +167,7 @@ def export_model(
     Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a segmentor `logits`
     (B, classes, H, W), whose argmax is the segmentation map. A detector takes one image and returns what
     `ExportableDetector` returns. The file is written only if its outputs agree with torch's, at other sizes than the
-    traced one: see `compare_with_torch`.
+    traced one: see `compare_maps`.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -231,7 +238,9 @@ def _export_float32(cfg: Config, model: Any, path: Path) -> ExportReport:
         write_onnx(program, path, names, metadata)
     else:
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    return ExportReport(compare_with_torch(traced, names, partial(_read, path), channels), metadata)
+    if isinstance(traced, ExportableDetector):
+        return ExportReport(compare_detector(cfg, model, partial(_read, path), channels).lines(), metadata)
+    return ExportReport(compare_maps(cfg, model, names, _read(path), channels), metadata)
 
 
 def _read(path: Path, score_threshold: float | None = None) -> Callable:

@@ -12,7 +12,7 @@ from mmengine.dataset import pseudo_collate
 from ..prediction.predictor import Preprocessing
 from ..utils.configs import data_preprocessor, tested_dataset, type_name
 from .comparison import Drift, to_detections
-from .images import sample_images, to_model_input
+from .images import file_pads, sample_images, to_model_input
 from .run import Model, Segmentation
 
 __all__ = [
@@ -69,7 +69,7 @@ def preprocessing_steps(cfg: Config) -> dict[str, Any]:
         return dict(unknown=f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
     if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
         return dict(unknown="test_cfg.mode='slide' in the config")
-    if kind == "DetDataPreprocessor":  # a detector's file pads the image, since boxes are clipped before the padding
+    if file_pads(cfg):
         return dict(resize=resize, pad_divisor=1, pad_value=0)
     divisor = test_cfg.get("size_divisor") or 1
     return dict(resize=resize, pad_divisor=divisor, pad_value=preprocessor.get("pad_val", 0))
