@@ -40,7 +40,9 @@ class ExportableSegmentor(nn.Module):
         for head in earlier:
             given = (maps, head(*given))
         with without_resize_warning():
-            return last.predict(*given, [dict(img_shape=size)], self.model.test_cfg)[..., :height, :width]
+            logits = last.predict(*given, [dict(img_shape=size)], self.model.test_cfg)
+        # Not a slice, which would fix at tracing whether there is something to remove.
+        return _pad(logits, (height, width)) if self.ignore_padding else logits
 
 
 def stages(part: Any) -> list[Any]:
@@ -70,6 +72,7 @@ def extract_maps(
 
 
 def _pad(x: Tensor, size: Sequence[int], value: float = 0.0) -> Tensor:
+    """Pad or crop maps (B, C, h, w) at the right and the bottom to `size`, (H, W)."""
     return F.pad(x, (0, size[1] - x.shape[3], 0, size[0] - x.shape[2]), value=value)
 
 
