@@ -22,7 +22,7 @@ from xcit_mm.deployment.comparison import DetectionComparison, Drift, compare_de
 from xcit_mm.deployment.detectors import ExportableDetector, decode
 from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files, score_lines
 from xcit_mm.deployment.images import preprocess_synthetic, synthetic_image, to_model_input
-from xcit_mm.deployment.run import Detections, Segmentation
+from xcit_mm.deployment.runtime import Detections, Segmentation
 from xcit_mm.deployment.supported import check_detector
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)

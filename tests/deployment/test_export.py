@@ -110,7 +110,7 @@ def test_segmentor_in_onnx_agrees_with_torch_at_any_size(write_trained, tmp_path
 
 def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_trained, segmentor, tmp_path):
     pytest.importorskip("onnxruntime")
-    run = importlib.import_module("xcit_mm.deployment.run")
+    runtime = importlib.import_module("xcit_mm.deployment.runtime")
     trained = write_trained(BANDS_AND_ONE_CLASS, base=segmentor.config)
     facts = export_model(*trained, ExportTarget(tmp_path / "model.pt2")).metadata
     assert facts["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
@@ -120,9 +120,9 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_traine
 
     classes = json.loads(facts["classes"])
     assert classes == ["background", "shape"] and facts["threshold"] == "0.5"
-    results = run.Segmentation(np.eye(64, 96, dtype=np.uint8))
-    assert [region["name"] for region in run.to_json(results, classes)["regions"]] == classes
-    assert run.draw(np.zeros((64, 96, 3), np.uint8), results, classes).shape[1] > 96  # with a legend
+    results = runtime.Segmentation(np.eye(64, 96, dtype=np.uint8))
+    assert [region["name"] for region in runtime.to_json(results, classes)["regions"]] == classes
+    assert runtime.draw(np.zeros((64, 96, 3), np.uint8), results, classes).shape[1] > 96  # with a legend
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

@@ -7,7 +7,7 @@ import pytest
 from onnx_files import load_standard, metadata
 
 from xcit_mm.deployment import float16
-from xcit_mm.deployment.run import Model, read_image
+from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -16,7 +16,7 @@ from paths import CONFIGS
 
 from xcit_mm.deployment import ExportTarget, export_model
 from xcit_mm.deployment.preprocessing import add_preprocessing, compare_preprocessing, preprocessing_steps
-from xcit_mm.deployment.run import Model
+from xcit_mm.deployment.runtime import Model
 from xcit_mm.prediction import Predictor
 from xcit_mm.utils.configs import channel_order
 

@@ -11,7 +11,7 @@ from xcit_mm.deployment.formats import count_operators
 from xcit_mm.deployment.images import calibration_paths
 from xcit_mm.deployment.preprocessing import add_preprocessing
 from xcit_mm.deployment.quantization import Int8Report, losses_in_points, write_int8
-from xcit_mm.deployment.run import Model, read_image
+from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

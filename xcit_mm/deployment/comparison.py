@@ -13,7 +13,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from .images import SYNTHETIC_SIZES, preprocess_synthetic, synthetic_image, to_model_input
-from .run import Detections, Segmentation
+from .runtime import Detections, Segmentation
 
 __all__ = [
     "DetectionComparison",

@@ -16,7 +16,7 @@ from .comparison import Drift
 from .evaluation import Scores, evaluate_files, score_lines
 from .formats import add_metadata, megabytes, read_onnx
 from .images import model_inputs, sample_images
-from .run import Detections, Segmentation
+from .runtime import Detections, Segmentation
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

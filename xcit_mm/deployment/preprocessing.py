@@ -13,7 +13,7 @@ from ..prediction.predictor import Preprocessing
 from ..utils.configs import data_preprocessor, tested_dataset, type_name
 from .comparison import Drift, to_detections
 from .images import file_pads, sample_images, to_model_input
-from .run import Model, Segmentation
+from .runtime import Model, Segmentation
 
 __all__ = [
     "PreprocessingDrift",
