@@ -336,6 +336,8 @@ def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
         (dict(roi_head=dict(bbox_roi_extractor=dict(roi_layer=dict(aligned=False)))), "aligned=False"),
         (dict(roi_head=dict(shared_head=dict(type="ResLayer"))), r"shared_head\.type='ResLayer' .*leave it out"),
         (dict(rpn_head=dict(loss_cls=dict(use_sigmoid=False))), r"rpn_head\.loss_cls\.use_sigmoid=False"),
+        (dict(rpn_head=dict(loss_cls=dict(_delete_=True, type="CrossEntropyLoss"))), r"loss_cls\.use_sigmoid=False"),
+        (dict(rpn_head=dict(bbox_coder=dict(clip_border=False))), r"rpn_head\.bbox_coder\.clip_border=False"),
         (dict(test_cfg=dict(rcnn=dict(nms=dict(type="soft_nms")))), r"test_cfg\.rcnn\.nms\.type='soft_nms'"),
         (dict(test_cfg=dict(rcnn=dict(nms=dict(class_agnostic=True)))), r"nms\.class_agnostic=True"),
     ],
@@ -353,6 +355,9 @@ def test_unsupported_part_is_named(options, message):
         (small_mask_rcnn, "rpn.max_per_img", 0, r"rpn\.max_per_img=0 "),
         (retinanet, "max_per_img", -1, r"model\.test_cfg\.max_per_img=-1 "),
         (small_mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
+        (small_mask_rcnn, "rcnn.mask_thr_binary", 0, r"rcnn\.mask_thr_binary=0 .* such as 0\.5"),
+        (small_mask_rcnn, "rcnn.nms", None, r"rcnn\.nms is missing: set it, such as nms=dict"),
+        (small_mask_rcnn, "rpn", None, r"test_cfg\.rpn\.nms is missing"),
     ],
 )
 def test_unlimited_test_cfg_is_named(config, where, value, message):
@@ -361,6 +366,9 @@ def test_unlimited_test_cfg_is_named(config, where, value, message):
     with pytest.raises(ValueError, match=message) as raised:
         check_detector(cfg)
     assert "\n" not in str(raised.value)
+    cfg.model.test_cfg = None
+    with pytest.raises(ValueError, match=r"model\.test_cfg[a-z.]*\.nms is missing"):
+        check_detector(cfg)
 
 
 def test_impossible_evaluation_is_rejected_before_the_export(shapes):

@@ -71,6 +71,23 @@ def test_float16_segmentor_reports_its_score(segmentor, segmentor_file, shapes, 
     assert (found == expected).mean() > 0.98
 
 
+def test_layer_that_overflows_on_a_gpu_is_named(segmentor, segmentor_file, tmp_path):
+    file = onnx.load(segmentor_file)
+    (conv,) = (node for node in file.graph.node if node.name == "model.neck.fpn_convs.0.conv/Conv")
+    name = conv.input[0]
+    for number, factor in enumerate((1e4, 1e4, 1e-4, 1e-4)):  # the output of the layer is as before
+        file.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(factor), f"factor{number}"))
+        scale = onnx.helper.make_node(
+            "Mul", [name, f"factor{number}"], [f"scaled{number}"], f"model.neck.x/Mul{number}"
+        )
+        file.graph.node.insert([node.name for node in file.graph.node].index(conv.name), scale)
+        name = f"scaled{number}"
+    conv.input[0] = name
+    onnx.save(file, tmp_path / "float32.onnx")
+    with pytest.raises(RuntimeError, match=r"^scaled1 reaches [\d.e+]+, above float16's maximum of 65504"):
+        float16.write_float16(*segmentor.load(), tmp_path / "float32.onnx", tmp_path / "fp16.onnx", None)
+
+
 @pytest.mark.parametrize(
     "value, message", [(1e38, "values that are not finite"), (-1.0, "is found differently in float16")]
 )

@@ -217,7 +217,8 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         (model, tmp_path / "none.png", "FileNotFoundError: no image at"),
         (model, text, "text.onnx cannot be read"),
         (model, tmp_path / "deep.png", "more than 8 bits a channel"),
-        (model, tmp_path / "narrow.png", "leaves nothing of it"),
+        (model, tmp_path / "narrow.png", "resized to 0x160 for the model"),
+        (model, photo, "--device", "cuda", "onnxruntime cannot use CUDAExecutionProvider"),
         (model, photo, "--out", tmp_path / "drawn.jpg", "name it .png"),
         (model, photo, "--json", tmp_path / "none" / "found.json", "no folder"),
     ]:
@@ -227,7 +228,57 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         assert message in end.value.code and "\n" not in end.value.code
     with pytest.raises(ValueError, match=r"give it as \(H, W, 3\)"):
         runtime.Model(model)(np.zeros((5, 5), np.uint8))
+    with pytest.raises(ValueError, match="device='tpu', runtime='onnxruntime': must be one of cpu, cuda"):
+        runtime.Model(model, device="tpu")
     assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(
+        ValueError, match=r"60x90 pixels, resized to 100x150 .* takes 129 or more a side: pad or enlarge"
+    ):
+        runtime.Model(detector(min_side="129"))(smooth_image(60, 90))
+
+
+def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, monkeypatch, capsys):
+    photos, drawn, found = (tmp_path / name for name in ("photos", "drawn", "found"))
+    photos.mkdir()
+    for name in ("a.png", "c.jpg"):
+        Image.fromarray(smooth_image(60, 90)).save(photos / name)
+    (photos / "b.png").write_text("no image")
+    (photos / "notes.txt").write_text("no image either")
+    monkeypatch.setattr(sys, "argv", ["run.py", *map(str, (detector(), photos, "--out", drawn, "--json", found))])
+    assert run.main() == 1
+    printed = capsys.readouterr()
+    assert [line for line in printed.out.splitlines() if "photos" in line] == [f"{photos}/a.png", f"{photos}/c.jpg"]
+    assert printed.err.count("\n") == 1 and "b.png cannot be read" in printed.err
+    assert sorted(path.name for path in drawn.iterdir()) == ["a.png.png", "c.jpg.png"]
+    assert len(json.loads((found / "c.jpg.json").read_text())["instances"]) == 4
+
+
+@pytest.mark.parametrize("kind", ["detector", "segmentor"])
+def test_openvino_returns_the_results_of_onnxruntime(kind, request, detector):
+    pytest.importorskip("openvino")
+    file = detector() if kind == "detector" else request.getfixturevalue("segmentor_file")
+    image = smooth_image(203, 330)
+    found, expected = (runtime.Model(file, runtime=name)(image) for name in ("openvino", "onnxruntime"))
+    for values, target in zip(found, expected, strict=True):
+        assert values.shape == target.shape and (np.abs(values - target * 1.0) > 1e-3).mean() < 0.001
+    with pytest.raises(ValueError, match="it runs on the CPU"):
+        runtime.Model(file, runtime="openvino", device="cuda")
+
+
+def test_windows_are_mmseg_s(segmentor, segmentor_file, tmp_path):
+    _, model = segmentor.load()
+    model.test_cfg = Config(dict(mode="slide", crop_size=(64, 96), stride=(40, 64)))
+    file = onnx.load(segmentor_file)
+    facts = {prop.key: prop.value for prop in file.metadata_props}
+    onnx.helper.set_model_props(file, facts | dict(test_cfg=json.dumps(model.test_cfg.to_dict())))
+    onnx.save(file, tmp_path / "model.onnx")
+    for size in [(96, 160), (64, 96), (32, 224)]:
+        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            expected = model.slide_inference(image, [dict(ori_shape=size, img_shape=size)])
+        slider = runtime.Model(tmp_path / "model.onnx")
+        found = slider._slide(image.numpy(), slider._windows)["logits"]
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-3)
 
 
 def test_ctrl_c_ends_in_one_line(detector, tmp_path, monkeypatch, capsys):

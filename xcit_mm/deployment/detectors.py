@@ -129,10 +129,8 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
     center = (low + high) * 0.5 + (high - low) * deltas[:, :2]
     half = (high - low) * deltas[:, 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
     x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=1).unbind(1)
-    if coder.clip_border:
-        height, width = size
-        x1, x2, y1, y2 = x1.clamp(0, width), x2.clamp(0, width), y1.clamp(0, height), y2.clamp(0, height)
-    return torch.stack([x1, y1, x2, y2], dim=1)
+    height, width = size
+    return torch.stack([x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=1)
 
 
 def candidates(

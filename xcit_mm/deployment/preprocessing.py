@@ -67,8 +67,6 @@ def preprocessing_steps(cfg: Config) -> dict[str, Any]:
         return dict(unknown=f"data_preprocessor.type={kind!r} in the config")
     if test_cfg.get("size") is not None:
         return dict(unknown=f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
-    if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        return dict(unknown="test_cfg.mode='slide' in the config")
     if file_pads(cfg):
         return dict(resize=resize, pad_divisor=1, pad_value=0)
     divisor = test_cfg.get("size_divisor") or 1

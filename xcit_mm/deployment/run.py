@@ -32,42 +32,92 @@ def _write(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def _list_images(path: Path) -> list[Path]:
+    """Return the images of a folder, without its subfolders, or the one image."""
+    if not path.is_dir():
+        return [path]
+    suffixes = Image.registered_extensions()
+    images = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    if not images:
+        raise FileNotFoundError(f"no image in {path}")
+    return images
+
+
+def _target(given: Path, suffix: str, image: Path, is_folder: bool) -> Path:
+    """Return the file to write for an image: the given one, or with a folder of images one in the given folder."""
+    if is_folder:
+        given.mkdir(exist_ok=True)
+        return given / f"{image.name}{suffix}"
+    if given.suffix.lower() != suffix:
+        raise ValueError(f"{given}: name it {suffix}")
+    if not given.parent.is_dir():
+        raise FileNotFoundError(f"no folder {given.parent}: make it first")
+    return given
+
+
+def _predict(model: Any, path: Path, score_thr: float, png: Path | None, json_file: Path | None) -> str:
+    """Predict an image, write its files and return a summary."""
+    image = runtime.read_image(path)
+    results = model(image, score_thr)
+    if png:
+        drawn = BytesIO()
+        Image.fromarray(runtime.draw(image, results, model.classes)).save(drawn, "PNG")
+        _write(png, drawn.getvalue())
+    if json_file:
+        _write(json_file, json.dumps(runtime.to_json(results, model.classes)).encode())
+    lines = "\n".join(runtime.summarize(results, model.classes))
+    return lines or f"no detection with a score of {score_thr} or more"
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Predict all images and return the exit code. An image of a folder that fails does not stop the others."""
+    images, is_folder, code = _list_images(args.image), args.image.is_dir(), 0
+    for given, suffix in ((args.out, ".png"), (args.json, ".json")):
+        if given:
+            _target(given, suffix, images[0], is_folder)
+    model = runtime.Model(args.model, args.threads, args.device, args.runtime)
+    for image in images:
+        png, json_file = (
+            given and _target(given, suffix, image, is_folder)
+            for given, suffix in ((args.out, ".png"), (args.json, ".json"))
+        )
+        try:
+            summary = _predict(model, image, args.score_thr, png, json_file)
+        except (OSError, ValueError, RuntimeError) as error:
+            if not is_folder:
+                raise
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            code = 1
+            continue
+        print(f"{image}\n{summary}" if is_folder else summary, flush=True)
+    return code
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="an .onnx file of tools/export.py")
-    parser.add_argument("image", type=Path)
-    parser.add_argument("--out", type=Path, metavar="PNG", help="write the image with the results drawn over it")
-    parser.add_argument("--json", type=Path, metavar="JSON", help="write the results as JSON")
+    parser.add_argument("image", type=Path, help="an image or a folder of images")
+    parser.add_argument(
+        "--out", type=Path, metavar="PNG", help="draw the results over the image; for a folder, a folder"
+    )
+    parser.add_argument("--json", type=Path, metavar="JSON", help="write the results as JSON; for a folder, a folder")
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="number of threads (default: onnxruntime's choice)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="default: %(default)s"
+    )
+    parser.add_argument("--threads", type=int, help="number of threads (default: the runtime's choice)")
     args = parser.parse_args()
     try:
-        for path, suffix in ((args.out, ".png"), (args.json, ".json")):
-            if path and path.suffix.lower() != suffix:
-                raise ValueError(f"{path}: name it {suffix}")
-            if path and not path.parent.is_dir():
-                raise FileNotFoundError(f"no folder {path.parent}: make it first")
-        image = runtime.read_image(args.image)
-        model = runtime.Model(args.model, args.threads)
-        results = model(image, args.score_thr)
-        if args.out:
-            drawn = BytesIO()
-            Image.fromarray(runtime.draw(image, results, model.classes)).save(drawn, "PNG")
-            _write(args.out, drawn.getvalue())
-        if args.json:
-            _write(args.json, json.dumps(runtime.to_json(results, model.classes)).encode())
-    except (OSError, ValueError, RuntimeError) as error:
+        return _run(args)
+    except BrokenPipeError:  # the reader of the output has gone, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        return 141  # exit code of SIGPIPE
+    except (OSError, ValueError, RuntimeError, ModuleNotFoundError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    try:
-        lines = "\n".join(runtime.summarize(results, model.classes))
-        print(lines or f"no detection with a score of {args.score_thr} or more", flush=True)
-    except BrokenPipeError:  # the reader of the output has gone, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
-        return 141  # exit code of SIGPIPE
-    return 0
 
 
 if __name__ == "__main__":

@@ -107,4 +107,5 @@ def _tents(begin: int, end: int, start: float, stop: float, count: int) -> np.nd
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    """Return the last 300 characters of an error's message in one line. onnxruntime states the cause at the end."""
+    return " ".join(str(error).split())[-300:]
