@@ -13,12 +13,14 @@ with torch at other sizes than the traced one. If it deviates, nothing is writte
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
 from broken_pipe import ignore_broken_pipe
 
-from xcit_mm.deployment.export import PARTS, ExportTarget, export_model
+from xcit_mm.deployment import ExportTarget, export_model
+from xcit_mm.deployment.target import PARTS
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.models import find_model
 
@@ -50,6 +52,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes unfinished files
     precision = "float16" if args.fp16 else "float32" if args.int8 is None else "int8"
     target = ExportTarget(args.out, args.part, precision, args.with_preprocessing)
 

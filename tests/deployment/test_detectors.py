@@ -20,9 +20,9 @@ from torch import Tensor
 from xcit_mm.deployment import detectors
 from xcit_mm.deployment.comparison import DetectionComparison, Drift, compare_detector, to_detections, to_instances
 from xcit_mm.deployment.detectors import ExportableDetector, decode
-from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files
-from xcit_mm.deployment.images import synthetic_image
-from xcit_mm.deployment.run import Detections, Segmentation
+from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files, score_lines
+from xcit_mm.deployment.images import preprocess_synthetic, synthetic_image, to_model_input
+from xcit_mm.deployment.runtime import Detections, Segmentation
 from xcit_mm.deployment.supported import check_detector
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
@@ -68,6 +68,10 @@ def class_agnostic_masks_of_large_boxes() -> Config:
         roi_head=dict(mask_head=dict(class_agnostic=True)),
         test_cfg=dict(rpn=dict(nms_pre=-1, min_bbox_size=24)),
     )
+
+
+def unpadded_mask_rcnn() -> Config:
+    return small_mask_rcnn(backbone=dict(ignore_padding=True))
 
 
 def cascade_mask_rcnn(agnostic: bool = True) -> Config:
@@ -120,6 +124,7 @@ def in_torch(model: ExportableDetector) -> Callable:
         small_mask_rcnn,
         faster_rcnn_of_class_agnostic_boxes,
         class_agnostic_masks_of_large_boxes,
+        unpadded_mask_rcnn,
         cascade_mask_rcnn,
         cascade_of_boxes_for_each_class,
         retinanet,
@@ -129,7 +134,7 @@ def test_exportable_detector_equals_mmdet(config):
     cfg = config()
     check_detector(cfg)
     model = ExportableDetector(built(cfg))
-    found = compare_detector(model, in_torch(model), 3)
+    found = compare_detector(cfg, model.model, in_torch(model), 3)
     assert found.lines().keys() == set(model.outputs)
     assert (found.unmatched, found.different_pixels) == (0, 0)
     assert found.detections > 2 * 2 * model.cfg.max_per_img * 0.9
@@ -139,11 +144,12 @@ def test_exportable_detector_equals_mmdet(config):
 
 def test_detections_are_rescaled_to_the_original_image_as_in_mmdet(detector_model):
     model = ExportableDetector(detector_model)
-    image = synthetic_image(3, 120, 150, torch.Generator().manual_seed(1))
+    cfg = small_mask_rcnn()
+    data = preprocess_synthetic(cfg, detector_model, synthetic_image(3, 120, 150, torch.Generator().manual_seed(1)))
     meta = dict(img_shape=(120, 150), ori_shape=(240, 450), scale_factor=(1 / 3, 0.5))
     with torch.no_grad():
-        found = to_detections(to_instances(model.model, list(model(image)), meta))
-        (sample,) = model.model.predict(model.padded(image), [DetDataSample(metainfo=meta)], rescale=True)
+        found = to_detections(to_instances(model.model, list(model(to_model_input(data, cfg))), meta))
+        (sample,) = model.model.predict(data["inputs"], [DetDataSample(metainfo=meta)], rescale=True)
     assert found.masks.shape == (len(found.scores), 240, 450) and len(found.scores) > 20
     comparison = DetectionComparison()
     comparison.add(found, to_detections(sample.pred_instances), (240, 450), 0.05)
@@ -160,20 +166,25 @@ def test_boxes_are_clipped_to_the_image_after_their_masks_are_pasted(detector_mo
 
 
 def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
-    check_file(mask_rcnn.load()[1], mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"})
+    check_file(*mask_rcnn.load(), mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config, slow_kinds",
-    [(cascade_mask_rcnn, {"RoiAlign", "NonMaxSuppression"}), (retinanet, {"TopK", "NonMaxSuppression"})],
+    [
+        (cascade_mask_rcnn, {"RoiAlign", "NonMaxSuppression"}),
+        (retinanet, {"TopK", "NonMaxSuppression"}),
+        (class_agnostic_masks_of_large_boxes, {"RoiAlign", "NonMaxSuppression"}),
+        (unpadded_mask_rcnn, {"RoiAlign", "NonMaxSuppression"}),
+    ],
 )
 def test_other_detectors_in_one_file_of_standard_operators(config, slow_kinds, write_trained, export_float32):
     trained = write_trained(config())
-    check_file(trained.load()[1], export_float32(trained), slow_kinds)
+    check_file(*trained.load(), export_float32(trained), slow_kinds)
 
 
-def check_file(model: Any, path: Path, slow_kinds: set[str]) -> None:
+def check_file(cfg: Config, model: Any, path: Path, slow_kinds: set[str]) -> None:
     from onnxruntime import InferenceSession
 
     assert list(path.parent.iterdir()) == [path]
@@ -189,14 +200,12 @@ def check_file(model: Any, path: Path, slow_kinds: set[str]) -> None:
 
     session = InferenceSession(path)
     for size in [(97, 64), (210, 311), (33, 47)]:
-        image = synthetic_image(3, *size, torch.Generator().manual_seed(2))
-        outputs = [torch.from_numpy(output) for output in session.run(None, {"image": image.numpy()})]
-        meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+        data = preprocess_synthetic(cfg, model, synthetic_image(3, *size, torch.Generator().manual_seed(2)))
+        outputs = [torch.from_numpy(x) for x in session.run(None, {"image": to_model_input(data, cfg).numpy()})]
         with torch.no_grad():
-            padded = ExportableDetector(model).padded(image)
-            (sample,) = model.predict(padded, [DetDataSample(metainfo=meta)], rescale=False)
+            (sample,) = model.predict(data["inputs"], data["data_samples"], rescale=False)
         comparison = DetectionComparison()
-        found = to_detections(to_instances(model, outputs, meta))
+        found = to_detections(to_instances(model, outputs, sample.metainfo))
         comparison.add(found, to_detections(sample.pred_instances), size, 0.05)
         comparison.lines()
         assert comparison.unmatched == 0 and comparison.detections > 20
@@ -289,6 +298,18 @@ def test_scores_of_a_file_are_those_of_the_evaluated_images(mask_rcnn):
         assert values["torch"] == pytest.approx(values["file"], abs=1e-3)
 
 
+def test_file_that_scores_otherwise_than_torch_is_reported():
+    scores = {
+        "coco/bbox_mAP": dict(torch=0.487, float32=0.467),
+        "coco/bbox_mAP_50": dict(torch=0.7, float32=0.8),
+        "coco/segm_mAP": dict(torch=0.487, float32=0.489),
+        "mIoU": dict(torch=40.0, float32=40.3),
+    }
+    boxes, _, masks, regions = lines = score_lines(scores)
+    assert boxes.endswith("WARNING: -2.00 points, more than 0.2") and "+0.30 points" in regions
+    assert sum("WARNING" in line for line in lines) == 2 and masks == "coco/segm_mAP 0.4890 (torch: 0.4870)"
+
+
 def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
     """Read boxes and labels of each image of a COCO json."""
     content = json.loads(path.read_text())
@@ -315,6 +336,8 @@ def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:
         (dict(roi_head=dict(bbox_roi_extractor=dict(roi_layer=dict(aligned=False)))), "aligned=False"),
         (dict(roi_head=dict(shared_head=dict(type="ResLayer"))), r"shared_head\.type='ResLayer' .*leave it out"),
         (dict(rpn_head=dict(loss_cls=dict(use_sigmoid=False))), r"rpn_head\.loss_cls\.use_sigmoid=False"),
+        (dict(rpn_head=dict(loss_cls=dict(_delete_=True, type="CrossEntropyLoss"))), r"loss_cls\.use_sigmoid=False"),
+        (dict(rpn_head=dict(bbox_coder=dict(clip_border=False))), r"rpn_head\.bbox_coder\.clip_border=False"),
         (dict(test_cfg=dict(rcnn=dict(nms=dict(type="soft_nms")))), r"test_cfg\.rcnn\.nms\.type='soft_nms'"),
         (dict(test_cfg=dict(rcnn=dict(nms=dict(class_agnostic=True)))), r"nms\.class_agnostic=True"),
     ],
@@ -332,6 +355,9 @@ def test_unsupported_part_is_named(options, message):
         (small_mask_rcnn, "rpn.max_per_img", 0, r"rpn\.max_per_img=0 "),
         (retinanet, "max_per_img", -1, r"model\.test_cfg\.max_per_img=-1 "),
         (small_mask_rcnn, "rcnn.mask_thr_binary", -1, r"rcnn\.mask_thr_binary=-1 .* such as 0\.5"),
+        (small_mask_rcnn, "rcnn.mask_thr_binary", 0, r"rcnn\.mask_thr_binary=0 .* such as 0\.5"),
+        (small_mask_rcnn, "rcnn.nms", None, r"rcnn\.nms is missing: set it, such as nms=dict"),
+        (small_mask_rcnn, "rpn", None, r"test_cfg\.rpn\.nms is missing"),
     ],
 )
 def test_unlimited_test_cfg_is_named(config, where, value, message):
@@ -340,6 +366,9 @@ def test_unlimited_test_cfg_is_named(config, where, value, message):
     with pytest.raises(ValueError, match=message) as raised:
         check_detector(cfg)
     assert "\n" not in str(raised.value)
+    cfg.model.test_cfg = None
+    with pytest.raises(ValueError, match=r"model\.test_cfg[a-z.]*\.nms is missing"):
+        check_detector(cfg)
 
 
 def test_impossible_evaluation_is_rejected_before_the_export(shapes):

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -17,6 +20,9 @@ from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.deployment import ExportReport, ExportTarget, export, export_model
+from xcit_mm.deployment.formats import working_folder
+from xcit_mm.deployment.metadata import class_names
+from xcit_mm.deployment.supported import check_segmentor
 from xcit_mm.deployment.traceable import BinAverage, exportable
 from xcit_mm.models.build import backbone_from_config
 from xcit_mm.utils.compat import BatchNorm
@@ -24,7 +30,7 @@ from xcit_mm.utils.compat import BatchNorm
 BANDS_AND_ONE_CLASS = """
 _base_ = "{base}"
 model = dict(
-    backbone=dict(in_channels=2),
+    backbone=dict(in_channels=2, ignore_padding=True),  # images are padded to multiples of 32
     data_preprocessor=dict(mean=None, std=None),
     decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)),
 )
@@ -89,6 +95,7 @@ def test_segmentor_in_onnx_agrees_with_torch_at_any_size(write_trained, tmp_path
     file = load_standard(out)
     assert {node.op_type for node in file.graph.node} == set(report.operators) and report.operators["MatMul"] > 10
     assert dimensions(file.graph.input) == dict(image=["batch", 3, "height", "width"])
+    assert file.ir_version == 8  # for onnxruntime 1.15
     assert str(ROOT).encode() not in out.read_bytes() and b"site-packages" not in out.read_bytes()
 
     facts = metadata(file)
@@ -110,7 +117,7 @@ def test_segmentor_in_onnx_agrees_with_torch_at_any_size(write_trained, tmp_path
 
 def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_trained, segmentor, tmp_path):
     pytest.importorskip("onnxruntime")
-    run = importlib.import_module("xcit_mm.deployment.run")
+    runtime = importlib.import_module("xcit_mm.deployment.runtime")
     trained = write_trained(BANDS_AND_ONE_CLASS, base=segmentor.config)
     facts = export_model(*trained, ExportTarget(tmp_path / "model.pt2")).metadata
     assert facts["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
@@ -120,9 +127,9 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_traine
 
     classes = json.loads(facts["classes"])
     assert classes == ["background", "shape"] and facts["threshold"] == "0.5"
-    results = run.Segmentation(np.eye(64, 96, dtype=np.uint8))
-    assert [region["name"] for region in run.to_json(results, classes)["regions"]] == classes
-    assert run.draw(np.zeros((64, 96, 3), np.uint8), results, classes).shape[1] > 96  # with a legend
+    results = runtime.Segmentation(np.eye(64, 96, dtype=np.uint8))
+    assert [region["name"] for region in runtime.to_json(results, classes)["regions"]] == classes
+    assert runtime.draw(np.zeros((64, 96, 3), np.uint8), results, classes).shape[1] > 96  # with a legend
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
@@ -182,6 +189,7 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
         untested=f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n",
         unregistered=f"_base_ = '{segmentor.config}'\ntest_dataloader = dict(dataset=dict(type='MyData'))\n",
     )
+    configs["slide"] = f"_base_ = '{segmentor.config}'\nmodel = dict(test_cfg=dict(mode='slide'))\n"
     for name, text in configs.items():
         (tmp_path / f"{name}.py").write_text(text)
         configs[name] = str(tmp_path / f"{name}.py")
@@ -209,13 +217,78 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
         (*segmentor, (onnx, "backbone", "int8"), dict(calibration="images"), ValueError, "a backbone has no score"),
         (*segmentor, (pt2, "model", "float32", True), {}, ValueError, r"only \.onnx files preprocess images"),
         (*segmentor, (onnx, "backbone", "float32", True), {}, ValueError, "not to a backbone"),
+        (configs["slide"], segmentor.checkpoint, (onnx, "model", "float32", True), {}, ValueError, "mode='slide'"),
     ]:
         with pytest.raises(error, match=message) as raised:
             export_model(config, file, ExportTarget(*target), **options)
         assert "\n" not in str(raised.value) and sorted(tmp_path.iterdir()) == before
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*requirements/export\.txt"):
         export_model(detector, checkpoint, ExportTarget(onnx))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(test_cfg=None), r"model\.test_cfg\.mode=None: must be one of whole, slide"),
+        (dict(decode_head=[dict(num_classes=1)]), "a cascade of one channel cannot be exported"),
+        (
+            dict(backbone=dict(ignore_padding=True), data_preprocessor=dict(test_cfg=dict(size=(64, 64)))),
+            "size_divisor",
+        ),
+    ],
+)
+def test_segmentor_that_cannot_be_exported_is_named(options, message, segmentor):
+    cfg = Config.fromfile(segmentor.config)
+    for key, value in options.items():
+        cfg.model[key] = cfg.model[key] | value if isinstance(value, dict) else value
+    with pytest.raises(ValueError, match=message) as raised:
+        check_segmentor(cfg)
+    assert "\n" not in str(raised.value)
+
+
+def test_classes_are_those_of_the_training(segmentor, tmp_path):
+    cfg, model = segmentor.load()
+    assert class_names(cfg, model, segmentor.checkpoint)[1:] == ["circle", "square", "triangle", "star"]
+    own, checkpoint = ["a", "b", "c", "d", "e"], str(tmp_path / "own.pth")
+    torch.save(dict(meta=dict(dataset_meta=dict(classes=own)), state_dict={}), checkpoint)
+    assert class_names(cfg, model, checkpoint) == own
+    cfg.test_dataloader.dataset.metainfo = dict(classes=("one", "two", "three"))
+    assert class_names(cfg, model, checkpoint) == own
+    with pytest.raises(ValueError, match=r"^3 names \(one, \.\.\.\) for the 5 classes of the model: give the data set"):
+        class_names(cfg, model, segmentor.checkpoint)
+
+
+def test_unfinished_files_of_killed_exports_are_removed(tmp_path):
+    hold = "import sys, time; from pathlib import Path; from xcit_mm.deployment.formats import working_folder\n"
+    hold += "with working_folder(Path(sys.argv[1])) as folder: (folder / 'x').touch(); print('in', flush=True); "
+    hold += "time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"in\n"
+        with working_folder(tmp_path):
+            assert len(list(tmp_path.iterdir())) == 2  # a running export keeps its folder
+    finally:
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.iterdir())) == 1
+    with working_folder(tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("exported_before")
+def test_terminated_export_leaves_nothing(segmentor, tmp_path, monkeypatch):
+    tool, handler = importlib.import_module("export"), signal.getsignal(signal.SIGTERM)
+    compare = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr(export, "compare_maps", compare)
+    monkeypatch.setattr(sys, "argv", ["export.py", *segmentor, "--out", str(tmp_path / "model.onnx")])
+    try:
+        with pytest.raises(SystemExit) as end:
+            tool.main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert end.value.code == 128 + signal.SIGTERM and list(tmp_path.iterdir()) == []
 
 
 def test_backbone_of_another_library_with_this_name_is_rejected(tmp_path):
@@ -234,7 +307,7 @@ def test_backbone_of_another_library_with_this_name_is_rejected(tmp_path):
 
 
 def test_old_torch_is_rejected_before_anything_is_read(refusal, monkeypatch):
-    monkeypatch.delattr(export.Dim, "DYNAMIC", raising=False)
+    monkeypatch.delattr(torch.export.Dim, "DYNAMIC", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.4.0")
     line = refusal("export", "none.py", "none.pth", "--out", "model.pt2")
     assert line == "RuntimeError: torch 2.4.0 cannot trace images of any size: export with torch 2.6 or newer"

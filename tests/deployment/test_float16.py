@@ -7,7 +7,7 @@ import pytest
 from onnx_files import load_standard, metadata
 
 from xcit_mm.deployment import float16
-from xcit_mm.deployment.run import Model, read_image
+from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -69,6 +69,23 @@ def test_float16_segmentor_reports_its_score(segmentor, segmentor_file, shapes, 
     image = read_image(next((shapes / "images" / "validation").iterdir()))
     found, expected = (Model(path)(image).labels for path in (out, segmentor_file))
     assert (found == expected).mean() > 0.98
+
+
+def test_layer_that_overflows_on_a_gpu_is_named(segmentor, segmentor_file, tmp_path):
+    file = onnx.load(segmentor_file)
+    (conv,) = (node for node in file.graph.node if node.name == "model.neck.fpn_convs.0.conv/Conv")
+    name = conv.input[0]
+    for number, factor in enumerate((1e4, 1e4, 1e-4, 1e-4)):  # the output of the layer is as before
+        file.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(factor), f"factor{number}"))
+        scale = onnx.helper.make_node(
+            "Mul", [name, f"factor{number}"], [f"scaled{number}"], f"model.neck.x/Mul{number}"
+        )
+        file.graph.node.insert([node.name for node in file.graph.node].index(conv.name), scale)
+        name = f"scaled{number}"
+    conv.input[0] = name
+    onnx.save(file, tmp_path / "float32.onnx")
+    with pytest.raises(RuntimeError, match=r"^scaled1 reaches [\d.e+]+, above float16's maximum of 65504"):
+        float16.write_float16(*segmentor.load(), tmp_path / "float32.onnx", tmp_path / "fp16.onnx", None)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from paths import CONFIGS
 
 from xcit_mm.deployment import ExportTarget, export_model
 from xcit_mm.deployment.preprocessing import add_preprocessing, compare_preprocessing, preprocessing_steps
-from xcit_mm.deployment.run import Model
+from xcit_mm.deployment.runtime import Model
 from xcit_mm.prediction import Predictor
 from xcit_mm.utils.configs import channel_order
 
@@ -104,7 +104,6 @@ def test_resized_sizes_are_mmcv_s_with_its_rounding(detector):
         (MASK_RCNN, {"test_dataloader.dataset.pipeline.0.to_float32": True}, "to_float32=True"),
         (MASK_RCNN, {"model.data_preprocessor.type": "ImgDataPreprocessor"}, "'ImgDataPreprocessor'"),
         (FPN, {"model.data_preprocessor.test_cfg": dict(size=(512, 512))}, "size=(512, 512)"),
-        (FPN, {"model.test_cfg.mode": "slide"}, "mode='slide'"),
         (CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py", {}, "LoadRasterFromFile"),
     ],
 )

@@ -11,7 +11,7 @@ from xcit_mm.deployment.formats import count_operators
 from xcit_mm.deployment.images import calibration_paths
 from xcit_mm.deployment.preprocessing import add_preprocessing
 from xcit_mm.deployment.quantization import Int8Report, losses_in_points, write_int8
-from xcit_mm.deployment.run import Model, read_image
+from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -89,12 +89,15 @@ def test_large_loss_is_reported():
         "coco/bbox_mAP_50": dict(torch=0.6, float32=0.6, int8=0.1),
         "coco/segm_mAP": dict(torch=0.4, float32=0.4, int8=0.4),
     }
-    losses = losses_in_points(scores, 100)
+    losses = losses_in_points(scores)
     assert losses == pytest.approx({"coco/bbox_mAP": 3, "coco/segm_mAP": 0})
     times, sizes = {1: dict(float32=200.0, int8=100.0)}, dict(float32=180.0, int8=50.0)
     layers, boxes, masks, speed = Int8Report(30, 40, 32, 100, scores, losses, times, (800, 1344), sizes).lines()
     assert "-3.00 points on 100 images, a loss of more than 0.5" in boxes and masks.endswith("points on 100 images")
     assert "30 of 40 layers" in layers and "2.00 times as fast" in speed
+    half = {"coco/bbox_mAP": dict(torch=0.41, float32=0.41, int8=0.405)}  # the difference of floats exceeds 0.005
+    line = Int8Report(1, 1, 1, 1, half, losses_in_points(half), {}, (1, 1), sizes).lines()[1]
+    assert line.endswith("-0.50 points on 1 images")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The runtime returns the results of mmdet and mmseg without these libraries."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,11 @@ from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from xcit_mm.deployment import run
+from xcit_mm.deployment import run, runtime
+from xcit_mm.deployment.runtime import images
 from xcit_mm.prediction import Predictor
 
-onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 preprocessing_graph = pytest.importorskip("xcit_mm.deployment.preprocessing_graph")
 # As sitecustomize, it hides these libraries from run.py.
@@ -38,7 +40,7 @@ def smooth_image(height: int, width: int) -> np.ndarray:
 
 
 def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
-    model = run.Model(detector())
+    model = runtime.Model(detector())
     assert model.classes == ["circle", "square"]
     result = model(smooth_image(300, 450))
 
@@ -65,19 +67,19 @@ def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
 
 def test_model_without_masks_and_image_without_objects(raw_detections, detector):
     del raw_detections["masks"]
-    model = run.Model(detector(task="object detection", test_cfg='{"score_thr": 0.05}'))
+    model = runtime.Model(detector(task="object detection", test_cfg='{"score_thr": 0.05}'))
     image = smooth_image(60, 90)
     assert model(image).masks is None
     empty = model(image, score_thr=0.95)
     assert empty.boxes.shape == (0, 4)
-    assert np.array_equal(run.draw(image, empty, model.classes), image)
-    assert run.to_json(empty, model.classes) == dict(instances=[])
+    assert np.array_equal(runtime.draw(image, empty, model.classes), image)
+    assert runtime.to_json(empty, model.classes) == dict(instances=[])
 
 
 def test_segmentation_maps_are_mmseg_s(segmentor, segmentor_file, shapes):
-    model, predictor = run.Model(segmentor_file, threads=1), Predictor(*segmentor, device="cpu")
+    model, predictor = runtime.Model(segmentor_file, threads=1), Predictor(*segmentor, device="cpu")
     photos = sorted((shapes / "images" / "validation").iterdir())
-    for image in [*map(run.read_image, photos), smooth_image(203, 330)]:
+    for image in [*map(runtime.read_image, photos), smooth_image(203, 330)]:
         expected = predictor.predict(np.ascontiguousarray(image[..., ::-1])).labels
         found = model(image).labels
         assert found.dtype == expected.dtype and found.shape == expected.shape
@@ -91,8 +93,8 @@ def test_resized_maps_are_torch_s_in_strips_and_in_files(align_corners, count, t
     logits = torch.randn(1, count, 13, 21, generator=torch.Generator().manual_seed(0))
     whole = F.interpolate(logits, (40, 33), mode="bilinear", align_corners=align_corners)
     expected = whole.argmax(1)[0] if count > 1 else (whole.sigmoid() > threshold)[0, 0]
-    monkeypatch.setattr(run, "_STRIP", count * 33 * 7)
-    found = run._labels(logits[0].numpy(), (40, 33), align_corners, threshold)
+    monkeypatch.setattr(images, "_STRIP", count * 33 * 7)
+    found = images.to_labels(logits[0].numpy(), (40, 33), align_corners, threshold)
     assert np.array_equal(found, expected.numpy())
     assert found.dtype == (np.uint16 if count > 256 else np.uint8)
 
@@ -103,7 +105,7 @@ def test_resized_maps_are_torch_s_in_strips_and_in_files(align_corners, count, t
     onnx.checker.check_model(graph, full_check=True)
     padded = F.pad(logits, (0, 4, 0, 5), value=100)
     inputs = dict(logits=padded.numpy(), size=np.array([40, 33]), resized_size=np.array([13, 21]))
-    (found,) = runtime.InferenceSession(graph.SerializeToString()).run(None, inputs)
+    (found,) = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, inputs)
     assert np.array_equal(found, expected.numpy())
     assert found.dtype == (np.int32 if count > 256 else np.uint8)
 
@@ -112,18 +114,18 @@ def test_photos_are_rotated_as_by_mmcv(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # an upright camera
     Image.fromarray(smooth_image(40, 60)).save(tmp_path / "photo.jpg", exif=exif, quality=95)
-    image = run.read_image(tmp_path / "photo.jpg")
+    image = runtime.read_image(tmp_path / "photo.jpg")
     assert image.shape == (60, 40, 3)
     assert np.abs(image[..., ::-1].astype(int) - mmcv.imread(str(tmp_path / "photo.jpg"))).max() <= 2
     Image.fromarray(smooth_image(40, 60)).convert("L").save(tmp_path / "grey.png")
-    assert run.read_image(tmp_path / "grey.png").shape == (40, 60, 3)
+    assert runtime.read_image(tmp_path / "grey.png").shape == (40, 60, 3)
 
 
 def test_colours_of_16_bits_are_read_as_by_mmcv(tmp_path):
     deep = np.random.default_rng(0).integers(0, 65536, (40, 60, 3), dtype=np.uint16)
     for name in ("deep.png", "deep.tif"):
         mmcv.imwrite(deep, str(tmp_path / name))
-        found, expected = run.read_image(tmp_path / name)[..., ::-1], mmcv.imread(str(tmp_path / name))
+        found, expected = runtime.read_image(tmp_path / name)[..., ::-1], mmcv.imread(str(tmp_path / name))
         assert np.array_equal(found, deep >> 8)
         assert np.abs(found.astype(int) - expected).max() <= (name == "deep.tif")  # which OpenCV rounds
 
@@ -134,7 +136,8 @@ def test_runs_without_torch(kind, request, detector, tmp_path):
     alone = tmp_path / "product"
     alone.mkdir()
     (alone / "sitecustomize.py").write_text(BLOCKER)
-    (alone / "runner.py").write_bytes(Path(run.__file__).read_bytes())
+    shutil.copy(run.__file__, alone / "runner.py")
+    shutil.copytree(Path(runtime.__file__).parent, alone / "runtime")
     image = smooth_image(203, 330)
     Image.fromarray(image).save(alone / "photo.png")
 
@@ -146,24 +149,24 @@ def test_runs_without_torch(kind, request, detector, tmp_path):
     result = python("runner.py", model, "photo.png", "--out", "drawn.png", "--json", "results.json")
     assert result.returncode == 0, result.stderr
     drawn, written = np.array(Image.open(alone / "drawn.png")), json.loads((alone / "results.json").read_text())
-    local = run.Model(model)
+    local = runtime.Model(model)
     expected = local(image, score_thr=0.3)
-    assert np.array_equal(drawn, run.draw(image, expected, local.classes))
-    assert written == run.to_json(expected, local.classes)
+    assert np.array_equal(drawn, runtime.draw(image, expected, local.classes))
+    assert written == runtime.to_json(expected, local.classes)
     assert len(result.stdout.splitlines()) == len(next(iter(written.values()))) > 1
 
 
 def test_json_has_masks_that_pycocotools_reads(detector):
-    model = run.Model(detector())
+    model = runtime.Model(detector())
     result = model(smooth_image(300, 450))
-    instances = run.to_json(result, model.classes)["instances"]
+    instances = runtime.to_json(result, model.classes)["instances"]
     assert [instance["name"] for instance in instances] == ["circle", "square", "square", "circle", "square"]
     for instance, mask, box in zip(instances, result.masks, result.boxes, strict=True):
         code = coco_mask.frPyObjects(instance["mask"], *instance["mask"]["size"])
         assert np.array_equal(coco_mask.decode(code), mask)
         assert instance["box"] == pytest.approx(box, abs=0.01)
     labels = np.array([[0, 0, 2], [2, 2, 2]], np.uint8)
-    regions = run.to_json(run.Segmentation(labels), ["sky", "road", "car"])["regions"]
+    regions = runtime.to_json(runtime.Segmentation(labels), ["sky", "road", "car"])["regions"]
     assert regions == [
         dict(label=0, name="sky", pixels=2, mask=dict(size=[2, 3], counts=[0, 1, 1, 1, 3])),
         dict(label=2, name="car", pixels=4, mask=dict(size=[2, 3], counts=[1, 1, 1, 3])),
@@ -172,9 +175,9 @@ def test_json_has_masks_that_pycocotools_reads(detector):
 
 def test_results_are_drawn_at_their_place(detector):
     image = np.full((300, 450, 3), 250, np.uint8)
-    model = run.Model(detector())
+    model = runtime.Model(detector())
     result = model(image, score_thr=0.85)
-    drawn = run.draw(image, result, model.classes)
+    drawn = runtime.draw(image, result, model.classes)
     left, top, right, bottom = result.boxes[0].astype(int)
     colour = drawn[top + 40, left]  # the box's side
     inside = result.masks[0][top + 5 : bottom - 5, left + 5 : right - 5]
@@ -186,7 +189,7 @@ def test_results_are_drawn_at_their_place(detector):
 
     labels = np.zeros((300, 450), np.uint8)
     labels[:, 200:] = 1
-    painted = run.draw(image, run.Segmentation(labels), model.classes)
+    painted = runtime.draw(image, runtime.Segmentation(labels), model.classes)
     assert painted.shape[0] == 300 and painted.shape[1] > 450  # with a legend
     assert len(np.unique(painted[:, :200].reshape(-1, 3), axis=0)) == 1
     assert not np.array_equal(painted[0, 0], painted[0, 300])
@@ -214,7 +217,8 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         (model, tmp_path / "none.png", "FileNotFoundError: no image at"),
         (model, text, "text.onnx cannot be read"),
         (model, tmp_path / "deep.png", "more than 8 bits a channel"),
-        (model, tmp_path / "narrow.png", "leaves nothing of it"),
+        (model, tmp_path / "narrow.png", "resized to 0x160 for the model"),
+        (model, photo, "--device", "cuda", "onnxruntime cannot use CUDAExecutionProvider"),
         (model, photo, "--out", tmp_path / "drawn.jpg", "name it .png"),
         (model, photo, "--json", tmp_path / "none" / "found.json", "no folder"),
     ]:
@@ -223,8 +227,58 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
             run.main()
         assert message in end.value.code and "\n" not in end.value.code
     with pytest.raises(ValueError, match=r"give it as \(H, W, 3\)"):
-        run.Model(model)(np.zeros((5, 5), np.uint8))
+        runtime.Model(model)(np.zeros((5, 5), np.uint8))
+    with pytest.raises(ValueError, match="device='tpu', runtime='onnxruntime': must be one of cpu, cuda"):
+        runtime.Model(model, device="tpu")
     assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(
+        ValueError, match=r"60x90 pixels, resized to 100x150 .* takes 129 or more a side: pad or enlarge"
+    ):
+        runtime.Model(detector(min_side="129"))(smooth_image(60, 90))
+
+
+def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, monkeypatch, capsys):
+    photos, drawn, found = (tmp_path / name for name in ("photos", "drawn", "found"))
+    photos.mkdir()
+    for name in ("a.png", "c.jpg"):
+        Image.fromarray(smooth_image(60, 90)).save(photos / name)
+    (photos / "b.png").write_text("no image")
+    (photos / "notes.txt").write_text("no image either")
+    monkeypatch.setattr(sys, "argv", ["run.py", *map(str, (detector(), photos, "--out", drawn, "--json", found))])
+    assert run.main() == 1
+    printed = capsys.readouterr()
+    assert [line for line in printed.out.splitlines() if "photos" in line] == [f"{photos}/a.png", f"{photos}/c.jpg"]
+    assert printed.err.count("\n") == 1 and "b.png cannot be read" in printed.err
+    assert sorted(path.name for path in drawn.iterdir()) == ["a.png.png", "c.jpg.png"]
+    assert len(json.loads((found / "c.jpg.json").read_text())["instances"]) == 4
+
+
+@pytest.mark.parametrize("kind", ["detector", "segmentor"])
+def test_openvino_returns_the_results_of_onnxruntime(kind, request, detector):
+    pytest.importorskip("openvino")
+    file = detector() if kind == "detector" else request.getfixturevalue("segmentor_file")
+    image = smooth_image(203, 330)
+    found, expected = (runtime.Model(file, runtime=name)(image) for name in ("openvino", "onnxruntime"))
+    for values, target in zip(found, expected, strict=True):
+        assert values.shape == target.shape and (np.abs(values - target * 1.0) > 1e-3).mean() < 0.001
+    with pytest.raises(ValueError, match="it runs on the CPU"):
+        runtime.Model(file, runtime="openvino", device="cuda")
+
+
+def test_windows_are_mmseg_s(segmentor, segmentor_file, tmp_path):
+    _, model = segmentor.load()
+    model.test_cfg = Config(dict(mode="slide", crop_size=(64, 96), stride=(40, 64)))
+    file = onnx.load(segmentor_file)
+    facts = {prop.key: prop.value for prop in file.metadata_props}
+    onnx.helper.set_model_props(file, facts | dict(test_cfg=json.dumps(model.test_cfg.to_dict())))
+    onnx.save(file, tmp_path / "model.onnx")
+    for size in [(96, 160), (64, 96), (32, 224)]:
+        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            expected = model.slide_inference(image, [dict(ori_shape=size, img_shape=size)])
+        slider = runtime.Model(tmp_path / "model.onnx")
+        found = slider._slide(image.numpy(), slider._windows)["logits"]
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-3)
 
 
 def test_ctrl_c_ends_in_one_line(detector, tmp_path, monkeypatch, capsys):
@@ -233,7 +287,7 @@ def test_ctrl_c_ends_in_one_line(detector, tmp_path, monkeypatch, capsys):
 
     Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")
     monkeypatch.setattr(sys, "argv", ["run.py", str(detector()), str(tmp_path / "photo.png")])
-    monkeypatch.setattr(run.Model, "__call__", interrupt)
+    monkeypatch.setattr(runtime.Model, "__call__", interrupt)
     assert run.main() == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 

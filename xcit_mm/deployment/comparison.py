@@ -7,14 +7,23 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from mmengine.config import Config
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from .detectors import ExportableDetector
-from .images import SYNTHETIC_SIZES, synthetic_image
-from .run import Detections, Segmentation
+from .images import SYNTHETIC_SIZES, preprocess_synthetic, synthetic_image, to_model_input
+from .runtime import Detections, Segmentation
 
-__all__ = ["DetectionComparison", "Drift", "compare_detector", "compare_with_torch", "to_detections", "to_instances"]
+__all__ = [
+    "DetectionComparison",
+    "Drift",
+    "compare_detector",
+    "compare_maps",
+    "infer_segmentor",
+    "to_detections",
+    "to_instances",
+]
 
 # Deviation of a map in units of its mean magnitude, of a box in the image's longer side, of a score in the highest.
 TOLERANCE = 1e-3
@@ -180,10 +189,28 @@ def to_detections(instances: InstanceData) -> Detections:
     return Detections(values.bboxes, values.scores, values.labels, values.get("masks"))
 
 
-def compare_with_torch(model: Any, names: list[str], read: Callable[..., Callable], channels: int) -> dict[str, str]:
-    """Compare an exported model with torch on synthetic images of other sizes than the traced one.
+def infer_segmentor(cfg: Config, model: Any, run: Callable, data: dict[str, Any]) -> Tensor:
+    """Return the logits (B, classes, H, W) of mmseg's own inference on a preprocessed batch, computed by a file."""
 
-    `read` returns the file as a function of an image, for a detector with a score threshold, or with the config's.
+    def encode_decode(image: Tensor, metas: list[dict]) -> Tensor:
+        (logits,) = _as_sequence(run(to_model_input(data | dict(inputs=image), cfg)))
+        return F.pad(logits, (0, image.shape[3] - logits.shape[3], 0, image.shape[2] - logits.shape[2]))
+
+    with patch.object(model, "encode_decode", encode_decode):
+        return model.inference(data["inputs"], [sample.metainfo for sample in data["data_samples"]])
+
+
+def compare_maps(cfg: Config, model: Any, names: list[str], run: Callable, channels: int) -> dict[str, str]:
+    """Compare an exported backbone or segmentor with torch on synthetic images of other sizes than the traced one.
+
+    The images of a segmentor are preprocessed and predicted by mmseg's own code.
+
+    Args:
+        cfg: Config of the model.
+        model: The backbone or mmseg's segmentor.
+        names: Names of the file's outputs.
+        run: The file as a function of an image.
+        channels: Number of channels of an image.
 
     Returns:
         A summary of each output.
@@ -191,13 +218,18 @@ def compare_with_torch(model: Any, names: list[str], read: Callable[..., Callabl
     Raises:
         RuntimeError: If an output deviates.
     """
-    if isinstance(model, ExportableDetector):
-        return compare_detector(model, read, channels).lines()
-    run, generator = read(), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     deviations: dict[str, list[float]] = {name: [] for name in names}
     for batch, height, width in MAP_SIZES:
         image = torch.cat([synthetic_image(channels, height, width, generator) for _ in range(batch)])
-        for name, found, expected in zip(names, _as_sequence(run(image)), _as_sequence(model(image)), strict=True):
+        if hasattr(model, "encode_decode"):
+            data = preprocess_synthetic(cfg, model, image)
+            metas = [sample.metainfo for sample in data["data_samples"]]
+            outputs = infer_segmentor(cfg, model, run, data), model.inference(data["inputs"], metas)
+            pairs = [tuple(logits[..., :height, :width] for logits in outputs)]
+        else:
+            pairs = list(zip(_as_sequence(run(image)), model(image), strict=True))
+        for name, (found, expected) in zip(names, pairs, strict=True):
             if found.shape != expected.shape:
                 raise RuntimeError(f"{name} of the exported model is {tuple(found.shape)}, not {tuple(expected.shape)}")
             deviation = ((found - expected).abs().max() / expected.abs().mean()).item()
@@ -214,20 +246,22 @@ def _as_sequence(outputs: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
-def compare_detector(model: ExportableDetector, read: Callable[..., Callable], channels: int) -> DetectionComparison:
-    """Compare an exported detector with mmdet's own `predict`, as `compare_with_torch`."""
-    from mmdet.structures import DetDataSample
+def compare_detector(cfg: Config, model: Any, read: Callable[..., Callable], channels: int) -> DetectionComparison:
+    """Compare an exported detector with mmdet's own preprocessing and `predict`; see `compare_maps`.
 
+    `read` returns the file as a function of an image, with a score threshold or with the config's.
+    """
     comparison, generator = DetectionComparison(), torch.Generator().manual_seed(0)
+    test_cfg = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
     for size, threshold in zip(SYNTHETIC_SIZES, SCORE_THRESHOLDS, strict=True):
-        image = synthetic_image(channels, *size, generator)
-        meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-        found = to_instances(model.model, read(threshold)(image), meta)
-        cut = model.cfg.score_thr if threshold is None else threshold
-        with patch.dict(model.cfg, score_thr=cut), torch.no_grad():
-            (sample,) = model.model.predict(model.padded(image), [DetDataSample(metainfo=meta)], rescale=False)
+        data = preprocess_synthetic(cfg, model, synthetic_image(channels, *size, generator))
+        meta = data["data_samples"][0].metainfo
+        found = to_instances(model, read(threshold)(to_model_input(data, cfg)), meta)
+        cut = test_cfg.get("score_thr", 0) if threshold is None else threshold
+        with patch.dict(test_cfg, score_thr=cut), torch.no_grad():
+            (sample,) = model.predict(data["inputs"], data["data_samples"], rescale=False)
         expected = to_detections(sample.pred_instances)
-        if len(expected.scores) == model.cfg.max_per_img:  # detections of lower scores have been cut off
+        if len(expected.scores) == test_cfg.max_per_img:  # detections of lower scores have been cut off
             cut = float(expected.scores.min())
         comparison.add(to_detections(found), expected, size, cut)
     return comparison

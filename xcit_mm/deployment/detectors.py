@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import nms, roi_align
+from .traceable import extract_maps, stages
 
 __all__ = ["ExportableDetector"]
 
@@ -17,7 +18,7 @@ class ExportableDetector(nn.Module):
     """Detect objects in one image as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
 
     All options of the config's test_cfg are respected. The module pads the image itself, as mmdet's preprocessor does,
-    since proposals are clipped before the padding. It does not pad with `ignore_padding`, which skips the padding.
+    since proposals are clipped before the padding.
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
@@ -36,7 +37,8 @@ class ExportableDetector(nn.Module):
         self.register_buffer("score_threshold", torch.tensor([float(self.cfg.get("score_thr", 0))]))
 
         preprocessor = model.data_preprocessor
-        self.divisor = 1 if getattr(model.backbone, "ignore_padding", False) else preprocessor.pad_size_divisor
+        self.divisor: int = preprocessor.pad_size_divisor
+        self.ignore_padding: bool = model.backbone.ignore_padding
         self.pad_value = float(preprocessor.pad_value)
         self.outputs = ["boxes", "scores", "labels"] + ["masks"] * model.with_mask
 
@@ -52,7 +54,8 @@ class ExportableDetector(nn.Module):
         """
         height, width = image.shape[2:]
         size = (height, width)
-        maps = self.model.extract_feat(self.padded(image))
+        padded = (height + -height % self.divisor, width + -width % self.divisor)
+        maps = extract_maps(self.model, image, padded, self.ignore_padding, self.pad_value)
         if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
             return self._best(boxes, scores, labels)
@@ -64,20 +67,10 @@ class ExportableDetector(nn.Module):
         boxes, _, labels = detected
         return (*detected, _masks(roi_head, maps, boxes, labels))
 
-    def padded(self, image: Tensor) -> Tensor:
-        """Pad an image (1, C, H, W) so that its sides are multiples of the preprocessor's divisor."""
-        height, width = image.shape[2:]
-        return F.pad(image, (0, -width % self.divisor, 0, -height % self.divisor), value=self.pad_value)
-
     def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         iou_threshold, max_num = self.cfg.nms.iou_threshold, self.cfg.max_per_img
         kept = batched_nms(boxes, scores, labels, iou_threshold, self.score_threshold, max_num)
         return boxes[kept], scores[kept], labels[kept]
-
-
-def _stages(part: Any) -> list[Any]:
-    """Return the stages of a cascade's part, or the part alone."""
-    return list(part) if isinstance(part, nn.ModuleList) else [part]
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:
@@ -99,7 +92,7 @@ def _classified(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Classify proposals (n, 4): boxes (n * classes, 4), scores and labels (n * classes,) of each pair with a class."""
-    extractors, heads = _stages(roi_head.bbox_roi_extractor), _stages(roi_head.bbox_head)
+    extractors, heads = stages(roi_head.bbox_roi_extractor), stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits, deltas = head(_pool(extractor, maps, boxes))
@@ -120,7 +113,7 @@ def _classified(
 
 def _masks(roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
     """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4)."""
-    extractors, heads = _stages(roi_head.mask_roi_extractor), _stages(roi_head.mask_head)
+    extractors, heads = stages(roi_head.mask_roi_extractor), stages(roi_head.mask_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits = head(_pool(extractor, maps, boxes))
@@ -136,10 +129,8 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
     center = (low + high) * 0.5 + (high - low) * deltas[:, :2]
     half = (high - low) * deltas[:, 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
     x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=1).unbind(1)
-    if coder.clip_border:
-        height, width = size
-        x1, x2, y1, y2 = x1.clamp(0, width), x2.clamp(0, width), y1.clamp(0, height), y2.clamp(0, height)
-    return torch.stack([x1, y1, x2, y2], dim=1)
+    height, width = size
+    return torch.stack([x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=1)
 
 
 def candidates(

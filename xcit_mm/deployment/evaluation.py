@@ -12,11 +12,13 @@ from mmengine.runner import Runner
 from ..checks.data import check_paths
 from ..checks.findings import raise_first
 from ..utils.configs import evaluators
-from .comparison import to_instances
+from .comparison import infer_segmentor, to_instances
 from .images import to_model_input
 
-__all__ = ["Scores", "check_evaluation", "evaluate_files", "score_lines"]
+__all__ = ["MAIN_METRICS", "Scores", "check_evaluation", "evaluate_files", "points", "score_lines"]
 
+MAIN_METRICS = ("mAP", "mIoU")
+MAX_DIFFERENCE = 0.2  # points of AP or mIoU between a file and torch, beyond which the report warns
 Scores = dict[str, dict[str, float]]
 """For each metric the score of each runtime, `torch` first."""
 
@@ -41,8 +43,7 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
 def evaluate_files(cfg: Config, model: Any, runs: Mapping[str, Callable], count: int | None) -> tuple[int, Scores]:
     """Score a model and its files on the first images of a config's test set, by the config's evaluator.
 
-    Files get the images that the config's pipeline and preprocessor make, for a detector without the padding. A
-    segmentor's file takes the image whole, whatever the `mode` of test_cfg.
+    Files get the images that the config's pipeline and preprocessor make, without the padding if they pad themselves.
 
     Args:
         cfg: Config of mmdet or mmseg.
@@ -74,12 +75,24 @@ def evaluate_files(cfg: Config, model: Any, runs: Mapping[str, Callable], count:
     return len(seen), scores
 
 
+def points(metric: str, difference: float) -> float:
+    """Convert a difference of scores to points of 100. mmdet's metrics, whose names have a prefix, are at most 1."""
+    return 100 * difference if "/" in metric else difference
+
+
 def score_lines(scores: Scores) -> list[str]:
-    """Summarize the scores of the last file, with those of the other runtimes as references."""
+    """Summarize the scores of the last file, with those of the other runtimes as references.
+
+    A line warns if AP or mIoU differs from torch's by more than 0.2 points.
+    """
     lines = []
     for metric, values in scores.items():
         *references, (_, score) = values.items()
-        lines.append(f"{metric} {score:.4f} ({', '.join(f'{name}: {value:.4f}' for name, value in references)})")
+        line = f"{metric} {score:.4f} ({', '.join(f'{name}: {value:.4f}' for name, value in references)})"
+        difference = points(metric, score - values["torch"])
+        if round(abs(difference), 6) > MAX_DIFFERENCE and metric.endswith(MAIN_METRICS):
+            line += f", WARNING: {difference:+.2f} points, more than {MAX_DIFFERENCE}"
+        lines.append(line)
     return lines
 
 
@@ -87,8 +100,7 @@ def _predict(cfg: Config, model: Any, run: Callable, batch: dict) -> Any:
     """Return the data sample of a batch of one image with the predictions of a file."""
     data = model.data_preprocessor(batch, False)
     (sample,) = data["data_samples"]
-    outputs = run(to_model_input(data, cfg))
     if cfg.default_scope == "mmseg":
-        return model.postprocess_result(outputs[0], [sample])[0]
-    sample.pred_instances = to_instances(model, outputs, sample.metainfo)
+        return model.postprocess_result(infer_segmentor(cfg, model, run, data), [sample])[0]
+    sample.pred_instances = to_instances(model, run(to_model_input(data, cfg)), sample.metainfo)
     return sample

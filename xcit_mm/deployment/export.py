@@ -1,9 +1,9 @@
 """Export of trained models to ONNX or torch.export, for images of any size, checked against torch."""
 
-import importlib.util
 import io
 import json
 import logging
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,7 +11,6 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,100 +18,25 @@ from mmengine.config import Config
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from ..archs import arch_name
-from ..checks.preflight import check_backbone, check_checkpoint
-from ..models.backbone import XCiT
+from ..checks.preflight import check_checkpoint
 from ..models.build import backbone_from_config, model_from_config
-from ..utils.configs import (
-    backbone_class,
-    channel_order,
-    normalisation,
-    read_config,
-    tested_dataset,
-    tested_metainfo,
-)
+from ..utils.configs import read_config
 from ..utils.errors import reason
-from ..version import __version__
-from .comparison import compare_with_torch
+from .comparison import compare_detector, compare_maps
 from .detectors import ExportableDetector
 from .evaluation import Scores, check_evaluation, evaluate_files, score_lines
 from .float16 import Float16Report, write_float16
-from .formats import count_operators, read_onnx, write_onnx
+from .formats import count_operators, read_onnx, working_folder, write_onnx
 from .images import calibration_paths
-from .preprocessing import PreprocessingDrift, add_preprocessing, compare_preprocessing, preprocessing_steps
+from .metadata import class_names, model_metadata
+from .preprocessing import PreprocessingDrift, add_preprocessing, compare_preprocessing
 from .quantization import Int8Report, write_int8
-from .supported import check_detector
+from .target import ExportTarget
 from .traceable import ExportableSegmentor, exportable
 
-__all__ = ["PARTS", "PRECISIONS", "ExportReport", "ExportTarget", "export_model"]
+__all__ = ["ExportReport", "ExportTarget", "export_model"]
 
-PARTS = ("backbone", "model")
-PRECISIONS = ("float32", "float16", "int8")
-
-
-@dataclass(frozen=True)
-class ExportTarget:
-    """File to export a model to.
-
-    Args:
-        path: Name of the file in .onnx, or in .pt2, torch.export's format, for images from 64 pixels a side and no
-            detectors.
-        part: 'backbone' or 'model'.
-        precision: 'float32'; 'float16', for GPUs; 'int8', for CPUs.
-        preprocessing: Whether the input is an image's `pixels` (H, W, 3), RGB, uint8, which the file preprocesses as
-            the config's test pipeline does. Boxes are in these pixels. A segmentor returns `segmentation_map` (H, W).
-    """
-
-    path: Path
-    part: str = "model"
-    precision: str = "float32"
-    preprocessing: bool = False
-
-    @property
-    def is_onnx(self) -> bool:
-        return self.path.suffix == ".onnx"
-
-    def check(self) -> None:
-        """Check the file's name and folder, the precision, and the installed packages."""
-        if not hasattr(Dim, "DYNAMIC"):
-            raise RuntimeError(
-                f"torch {torch.__version__} cannot trace images of any size: export with torch 2.6 or newer"
-            )
-        if self.path.suffix not in (".onnx", ".pt2"):
-            raise ValueError(f"{self.path}: name it .onnx or .pt2")
-        if self.part not in PARTS or self.precision not in PRECISIONS:
-            allowed = f"one of {', '.join(PARTS)}, in one of {', '.join(PRECISIONS)}"
-            raise ValueError(f"part={self.part!r} in precision={self.precision!r}: must be {allowed}")
-        if not self.path.parent.is_dir():
-            raise FileNotFoundError(f"no folder {self.path.parent}: make it first")
-        if self.precision == "float16" and (self.part != "model" or not self.is_onnx):
-            raise ValueError(f"{self.path}, the {self.part}: only whole models in .onnx are written in float16")
-        if self.precision == "int8" and not self.is_onnx:
-            raise ValueError(f"{self.path}: only .onnx files are quantised: name it .onnx")
-        if self.preprocessing and not self.is_onnx:
-            raise ValueError(f"{self.path}: only .onnx files preprocess images: name it .onnx")
-        missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-        if missing and self.is_onnx:
-            raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
-
-    def check_model(self, cfg: Config) -> None:
-        """Raise a ValueError if the model of a config cannot be exported to this file."""
-        library = cfg.get("default_scope")
-        if library not in ("mmdet", "mmseg"):
-            raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
-        if backbone_class(cfg) is not XCiT:
-            backbone = cfg.model.get("backbone", {}).get("type")
-            raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
-        if self.part == "model" and library == "mmdet":
-            if not self.is_onnx:
-                raise ValueError(f"{self.path}: a whole detector is exported to .onnx only: name it .onnx")
-            check_detector(cfg)
-        check_backbone(cfg)
-        (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
-        if self.preprocessing and self.part == "backbone":
-            raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")
-        if self.preprocessing and (unknown := preprocessing_steps(cfg).get("unknown")):
-            raise ValueError(f"preprocessing cannot be added because of {unknown}: leave --with-preprocessing out")
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")  # in the errors of torch
 
 
 @dataclass
@@ -160,7 +84,7 @@ def export_model(
     Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a segmentor `logits`
     (B, classes, H, W), whose argmax is the segmentation map. A detector takes one image and returns what
     `ExportableDetector` returns. The file is written only if its outputs agree with torch's, at other sizes than the
-    traced one: see `compare_with_torch`.
+    traced one: see `compare_maps`.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -186,12 +110,13 @@ def export_model(
     if evaluate is not None or is_int8:
         check_evaluation(cfg, target.part, evaluate)
     paths = [] if calibration is None else calibration_paths(cfg, calibration)
-    with _quiet(), TemporaryDirectory(dir=target.path.parent, prefix=".export-") as folder, torch.no_grad():
+    with _quiet(), working_folder(target.path.parent) as folder, torch.no_grad():
         model: Any = (model_from_config if target.part == "model" else backbone_from_config)(cfg, checkpoint)
-        float32 = Path(folder) / target.path.name
+        classes = class_names(cfg, model, checkpoint) if target.part == "model" else []
+        float32 = folder / target.path.name
         file = float32.with_name(f"{target.precision}-{float32.name}")
         try:
-            report = _export_float32(cfg, model, float32)
+            report = _export_float32(cfg, model, float32, classes)
             if target.precision == "int8":
                 report.int8 = write_int8(cfg, model, float32, file, paths, evaluate)
                 report.metadata["int8"] = report.int8.to_json()
@@ -210,15 +135,15 @@ def export_model(
             if target.is_onnx:
                 report.operators = count_operators(file)
         except Exception as error:  # exporters, runtimes, data sets and metrics raise nearly anything
-            raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
+            why = TERMINAL_CODES.sub("", reason(error))[:300]
+            raise RuntimeError(f"the file is not written: {why}") from error
         file.replace(target.path)
     return report
 
 
-def _export_float32(cfg: Config, model: Any, path: Path) -> ExportReport:
+def _export_float32(cfg: Config, model: Any, path: Path, classes: list[str]) -> ExportReport:
     """Export a model in float32 without preprocessing, and compare it with torch."""
-    metadata, channels = _metadata(cfg, model), cfg.model.backbone.get("in_channels", 3)
-    traced: nn.Module = model
+    channels, traced = cfg.model.backbone.get("in_channels", 3), model
     if not hasattr(model, "backbone"):
         names = [f"stride{stride}" for stride in model.strides]
     elif cfg.default_scope == "mmseg":
@@ -226,12 +151,15 @@ def _export_float32(cfg: Config, model: Any, path: Path) -> ExportReport:
     else:
         traced = ExportableDetector(model)
         names = traced.outputs
+    metadata = model_metadata(cfg, model, classes, getattr(traced, "divisor", 1))
     program = _trace(exportable(traced), channels)
     if path.suffix == ".onnx":
         write_onnx(program, path, names, metadata)
     else:
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    return ExportReport(compare_with_torch(traced, names, partial(_read, path), channels), metadata)
+    if isinstance(traced, ExportableDetector):
+        return ExportReport(compare_detector(cfg, model, partial(_read, path), channels).lines(), metadata)
+    return ExportReport(compare_maps(cfg, model, names, _read(path), channels), metadata)
 
 
 def _read(path: Path, score_threshold: float | None = None) -> Callable:
@@ -256,30 +184,3 @@ def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     batch, batch_dim = (1, Dim.STATIC) if isinstance(model, ExportableDetector) else (2, Dim.DYNAMIC)
     sizes = {0: batch_dim, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (torch.zeros(batch, channels, 288, 416),), dynamic_shapes=(sizes,))
-
-
-def _metadata(cfg: Config, model: Any) -> dict[str, str]:
-    """Return what a user of the file needs: text, lists as JSON."""
-    backbone = getattr(model, "backbone", model)
-    mean, std = normalisation(cfg)
-    metadata = dict(
-        xcit_mm_version=__version__,
-        task="backbone",
-        arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
-        patch_size=str(backbone.patch_size),
-        channel_order=channel_order(cfg),
-        mean=json.dumps(mean),
-        std=json.dumps(std),
-    )
-    if backbone is model:
-        return metadata
-    metadata["classes"] = json.dumps(tested_metainfo(cfg)["classes"])
-    metadata["test_cfg"] = json.dumps(cfg.model.test_cfg)
-    metadata["preprocessing"] = json.dumps(preprocessing_steps(cfg))
-    if cfg.default_scope == "mmdet":
-        metadata["task"] = "instance segmentation" if model.with_mask else "object detection"
-        return metadata
-    metadata["task"] = "semantic segmentation"
-    metadata["align_corners"] = json.dumps(model.align_corners)
-    metadata["threshold"] = json.dumps(model.decode_head.threshold if model.out_channels == 1 else None)
-    return metadata

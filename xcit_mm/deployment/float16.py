@@ -16,13 +16,14 @@ from .comparison import Drift
 from .evaluation import Scores, evaluate_files, score_lines
 from .formats import add_metadata, megabytes, read_onnx
 from .images import model_inputs, sample_images
-from .run import Detections, Segmentation
+from .runtime import Detections, Segmentation
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 __all__ = ["Float16Report", "to_float16", "write_float16"]
 
+MAX_VALUE = 65504  # of float16
 MAX_DETECTION_DRIFT = 0.1  # boxes that overlap nearly as much as NMS allows may change places
 # Nodes outside of modules decode and select boxes and resize logits, and the positional encoding computes with pixels:
 # from 1024 on, float16 has whole pixels only.
@@ -35,6 +36,7 @@ class Float16Report(NamedTuple):
     Attributes:
         images: Description of the compared images.
         drift: Differences between the predictions.
+        peak: Largest absolute value that the file stores in float16.
         megabytes: Size of each file.
         evaluated: Number of images of the test set that were evaluated.
         scores: Scores of torch and both files.
@@ -42,6 +44,7 @@ class Float16Report(NamedTuple):
 
     images: str
     drift: Drift
+    peak: float
     megabytes: dict[str, float]
     evaluated: int
     scores: Scores
@@ -49,7 +52,8 @@ class Float16Report(NamedTuple):
     def lines(self) -> list[str]:
         """Summarize the comparison."""
         size = "{float32:.1f} to {float16:.1f} MB".format(**self.megabytes)
-        return [f"{size}; on the CPU, {self.drift.line()} ({self.images})", *score_lines(self.scores)]
+        line = f"{size}; on the CPU, {self.drift.line()}, values up to {self.peak:.0f} ({self.images})"
+        return [line, *score_lines(self.scores)]
 
     def to_json(self) -> str:
         """Return the value of the file's metadata."""
@@ -63,8 +67,8 @@ def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | N
     The report is added to the new file's metadata. Both are evaluated on `count` images of the test set, if given.
 
     Raises:
-        RuntimeError: If the float16 file returns values that are not finite, or more than a fiftieth of the pixels or a
-            tenth of the detections differ.
+        RuntimeError: If a value exceeds float16's maximum, or more than a fiftieth of the pixels or a tenth of the
+            detections differ.
     """
     import onnx
 
@@ -72,27 +76,73 @@ def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | N
     onnx.checker.check_model(converted, full_check=True)
     onnx.save(converted, out)
     runs = dict(float32=read_onnx(path), float16=read_onnx(out))
-    images, drift = _compare(cfg, model, **runs)
+    names = _half_tensors(converted)
+    ranges = out.with_name(f"ranges-{out.name}")
+    onnx.save(_with_ranges(onnx.load(path), names), ranges)
+    images, drift, peak = _compare(cfg, model, read_onnx(ranges), names, **runs)
+    ranges.unlink()
     evaluated, scores = (0, {}) if count is None else evaluate_files(cfg, model, runs, count)
-    report = Float16Report(images, drift, megabytes(float32=path, float16=out), evaluated, scores)
+    report = Float16Report(images, drift, peak, megabytes(float32=path, float16=out), evaluated, scores)
     add_metadata(out, "fp16", report.to_json())
     return report
 
 
-def _compare(cfg: Config, model: Any, float32: Callable, float16: Callable) -> tuple[str, Drift]:
-    """Compare two files on images of the test set, or else on synthetic images; describe these images."""
+def _compare(
+    cfg: Config, model: Any, ranges: Callable, names: list[str], float32: Callable, float16: Callable
+) -> tuple[str, Drift, float]:
+    """Compare two files on images of the test set, or else on synthetic images; describe these images.
+
+    The float32 file computes the range of each tensor: onnxruntime's CPU provider stores few halves, so that a value
+    which overflows on a GPU does not overflow there.
+    """
     description, samples = sample_images(cfg)
     are_paths = isinstance(samples[0], str)
     images: Any = map(torch.from_numpy, model_inputs(cfg, model, samples)) if are_paths else samples
-    drift = Drift()
+    drift, peaks = Drift(), torch.zeros(len(names))
     for image in images:
+        peaks = peaks.maximum(ranges(image)[0])
+        if peaks.max() > MAX_VALUE:
+            name, value = names[int(peaks.argmax())], float(peaks.max())
+            raise RuntimeError(f"{name} reaches {value:.3g}, above float16's maximum of {MAX_VALUE}: leave --fp16 out")
         outputs = float16(image)
         if not all(bool(output.isfinite().all()) for output in outputs):
             raise RuntimeError("the float16 file returns values that are not finite: leave --fp16 out")
         drift.add(_prediction(model, outputs), _prediction(model, float32(image)))
     if drift.exceeds(MAX_DETECTION_DRIFT):
         raise RuntimeError(f"{drift.share:.1%} is found differently in float16: leave --fp16 out")
-    return description, drift
+    return description, drift, float(peaks.max())
+
+
+def _half_tensors(model: "ModelProto") -> list[str]:
+    """Return the names that the computed half tensors of a float16 file have in the float32 file."""
+    from onnx import TensorProto, shape_inference
+
+    values = shape_inference.infer_shapes(model).graph.value_info
+    halves = (value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT16)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return sorted({name.removesuffix("/float16") for name in halves if name not in constants})
+
+
+def _with_ranges(model: "ModelProto", names: list[str]) -> "ModelProto":
+    """Replace the outputs of a file by the largest absolute value of each named tensor, (names,)."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = model.graph
+    for name, values in (("ranges/all", np.array([-1])), ("ranges/none", np.zeros(1, np.float32))):
+        graph.initializer.append(numpy_helper.from_array(values, name))
+    for number, name in enumerate(names):
+        steps: list[tuple[str, list[str], dict[str, Any]]] = [
+            ("Abs", [name], {}),
+            ("Reshape", [f"ranges/{number}/Abs", "ranges/all"], {}),
+            ("Concat", [f"ranges/{number}/Reshape", "ranges/none"], dict(axis=0)),  # a tensor may be empty
+            ("ReduceMax", [f"ranges/{number}/Concat"], dict(keepdims=1)),
+        ]
+        graph.node.extend(helper.make_node(op, given, [f"ranges/{number}/{op}"], **kw) for op, given, kw in steps)
+    maxima = [f"ranges/{number}/ReduceMax" for number in range(len(names))]
+    graph.node.append(helper.make_node("Concat", maxima, ["ranges"], axis=0))
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("ranges", TensorProto.FLOAT, [len(names)]))
+    return model
 
 
 def _prediction(model: Any, outputs: list[Tensor]) -> Detections | Segmentation:

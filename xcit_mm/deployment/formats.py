@@ -1,9 +1,13 @@
 """Writing and reading of ONNX files."""
 
+import fcntl
+import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,9 @@ from torch.export import ExportedProgram
 
 from .operators import to_onnx
 
-__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "write_onnx"]
+__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "working_folder", "write_onnx"]
+
+IR_VERSION = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
 
 
 def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
@@ -40,8 +46,21 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
     for output in graph.outputs:
         if output.name in ("boxes", "scores", "labels", "masks"):
             output.shape[0] = "detections"  # the exporter's name is a number
+    onnx.model.ir_version = IR_VERSION
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
+
+
+@contextmanager
+def working_folder(parent: Path) -> Iterator[Path]:
+    """Yield a folder for unfinished files, which is removed at the end; remove those that killed exports have left."""
+    for lock in parent.glob(".export-*/lock"):
+        with suppress(OSError), lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its export is running
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    with TemporaryDirectory(dir=parent, prefix=".export-") as name, open(Path(name) / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield Path(name)
 
 
 def count_operators(path: Path) -> Counter[str]:

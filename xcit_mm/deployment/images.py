@@ -16,7 +16,16 @@ from ..batch.inputs import find_inputs
 from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
 
-__all__ = ["SYNTHETIC_SIZES", "calibration_paths", "model_inputs", "sample_images", "synthetic_image", "to_model_input"]
+__all__ = [
+    "SYNTHETIC_SIZES",
+    "calibration_paths",
+    "file_pads",
+    "model_inputs",
+    "preprocess_synthetic",
+    "sample_images",
+    "synthetic_image",
+    "to_model_input",
+]
 
 MAX_TEST_IMAGES = 8  # for a comparison
 MAX_CALIBRATION_IMAGES = 100
@@ -84,9 +93,27 @@ def model_inputs(cfg: Config, model: Any, paths: Iterable[str]) -> Iterator[np.n
 
 
 def to_model_input(data: dict, cfg: Config) -> Tensor:
-    """Return the input (1, C, h, w) of a file from a preprocessed batch of one image, for detectors unpadded."""
+    """Return the input (B, C, h, w) of a file from a preprocessed batch, without padding if the file pads."""
     image: Tensor = data["inputs"]
-    if cfg.default_scope != "mmdet":
+    if not file_pads(cfg):
         return image
     height, width = data["data_samples"][0].img_shape[:2]
     return image[..., :height, :width].contiguous()
+
+
+def file_pads(cfg: Config) -> bool:
+    """Return whether an exported file pads images: if it clips boxes before the padding, or ignores the padding."""
+    return cfg.default_scope == "mmdet" or cfg.model.backbone.get("ignore_padding", False)
+
+
+def preprocess_synthetic(cfg: Config, model: Any, images: Tensor) -> dict[str, Any]:
+    """Return a batch of synthetic images (B, C, H, W), which the model's own data preprocessor normalises and pads."""
+    if cfg.default_scope == "mmseg":
+        from mmseg.structures import SegDataSample as DataSample
+    else:
+        from mmdet.structures import DetDataSample as DataSample
+    pixels = images * 64 + 128 if hasattr(model.data_preprocessor, "std") else images  # bands may be normalised before
+    size = tuple(images.shape[2:])
+    meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+    samples = [DataSample(metainfo=meta) for _ in images]
+    return model.data_preprocessor(dict(inputs=list(pixels), data_samples=samples), False)

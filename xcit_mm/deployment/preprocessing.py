@@ -12,8 +12,8 @@ from mmengine.dataset import pseudo_collate
 from ..prediction.predictor import Preprocessing
 from ..utils.configs import data_preprocessor, tested_dataset, type_name
 from .comparison import Drift, to_detections
-from .images import sample_images, to_model_input
-from .run import Model, Segmentation
+from .images import file_pads, sample_images, to_model_input
+from .runtime import Model, Segmentation
 
 __all__ = [
     "PreprocessingDrift",
@@ -67,9 +67,7 @@ def preprocessing_steps(cfg: Config) -> dict[str, Any]:
         return dict(unknown=f"data_preprocessor.type={kind!r} in the config")
     if test_cfg.get("size") is not None:
         return dict(unknown=f"data_preprocessor.test_cfg.size={test_cfg['size']} in the config")
-    if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        return dict(unknown="test_cfg.mode='slide' in the config")
-    if kind == "DetDataPreprocessor":  # a detector's file pads the image, since boxes are clipped before the padding
+    if file_pads(cfg):
         return dict(resize=resize, pad_divisor=1, pad_value=0)
     divisor = test_cfg.get("size_divisor") or 1
     return dict(resize=resize, pad_divisor=divisor, pad_value=preprocessor.get("pad_val", 0))

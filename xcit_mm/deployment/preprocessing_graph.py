@@ -1,6 +1,6 @@
 """ONNX graphs before and after a model: from the pixels of an image to the model's input, and back to these pixels.
 
-The functions are onnxscript: Python that is compiled to ONNX operators. They compute what `run.py` computes in numpy.
+The functions are onnxscript: Python that is compiled to ONNX operators. They compute what `runtime` computes in numpy.
 """
 
 # mypy: allow-untyped-defs
@@ -24,7 +24,7 @@ TO_FLOAT, TO_DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 
 @script(default_opset=op)
 def fixed_taps(before, after):
-    """Compute what `run._fixed_taps` computes."""
+    """Compute what `runtime.images._fixed_taps` computes."""
     scale = 1.0 / (op.Cast(after, to=TO_DOUBLE) / op.Cast(before, to=TO_DOUBLE))
     entry = op.Cast(op.Range(0, after, 1), to=TO_DOUBLE)
     position = op.Cast((entry + 0.5) * scale - 0.5, to=TO_FLOAT)
@@ -49,7 +49,7 @@ def interpolate_columns(rows, first, second, first_weight, second_weight):
 
 @script(default_opset=op)
 def resize(pixels, size, resized_size):
-    """Resize an image (H, W, 3) as `run._resize` does. The operator Resize would change one value in eight."""
+    """Resize an image (H, W, 3) as the runtime does. The operator Resize would change one value in eight."""
     top, bottom, top_weight, bottom_weight = fixed_taps(op.Gather(size, 0), op.Gather(resized_size, 0))
     left, right, left_weight, right_weight = fixed_taps(op.Gather(size, 1), op.Gather(resized_size, 1))
     upper = interpolate_columns(op.Gather(pixels, top), left, right, left_weight, right_weight)

@@ -13,7 +13,7 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from .evaluation import Scores, evaluate_files
+from .evaluation import MAIN_METRICS, Scores, evaluate_files, points
 from .formats import add_metadata, megabytes, read_onnx
 from .images import model_inputs
 
@@ -61,7 +61,7 @@ class Int8Report(NamedTuple):
         lines = [images + "; {float32:.1f} to {int8:.1f} MB".format(**self.megabytes)]
         for name, loss in self.losses.items():
             scores = "{int8:.4f} (float32: {float32:.4f})".format(**self.scores[name])
-            warning = f", a loss of more than {MAX_LOSS}" if loss > MAX_LOSS else ""
+            warning = f", a loss of more than {MAX_LOSS}" if round(loss, 6) > MAX_LOSS else ""
             lines.append(f"{name} {scores}: {-loss:+.2f} points on {self.evaluated} images{warning}")
         for threads, times in self.milliseconds.items():
             speed = "{int8:.0f} ms (float32: {float32:.0f})".format(**times)
@@ -75,10 +75,10 @@ class Int8Report(NamedTuple):
         return json.dumps(self._asdict())
 
 
-def losses_in_points(scores: Scores, points: float) -> dict[str, float]:
-    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics, in `points` of a score of 1."""
-    main = [name for name in scores if name.endswith(("mAP", "mIoU"))] or list(scores)
-    return {name: (scores[name]["float32"] - scores[name]["int8"]) * points for name in main}
+def losses_in_points(scores: Scores) -> dict[str, float]:
+    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics, in points of 100."""
+    main = [name for name in scores if name.endswith(MAIN_METRICS)] or list(scores)
+    return {name: points(name, scores[name]["float32"] - scores[name]["int8"]) for name in main}
 
 
 def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Int8Report:
@@ -100,7 +100,7 @@ def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str],
         calibration_images=len(paths),
         evaluated=evaluated,
         scores=scores,
-        losses=losses_in_points(scores, points=100 if cfg.default_scope == "mmdet" else 1),
+        losses=losses_in_points(scores),
         milliseconds=times,
         size=(image.shape[2], image.shape[3]),
         megabytes=megabytes(**files),

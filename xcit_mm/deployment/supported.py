@@ -5,9 +5,9 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.configs import type_name
+from ..utils.configs import data_preprocessor, type_name
 
-__all__ = ["check_detector"]
+__all__ = ["check_detector", "check_segmentor"]
 
 # Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
@@ -29,7 +29,7 @@ TYPES: dict[str, tuple[str, ...]] = dict(
 VALUES: dict[str, dict[str, Any]] = dict(
     roi_layer=dict(pool_mode="avg", aligned=True),
     anchor_generator=dict(use_box_type=False),
-    bbox_coder=dict(add_ctr_clamp=False, use_box_type=False),
+    bbox_coder=dict(add_ctr_clamp=False, use_box_type=False, clip_border=True),
     bbox_head=dict(predict_box_type="hbox", with_avg_pool=False),
 )
 REMEDY = "--part backbone exports the backbone"
@@ -50,20 +50,43 @@ def check_detector(cfg: Config) -> None:
         expected = dict(VALUES.get(key, {}))
         if key == "nms":
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
-        elif key == "loss_cls" and where.count(".") == 2:  # of an anchor head
-            expected["use_sigmoid"] = True
+        elif key == "loss_cls" and where.count(".") == 2 and not part.get("use_sigmoid"):  # of an anchor head
+            raise ValueError(f"{where}.use_sigmoid=False cannot be exported: set it to True; {REMEDY}")
         for option, value in expected.items():
             if part.get(option, value) != value:
                 raise ValueError(f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}")
-    test_cfg = cfg.model.test_cfg
-    stages = ("rpn", "rcnn") if "rcnn" in test_cfg else (None,)
+    stages = (".rpn", ".rcnn") if "rpn_head" in cfg.model else ("",)
     for stage in stages:
-        where, options = (f"model.test_cfg.{stage}", test_cfg[stage]) if stage else ("model.test_cfg", test_cfg)
+        where, options = f"model.test_cfg{stage}", cfg.model.get("test_cfg") or {}
+        if stage:
+            options = options.get(stage[1:]) or {}
+        if not options.get("nms"):
+            raise ValueError(f"{where}.nms is missing: set it, such as nms=dict(type='nms', iou_threshold=0.5)")
         max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
         if max_num is None or max_num < 1:
             raise ValueError(f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100")
-        if threshold < 0:  # mmdet then returns grey masks
+        if threshold <= 0:  # mmdet then returns grey masks, or whole boxes
             raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
+
+
+def check_segmentor(cfg: Config) -> None:
+    """Check that `ExportableSegmentor` supports mmseg's segmentor, its test_cfg and its padding.
+
+    Raises:
+        ValueError: With the first unsupported option.
+    """
+    mode = (cfg.model.get("test_cfg") or {}).get("mode")
+    if mode not in ("whole", "slide"):
+        raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
+    heads = cfg.model.get("decode_head")
+    if isinstance(heads, (list, tuple)) and (heads[-1].get("out_channels") or heads[-1].get("num_classes")) == 1:
+        raise ValueError("a cascade of one channel cannot be exported, since mmseg does not predict with it")
+    padding = data_preprocessor(cfg).get("test_cfg") or {}
+    if cfg.model.backbone.get("ignore_padding") and (padding.get("size") or (padding and mode == "slide")):
+        raise ValueError(
+            f"ignore_padding=True with data_preprocessor.test_cfg={dict(padding)} and {mode=} cannot be exported: set "
+            "only a size_divisor, with mode='whole'"
+        )
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:

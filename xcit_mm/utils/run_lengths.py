@@ -1,7 +1,7 @@
 """Encode and decode masks in COCO's run-length code, in images of any size.
 
 pycocotools counts pixels in 32 bits and decodes whole images, so it cannot process rasters of 2^32 pixels or more.
-`xcit_mm/deployment/run.py`, which runs without this package, writes uncompressed run lengths by itself.
+`xcit_mm/deployment/runtime`, which runs without this package, writes uncompressed run lengths by itself.
 """
 
 from collections.abc import Sequence
