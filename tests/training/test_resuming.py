@@ -22,13 +22,6 @@ from xcit_mm.training.resuming import AtomicBackend
 from xcit_mm.weights.reader import load_from_file
 
 SEG, DET = SCORES
-EPOCHS = """
-_base_ = {base!r}
-train_cfg = dict(_delete_=True, type="EpochBasedTrainLoop", max_epochs=3, val_interval=1)
-train_dataloader = dict(sampler=dict(_delete_=True, type="DefaultSampler", shuffle=True))
-default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, max_keep_ckpts=5))
-model = dict(backbone=dict(drop_path_rate=0.2))
-"""
 # Calls at which a process is killed: the n-th call of a method of hooks, or of fsync. A checkpoint calls fsync for its
 # file and for last_checkpoint. Checkpoints are two iterations apart.
 STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter", 4), ("fsync", 3), ("fsync", 4)
@@ -73,23 +66,6 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
     assert run.returncode == 0, run.stderr[-2000:]
     tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
     assert tested[SCORES[config]] == scores[1][SCORES[config]]
-
-
-def test_epoch_based_training_resumes_after_kill(shapes, tmp_path):
-    config = tmp_path / "config.py"
-    config.write_text(EPOCHS.format(base=str(DEMO / f"{SEG}.py")))
-    options = [o for o in cfg_options(SEG, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train = ("train", config, *options)
-    assert run_tool(*train, "--work-dir", whole, cwd=tmp_path).returncode == 0
-    # 4 iterations an epoch: in the second.
-    killed = run_tool(*train, "--work-dir", broken, cwd=tmp_path, kill_at=("before_train_iter", 7))
-    assert killed.returncode == -signal.SIGKILL
-    assert (broken / "last_checkpoint").read_text().endswith("epoch_1.pth")
-    # Without a seed in the config, the seed of the checkpoint is used.
-    run = run_tool(*train, "randomness.seed=None", "--work-dir", broken, "--resume", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert_same_state(whole / "epoch_3.pth", broken / "epoch_3.pth")
 
 
 def test_full_disk_and_broken_checkpoint_name_a_complete_checkpoint(shapes, tmp_path):
@@ -171,6 +147,20 @@ def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
     train_a_line(tmp_path, iterations=4, **dict(name, max_keep_ckpts=1))  # resumed with fewer to keep
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
+
+
+def test_checkpoint_by_time_exists_until_the_next_numbered_checkpoint(tmp_path, monkeypatch):
+    timed = dict(minutes=1e-9, interval=3, max_keep_ckpts=1)
+    with monkeypatch.context() as killed:
+        killed.setattr(Rising, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))  # after iteration 1
+        with pytest.raises(KeyboardInterrupt):
+            train_a_line(tmp_path, 4, **timed)
+    assert (tmp_path / "last_checkpoint").read_text() == str(tmp_path / "latest.pth")
+    assert load_from_file(str(tmp_path / "latest.pth"))["meta"]["iter"] == 1
+    train_a_line(tmp_path, 4, **timed)
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["iter_4.pth"]
+    train_a_line(tmp_path, 5, minutes=60, interval=9)
+    assert {path.name for path in tmp_path.glob("*.pth")} == {"iter_4.pth", "iter_5.pth"}
 
 
 def test_outdated_checkpoint_of_a_killed_run_is_removed_and_no_other_file(tmp_path, monkeypatch):
