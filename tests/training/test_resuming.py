@@ -9,6 +9,7 @@ import pytest
 import torch
 from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
 from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import PARAM_SCHEDULERS
@@ -307,3 +308,77 @@ def test_one_cycle_schedule_resumes_bit_identical(hook, tmp_path):
     train_a_line(whole, 2, schedule, type=hook)
     weights = [load_from_file(str(folder / "iter_2.pth"))["state_dict"] for folder in (tmp_path, whole)]
     torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Eight samples."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=torch.tensor([float(index)]))
+
+
+class Indices(Hook):
+    """Collects the sample and the number of every batch."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.seen, self.stop = [], stop
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter == self.stop:
+            raise KeyboardInterrupt
+        self.seen.append((runner.epoch, batch_idx, *(int(sample) for sample in data_batch["inputs"])))
+
+
+def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None, loop: str = "Epoch") -> list[tuple]:
+    indices = Indices(stop)
+    length = dict(max_epochs=2) if loop == "Epoch" else dict(max_iters=16 // batch_size)
+    runner = Runner(
+        Line(),
+        work_dir=str(work_dir),
+        train_dataloader=dict(
+            dataset=Numbers(),
+            batch_size=batch_size,
+            sampler=dict(type="DefaultSampler", shuffle=True),
+            collate_fn=dict(type="default_collate"),
+        ),
+        optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
+        train_cfg=dict(type=f"{loop}BasedTrainLoop", **length),
+        default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)),
+        custom_hooks=[indices],
+        resume=True,
+        randomness=dict(seed=0),
+        experiment_name=f"{work_dir.name}{loop}{batch_size}{stop}",
+    )
+    try:
+        runner.train()
+    except KeyboardInterrupt:
+        assert stop is not None
+    return indices.seen
+
+
+@pytest.mark.parametrize("loop", ["Epoch", "Iter"])
+def test_fewer_processes_resume_with_the_batches_that_are_left(loop, tmp_path, capfd):
+    """Two processes with two samples per batch have read half of the second epoch when both are killed."""
+    whole = train_in_epochs(tmp_path / "whole", 2, loop=loop)
+    train_in_epochs(tmp_path / "work", 4, stop=3, loop=loop)  # a batch of both processes
+    last = tmp_path / "work" / "iter_3.pth"
+    content = torch.load(last, weights_only=False)
+    content["random_state"] *= 2
+    torch.save(content, last)
+    seen = train_in_epochs(tmp_path / "work", 2, loop=loop)
+    assert [batch[2:] for batch in seen][:2] == [batch[2:] for batch in whole[6:]]
+    line = "the checkpoint is of 2 processes with 2 batches per epoch, and 1 with 4 resume: the run continues with"
+    assert line in capfd.readouterr().out
+    if loop == "Epoch":
+        assert seen == whole[6:]  # with their numbers
+        assert (tmp_path / "work" / "iter_8.pth").exists()  # and the last checkpoint
+
+
+def test_numbers_of_batches_continue_after_a_resume(tmp_path):
+    whole = train_in_epochs(tmp_path / "whole", 2)
+    assert [batch[1] for batch in whole] == [0, 1, 2, 3] * 2
+    resumed = train_in_epochs(tmp_path / "work", 2, stop=2) + train_in_epochs(tmp_path / "work", 2)
+    assert resumed == whole
