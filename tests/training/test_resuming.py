@@ -3,12 +3,15 @@
 import json
 import random
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
 from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.fileio import LocalBackend
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
@@ -140,6 +143,14 @@ def train_a_line(
     return next((hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook)), None)
 
 
+def wait_for(path: Path) -> None:
+    """Wait for a thread of training that an exception ended."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     name = dict(filename_tmpl="last.pth", max_keep_ckpts=keep)
@@ -156,6 +167,7 @@ def test_checkpoint_by_time_exists_until_the_next_numbered_checkpoint(tmp_path, 
         killed.setattr(Rising, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))  # after iteration 1
         with pytest.raises(KeyboardInterrupt):
             train_a_line(tmp_path, 4, **timed)
+    wait_for(tmp_path / "last_checkpoint")
     assert (tmp_path / "last_checkpoint").read_text() == str(tmp_path / "latest.pth")
     assert load_from_file(str(tmp_path / "latest.pth"))["meta"]["iter"] == 1
     train_a_line(tmp_path, 4, **timed)
@@ -355,7 +367,7 @@ def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None, lo
     try:
         runner.train()
     except KeyboardInterrupt:
-        assert stop is not None
+        wait_for(work_dir / f"iter_{stop}.pth")
     return indices.seen
 
 
@@ -382,3 +394,42 @@ def test_numbers_of_batches_continue_after_a_resume(tmp_path):
     assert [batch[1] for batch in whole] == [0, 1, 2, 3] * 2
     resumed = train_in_epochs(tmp_path / "work", 2, stop=2) + train_in_epochs(tmp_path / "work", 2)
     assert resumed == whole
+
+
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The file holds the weights of its iteration, and the next one is written after it."""
+    written, trained = threading.Event(), []
+
+    def put(backend: AtomicBackend, content: bytes, path: str | Path) -> None:
+        if Path(path).name == "iter_3.pth":
+            assert written.wait(60)
+        LocalBackend.put(backend, content, path)
+
+    step = Line.train_step
+
+    def train_step(model: Line, *args, **kwargs) -> dict:
+        trained.append(model.linear.bias.item())
+        if len(trained) == 6:  # after two more iterations
+            assert not list(tmp_path.glob("*.pth")) and not (tmp_path / "last_checkpoint").exists()
+            written.set()
+        return step(model, *args, **kwargs)
+
+    monkeypatch.setattr(AtomicBackend, "put", put)
+    monkeypatch.setattr(Line, "train_step", train_step)
+    train_a_line(tmp_path, 6, interval=3)
+    assert load_from_file(str(tmp_path / "iter_3.pth"))["state_dict"]["linear.bias"].item() == trained[3]
+    assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 6
+
+
+def test_failed_write_stops_training_and_keeps_what_was_complete(tmp_path, monkeypatch, capfd):
+    def put(backend: AtomicBackend, content: bytes, path: str | Path) -> None:
+        if Path(path).name == "iter_2.pth":
+            raise OSError(28, "No space left on device")
+        LocalBackend.put(backend, content, path)
+
+    monkeypatch.setattr(AtomicBackend, "put", put)
+    with pytest.raises(OSError, match="No space left on device"):
+        train_a_line(tmp_path, 50, max_keep_ckpts=1)
+    assert (tmp_path / "last_checkpoint").read_text() == str(tmp_path / "iter_1.pth")
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["iter_1.pth"]
+    assert "No space left on device" in capfd.readouterr().out  # also logged, if training stopped for another reason

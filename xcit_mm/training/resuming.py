@@ -1,10 +1,12 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
+import json
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import all_gather_object, broadcast_object_list, get_rank, get_world_size, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
@@ -13,10 +15,12 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
-from ..utils.compat import is_resuming
+from ..utils.compat import is_resuming, save_with
+from .background import BackgroundWriter
 from .nonfinite_search import is_finite
 from .numbered_loop import NumberedLoop
 from .random_state import RandomState, get_random_state, set_random_state
+from .repeating import describe_run, hash_data, hash_weights, raise_if_not_deterministic
 
 __all__ = ["AtomicBackend", "ResumableCheckpointHook"]
 
@@ -56,6 +60,8 @@ _LATEST = "latest.pth"
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook for runs that may be killed at any moment, with the same arguments and `minutes`.
 
+    - A thread writes a copy of the checkpoint while training continues. An error of the thread stops training at the
+      next iteration, and the end of training waits for the thread. The copy takes as much memory as the file.
     - Local files are written atomically, and a checkpoint is removed only after the next one is complete. Therefore
       `last_checkpoint` always names a complete file.
     - Training stops instead of saving weights or statistics that are not finite, which could not be loaded.
@@ -88,6 +94,8 @@ class ResumableCheckpointHook(CheckpointHook):
         self._saved: dict[str, Any] = {}
         self._resumed: dict[str, Any] | None = None
         self._loop: NumberedLoop | None = None
+        self._writer = BackgroundWriter()
+        self._record: dict[str, Any] = {}
         self._before_validation: RandomState | None = None
 
     def before_train(self, runner: Runner) -> None:
@@ -101,8 +109,10 @@ class ResumableCheckpointHook(CheckpointHook):
             self._remove({self._path(step) for step in outdated} - set(kept))
         if NumberedLoop.supports(runner):
             self._loop = NumberedLoop(runner, self._resumed)
+            raise_if_not_deterministic(runner)
         else:
             print_log("the batches have no numbers: a resumed run starts with other batches", logger="current")
+        self._record = describe_run(runner)
         self._saved_at = time.monotonic()
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
@@ -123,23 +133,36 @@ class ResumableCheckpointHook(CheckpointHook):
         self._saved = dict(random_state=all_gather_object(self._before_validation or get_random_state()))
         if self._loop:
             self._saved["position"] = self._loop.position(meta)
-        runner.save_checkpoint(
-            self.out_dir,
-            name,
-            self.file_client_args,
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=self.by_epoch,
-            backend_args=self.backend_args,
-            **self.args,
-        )
+        with save_with(self._writer.save, self._record["config"]):
+            runner.save_checkpoint(
+                self.out_dir,
+                name,
+                self.file_client_args,
+                save_optimizer=self.save_optimizer,
+                save_param_scheduler=self.save_param_scheduler,
+                meta=meta,
+                by_epoch=self.by_epoch,
+                backend_args=self.backend_args,
+                **self.args,
+            )
         if is_main_process():
-            AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
+            pointer = Path(runner.work_dir) / "last_checkpoint"
+            if _is_local(self.backend_args or {}):
+                self._writer.submit(self._write_record, runner.cfg, self.last_ckpt)
+            self._writer.submit(AtomicBackend().put_text, self.last_ckpt, pointer)
         self._remove(outdated | {self.file_backend.join_path(self.out_dir, _LATEST)} - {self.last_ckpt})
         self._saved_at = time.monotonic()
 
+    def _write_record(self, cfg: Config, checkpoint: str) -> None:
+        """Write what repeats the run beside a checkpoint that has been written last."""
+        if "data" not in self._record:
+            self._record["data"] = hash_data(cfg)
+        content = self._writer.last
+        record = dict(weights=hash_weights(content["state_dict"]), iteration=content["meta"]["iter"], **self._record)
+        AtomicBackend().put_text(json.dumps(record, indent=1), Path(checkpoint).with_suffix(".json"))
+
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        self._writer.check()
         saved_at = self._saved_at
         super().after_train_iter(runner, *args, **kwargs)
         if self._minutes is None or self._saved_at != saved_at or (get_world_size() > 1 and runner.iter % 10):
@@ -153,17 +176,23 @@ class ResumableCheckpointHook(CheckpointHook):
         # mmengine would remove the former best checkpoints before it writes the new ones, so their paths are hidden.
         single, several = self.best_ckpt_path, self.best_ckpt_path_dict
         self.best_ckpt_path, self.best_ckpt_path_dict = None, dict.fromkeys(several)
-        super()._save_best_checkpoint(runner, metrics)
+        with save_with(self._writer.save, self._record["config"]):
+            super()._save_best_checkpoint(runner, metrics)
         self.best_ckpt_path = self.best_ckpt_path or single
         self.best_ckpt_path_dict = {key: path or several[key] for key, path in self.best_ckpt_path_dict.items()}
         kept = {self.best_ckpt_path, *self.best_ckpt_path_dict.values()}
         self._remove({path for path in (single, *several.values()) if path} - kept)
 
     def _remove(self, paths: set[str]) -> None:
-        """Remove existing files, in the main process only."""
-        if is_main_process():
-            for path in filter(self.file_backend.isfile, paths):
+        """Remove existing files after all checkpoints are complete, in the main process only."""
+
+        def remove() -> None:
+            records = {str(Path(path).with_suffix(".json")) for path in paths if "://" not in path}
+            for path in filter(self.file_backend.isfile, paths | records):
                 self.file_backend.remove(path)
+
+        if is_main_process():
+            self._writer.submit(remove)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
@@ -192,6 +221,10 @@ class ResumableCheckpointHook(CheckpointHook):
             set_random_state(states[get_rank()])
         self._resumed = None
 
+    def after_train(self, runner: Runner) -> None:
+        self._writer.check(wait=True)
+        super().after_train(runner)
+
     def before_val(self, runner: Runner) -> None:
         self._before_validation = get_random_state()
 
@@ -212,4 +245,4 @@ def _without_functions(states: Any) -> Any:
 
 def _is_local(backend: dict) -> bool:
     """Whether arguments of a file backend, or of mmengine's former file client, select plain local files."""
-    return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk")
+    return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk", "atomic")

@@ -28,6 +28,7 @@ __all__ = [
     "is_training_run",
     "keep_scope_of_bases",
     "log_initialization_to_file_only",
+    "save_with",
     "set_iteration",
     "train_dataloader_config",
     "without_process_group",
@@ -124,6 +125,18 @@ def train_dataloader_config(runner: "Runner") -> Any:
     `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is the loader.
     """
     return runner._train_dataloader
+
+
+@contextmanager
+def save_with(save: Callable[..., None], config_text: str) -> Iterator[None]:
+    """Make `Runner.save_checkpoint` of mmengine (0.10.7) call another function within the block to write the file.
+
+    It has no option to write elsewhere, or to take the config's text, which it would format again for a second.
+    """
+    from mmengine.config import Config
+
+    with patch("mmengine.runner.runner.save_checkpoint", save), patch.object(Config, "pretty_text", config_text):
+        yield
 
 
 def set_iteration(loop: Any, iteration: int) -> None:
