@@ -3,12 +3,16 @@
 import json
 import random
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
 from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.fileio import LocalBackend
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import PARAM_SCHEDULERS
@@ -22,13 +26,6 @@ from xcit_mm.training.resuming import AtomicBackend
 from xcit_mm.weights.reader import load_from_file
 
 SEG, DET = SCORES
-EPOCHS = """
-_base_ = {base!r}
-train_cfg = dict(_delete_=True, type="EpochBasedTrainLoop", max_epochs=3, val_interval=1)
-train_dataloader = dict(sampler=dict(_delete_=True, type="DefaultSampler", shuffle=True))
-default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, max_keep_ckpts=5))
-model = dict(backbone=dict(drop_path_rate=0.2))
-"""
 # Calls at which a process is killed: the n-th call of a method of hooks, or of fsync. A checkpoint calls fsync for its
 # file and for last_checkpoint. Checkpoints are two iterations apart.
 STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter", 4), ("fsync", 3), ("fsync", 4)
@@ -73,23 +70,6 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
     assert run.returncode == 0, run.stderr[-2000:]
     tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
     assert tested[SCORES[config]] == scores[1][SCORES[config]]
-
-
-def test_epoch_based_training_resumes_after_kill(shapes, tmp_path):
-    config = tmp_path / "config.py"
-    config.write_text(EPOCHS.format(base=str(DEMO / f"{SEG}.py")))
-    options = [o for o in cfg_options(SEG, shapes, 1) if not o.startswith(("train_cfg", "default_hooks.checkpoint"))]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train = ("train", config, *options)
-    assert run_tool(*train, "--work-dir", whole, cwd=tmp_path).returncode == 0
-    # 4 iterations an epoch: in the second.
-    killed = run_tool(*train, "--work-dir", broken, cwd=tmp_path, kill_at=("before_train_iter", 7))
-    assert killed.returncode == -signal.SIGKILL
-    assert (broken / "last_checkpoint").read_text().endswith("epoch_1.pth")
-    # Without a seed in the config, the seed of the checkpoint is used.
-    run = run_tool(*train, "randomness.seed=None", "--work-dir", broken, "--resume", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert_same_state(whole / "epoch_3.pth", broken / "epoch_3.pth")
 
 
 def test_full_disk_and_broken_checkpoint_name_a_complete_checkpoint(shapes, tmp_path):
@@ -163,6 +143,14 @@ def train_a_line(
     return next((hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook)), None)
 
 
+def wait_for(path: Path) -> None:
+    """Wait for a thread of training that an exception ended."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     name = dict(filename_tmpl="last.pth", max_keep_ckpts=keep)
@@ -171,6 +159,21 @@ def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
     train_a_line(tmp_path, iterations=4, **dict(name, max_keep_ckpts=1))  # resumed with fewer to keep
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
+
+
+def test_checkpoint_by_time_exists_until_the_next_numbered_checkpoint(tmp_path, monkeypatch):
+    timed = dict(minutes=1e-9, interval=3, max_keep_ckpts=1)
+    with monkeypatch.context() as killed:
+        killed.setattr(Rising, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))  # after iteration 1
+        with pytest.raises(KeyboardInterrupt):
+            train_a_line(tmp_path, 4, **timed)
+    wait_for(tmp_path / "last_checkpoint")
+    assert (tmp_path / "last_checkpoint").read_text() == str(tmp_path / "latest.pth")
+    assert load_from_file(str(tmp_path / "latest.pth"))["meta"]["iter"] == 1
+    train_a_line(tmp_path, 4, **timed)
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["iter_4.pth"]
+    train_a_line(tmp_path, 5, minutes=60, interval=9)
+    assert {path.name for path in tmp_path.glob("*.pth")} == {"iter_4.pth", "iter_5.pth"}
 
 
 def test_outdated_checkpoint_of_a_killed_run_is_removed_and_no_other_file(tmp_path, monkeypatch):
@@ -317,3 +320,116 @@ def test_one_cycle_schedule_resumes_bit_identical(hook, tmp_path):
     train_a_line(whole, 2, schedule, type=hook)
     weights = [load_from_file(str(folder / "iter_2.pth"))["state_dict"] for folder in (tmp_path, whole)]
     torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Eight samples."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=torch.tensor([float(index)]))
+
+
+class Indices(Hook):
+    """Collects the sample and the number of every batch."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.seen, self.stop = [], stop
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter == self.stop:
+            raise KeyboardInterrupt
+        self.seen.append((runner.epoch, batch_idx, *(int(sample) for sample in data_batch["inputs"])))
+
+
+def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None, loop: str = "Epoch") -> list[tuple]:
+    indices = Indices(stop)
+    length = dict(max_epochs=2) if loop == "Epoch" else dict(max_iters=16 // batch_size)
+    runner = Runner(
+        Line(),
+        work_dir=str(work_dir),
+        train_dataloader=dict(
+            dataset=Numbers(),
+            batch_size=batch_size,
+            sampler=dict(type="DefaultSampler", shuffle=True),
+            collate_fn=dict(type="default_collate"),
+        ),
+        optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
+        train_cfg=dict(type=f"{loop}BasedTrainLoop", **length),
+        default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)),
+        custom_hooks=[indices],
+        resume=True,
+        randomness=dict(seed=0),
+        experiment_name=f"{work_dir.name}{loop}{batch_size}{stop}",
+    )
+    try:
+        runner.train()
+    except KeyboardInterrupt:
+        wait_for(work_dir / f"iter_{stop}.pth")
+    return indices.seen
+
+
+@pytest.mark.parametrize("loop", ["Epoch", "Iter"])
+def test_fewer_processes_resume_with_the_batches_that_are_left(loop, tmp_path, capfd):
+    """Two processes with two samples per batch have read half of the second epoch when both are killed."""
+    whole = train_in_epochs(tmp_path / "whole", 2, loop=loop)
+    train_in_epochs(tmp_path / "work", 4, stop=3, loop=loop)  # a batch of both processes
+    last = tmp_path / "work" / "iter_3.pth"
+    content = torch.load(last, weights_only=False)
+    content["random_state"] *= 2
+    torch.save(content, last)
+    seen = train_in_epochs(tmp_path / "work", 2, loop=loop)
+    assert [batch[2:] for batch in seen][:2] == [batch[2:] for batch in whole[6:]]
+    line = "the checkpoint is of 2 processes with 2 batches per epoch, and 1 with 4 resume: the run continues with"
+    assert line in capfd.readouterr().out
+    if loop == "Epoch":
+        assert seen == whole[6:]  # with their numbers
+        assert (tmp_path / "work" / "iter_8.pth").exists()  # and the last checkpoint
+
+
+def test_numbers_of_batches_continue_after_a_resume(tmp_path):
+    whole = train_in_epochs(tmp_path / "whole", 2)
+    assert [batch[1] for batch in whole] == [0, 1, 2, 3] * 2
+    resumed = train_in_epochs(tmp_path / "work", 2, stop=2) + train_in_epochs(tmp_path / "work", 2)
+    assert resumed == whole
+
+
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The file holds the weights of its iteration, and the next one is written after it."""
+    written, trained = threading.Event(), []
+
+    def put(backend: AtomicBackend, content: bytes, path: str | Path) -> None:
+        if Path(path).name == "iter_3.pth":
+            assert written.wait(60)
+        LocalBackend.put(backend, content, path)
+
+    step = Line.train_step
+
+    def train_step(model: Line, *args, **kwargs) -> dict:
+        trained.append(model.linear.bias.item())
+        if len(trained) == 6:  # after two more iterations
+            assert not list(tmp_path.glob("*.pth")) and not (tmp_path / "last_checkpoint").exists()
+            written.set()
+        return step(model, *args, **kwargs)
+
+    monkeypatch.setattr(AtomicBackend, "put", put)
+    monkeypatch.setattr(Line, "train_step", train_step)
+    train_a_line(tmp_path, 6, interval=3)
+    assert load_from_file(str(tmp_path / "iter_3.pth"))["state_dict"]["linear.bias"].item() == trained[3]
+    assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 6
+
+
+def test_failed_write_stops_training_and_keeps_what_was_complete(tmp_path, monkeypatch, capfd):
+    def put(backend: AtomicBackend, content: bytes, path: str | Path) -> None:
+        if Path(path).name == "iter_2.pth":
+            raise OSError(28, "No space left on device")
+        LocalBackend.put(backend, content, path)
+
+    monkeypatch.setattr(AtomicBackend, "put", put)
+    with pytest.raises(OSError, match="No space left on device"):
+        train_a_line(tmp_path, 50, max_keep_ckpts=1)
+    assert (tmp_path / "last_checkpoint").read_text() == str(tmp_path / "iter_1.pth")
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["iter_1.pth"]
+    assert "No space left on device" in capfd.readouterr().out  # also logged, if training stopped for another reason

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from mmengine.config import Config
 
+from ..training.repeating import NotDeterministic
 from ..utils.cli import cli_main
 from ..utils.configs import read_config
 from ..utils.errors import reason
@@ -27,6 +29,7 @@ _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 
 _ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
 _SKIP = "--skip-checks"
+_DETERMINISTIC = "--deterministic"
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -56,7 +59,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
     code = cli_main(lambda: command.extend(_checked_command(tool, argv)), "the run has not started", *_ERRORS)
-    return code if code or not command else cli_main(run, end, CheckpointMismatch)
+    return code if code or not command else cli_main(run, end, CheckpointMismatch, NotDeterministic)
 
 
 def _load(script: Path) -> ModuleType:
@@ -89,6 +92,7 @@ def _parser(tool: str) -> argparse.ArgumentParser:
         default = "the last in the work directory"
         add("--resume", nargs="?", const="", metavar="CHECKPOINT", help=f"resume from CHECKPOINT (default: {default})")
         add("--amp", action="store_true", help="train in mixed precision, on a GPU")
+        add(_DETERMINISTIC, action="store_true", help="give the same weights every time on a machine")
         add("--auto-scale-lr", action="store_true", help="scale the learning rate to the batch (mmdet, mmpretrain)")
     else:
         add("--out", metavar="PATH", help="write predictions: a .pkl (mmdet, mmpretrain) or a folder (mmseg)")
@@ -115,18 +119,23 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
             return [_script_of(config, [], tool)[1], "--help"]
         _parser(tool).print_help()
         return []
-    skip = _SKIP in argv
-    argv = [argument for argument in argv if argument != _SKIP]
+    skip, deterministic = _SKIP in argv, _DETERMINISTIC in argv and tool == "train"
+    argv = [argument for argument in argv if argument != _SKIP and not (deterministic and argument == _DETERMINISTIC)]
     options = _parser(tool).parse_known_intermixed_args(argv)[0]  # the checkpoint may follow a flag
     argv = _named_model(tool, options, argv)
     cfg, script = _script_of(options.config, argv, tool)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
+        argv += ["--cfg-options", "randomness.deterministic=True"]
     raise_first(check_launcher(options.launcher))
     if tool == "test":
         _start_check(skip, check_test, cfg, options.checkpoint, options.tta)
         return [script, *argv]
+    unseeded = (cfg.get("randomness") or {}).get("seed") is None
+    first_seed = ["--cfg-options", "randomness.seed=0"] * (deterministic and unseeded)
     if options.resume is None:
         _start_check(skip, check_training, cfg, options.amp)
-        return [script, *argv]
+        return [script, *argv, *first_seed]
     argv = _without_resume(argv)
     work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
     checkpoint = options.resume or last_checkpoint(work_dir)
@@ -134,13 +143,13 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
         seed = _start_check(skip, check_resume, checkpoint, work_dir)
         argv += _resume_flags(cfg.default_scope, options.resume)
         cfg.load_from = None
-        if seed is not None and (cfg.get("randomness") or {}).get("seed") is None:
+        if seed is not None and unseeded:
             # mmengine restores the seed only after it has shuffled the data with another seed.
-            argv += ["--cfg-options", f"randomness.seed={seed}"]
+            first_seed = ["--cfg-options", f"randomness.seed={seed}"]
     _start_check(skip, check_training, cfg, options.amp)
     if not checkpoint and is_first_process():
         print(f"{work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
-    return [script, *argv]
+    return [script, *argv, *first_seed]
 
 
 def _named_model(tool: str, options: argparse.Namespace, argv: list[str]) -> list[str]:

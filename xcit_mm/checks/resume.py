@@ -24,7 +24,7 @@ def check_resume(checkpoint: str, work_dir: Path) -> int | None:
     try:
         return _training_state(checkpoint)["meta"].get("seed")
     except (OSError, ValueError) as error:
-        paths = [path for path in work_dir.glob("*.pth") if path.stem.startswith(("iter_", "epoch_"))]
+        paths = [path for path in work_dir.glob("*.pth") if path.stem.startswith(("iter_", "epoch_", "latest"))]
         newest_first = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
         complete = next((path for path in newest_first if path != Path(checkpoint) and _is_complete(path)), None)
         fix = f"resume from {complete}: --resume {complete}" if complete else f"{work_dir} has no complete checkpoint"

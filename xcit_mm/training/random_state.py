@@ -1,12 +1,14 @@
 """The state of the random generators that training uses, as plain values that a checkpoint can hold."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["RandomState", "get_random_state", "set_random_state"]
+__all__ = ["RandomState", "get_random_state", "seeded", "set_random_state"]
 
 RandomState = dict[str, Any]
 
@@ -27,3 +29,23 @@ def set_random_state(state: RandomState) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Seed the generators of Python, numpy and torch's CPU within the block, and restore them after it.
+
+    Args:
+        numbers: Non-negative numbers. Every combination seeds the generators differently.
+    """
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    words = np.random.SeedSequence(numbers).generate_state(4)
+    random.seed(words.tobytes())
+    np.random.seed(words)
+    torch.default_generator.manual_seed(int(words.view(np.uint64)[0]))  # torch.manual_seed would seed GPUs as well
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])
+        torch.set_rng_state(state[2])

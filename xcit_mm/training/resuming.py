@@ -1,11 +1,13 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
+import json
+import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
+from mmengine.config import Config
+from mmengine.dist import all_gather_object, broadcast_object_list, get_rank, get_world_size, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
@@ -13,9 +15,12 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
-from ..utils.compat import is_resuming
+from ..utils.compat import is_resuming, save_with
+from .background import BackgroundWriter
 from .nonfinite_search import is_finite
+from .numbered_loop import NumberedLoop
 from .random_state import RandomState, get_random_state, set_random_state
+from .repeating import describe_run, hash_data, hash_weights, raise_if_not_deterministic
 
 __all__ = ["AtomicBackend", "ResumableCheckpointHook"]
 
@@ -48,21 +53,28 @@ class AtomicBackend(LocalBackend):
 
 register_backend("atomic", AtomicBackend)
 
+_LATEST = "latest.pth"
+
 
 @HOOKS.register_module()
 class ResumableCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook for runs that may be killed at any moment, with the same arguments.
+    """mmengine's CheckpointHook for runs that may be killed at any moment, with the same arguments and `minutes`.
 
+    - A thread writes a copy of the checkpoint while training continues. An error of the thread stops training at the
+      next iteration, and the end of training waits for the thread. The copy takes as much memory as the file.
     - Local files are written atomically, and a checkpoint is removed only after the next one is complete. Therefore
       `last_checkpoint` always names a complete file.
     - Training stops instead of saving weights or statistics that are not finite, which could not be loaded.
-    - A checkpoint holds the states of the random generators of every process, and validation leaves them unchanged.
-      Resumed training draws the same numbers as uninterrupted training.
+    - A checkpoint holds the number of the next batch and the states of the random generators of every process. The
+      augmentation of a sample depends on its place in the run, and validation leaves the generators unchanged. Training
+      resumes at the next batch, also within an epoch, and draws the same numbers as uninterrupted training.
 
-    The hook cannot restore the generators in the processes that load data. mmengine's iteration-based loop restores
-    them, because it loads all earlier batches again. Its epoch-based loop restarts them, so that augmentations after a
-    resume differ with `persistent_workers`. With gradient accumulation, set `interval` to a multiple of
-    `accumulative_counts`.
+    With gradient accumulation, set `interval` to a multiple of `accumulative_counts`. Transforms that keep earlier
+    images, such as mmdet's CachedMosaic, give other images after a resume.
+
+    Args:
+        minutes: Maximum age of the last checkpoint. An older one is followed by `latest.pth`, which exists until the
+            next numbered checkpoint is complete. By default only `interval` counts.
 
     Raises:
         FloatingPointError: If a parameter or a buffer to be saved is not finite. The earlier checkpoints stay.
@@ -70,7 +82,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
     keep_ckpt_ids: deque[int]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, minutes: float | None = None, **kwargs: Any) -> None:
         given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
         if all(map(_is_local, given)) and "://" not in str(kwargs.get("out_dir")):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
@@ -78,8 +90,12 @@ class ResumableCheckpointHook(CheckpointHook):
         self.best_ckpt_path: str | None = None
         self.best_ckpt_path_dict: dict[str, str | None] = {}
         super().__init__(*args, **kwargs)
-        self._saved: list[RandomState] | None = None
-        self._resumed: RandomState | None = None
+        self._minutes, self._saved_at = minutes, time.monotonic()
+        self._saved: dict[str, Any] = {}
+        self._resumed: dict[str, Any] | None = None
+        self._loop: NumberedLoop | None = None
+        self._writer = BackgroundWriter()
+        self._record: dict[str, Any] = {}
         self._before_validation: RandomState | None = None
 
     def before_train(self, runner: Runner) -> None:
@@ -91,6 +107,13 @@ class ResumableCheckpointHook(CheckpointHook):
         kept = [self._path(step) for step in self.keep_ckpt_ids] if self.max_keep_ckpts > 0 else []
         if kept and info.get("last_ckpt") == kept[-1]:
             self._remove({self._path(step) for step in outdated} - set(kept))
+        if NumberedLoop.supports(runner):
+            self._loop = NumberedLoop(runner, self._resumed)
+            raise_if_not_deterministic(runner)
+        else:
+            print_log("the batches have no numbers: a resumed run starts with other batches", logger="current")
+        self._record = describe_run(runner)
+        self._saved_at = time.monotonic()
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         outdated: list[int] = []
@@ -101,39 +124,75 @@ class ResumableCheckpointHook(CheckpointHook):
             self.keep_ckpt_ids = deque(steps, self.max_keep_ckpts)
             runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
             runner.message_hub.update_info("outdated_ckpt_ids", outdated)
-        self.last_ckpt = self._path(step)
+        self._write(runner, self.filename_tmpl.format(step), meta, {self._path(step) for step in outdated})
+
+    def _write(self, runner: Runner, name: str, meta: dict, outdated: set[str]) -> None:
+        """Write a checkpoint, then remove outdated ones."""
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info("last_ckpt", self.last_ckpt)
-        self._saved = all_gather_object(self._before_validation or get_random_state())
-        runner.save_checkpoint(
-            self.out_dir,
-            self.filename_tmpl.format(step),
-            self.file_client_args,
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=self.by_epoch,
-            backend_args=self.backend_args,
-            **self.args,
-        )
+        self._saved = dict(random_state=all_gather_object(self._before_validation or get_random_state()))
+        if self._loop:
+            self._saved["position"] = self._loop.position(meta)
+        with save_with(self._writer.save, self._record["config"]):
+            runner.save_checkpoint(
+                self.out_dir,
+                name,
+                self.file_client_args,
+                save_optimizer=self.save_optimizer,
+                save_param_scheduler=self.save_param_scheduler,
+                meta=meta,
+                by_epoch=self.by_epoch,
+                backend_args=self.backend_args,
+                **self.args,
+            )
         if is_main_process():
-            AtomicBackend().put_text(self.last_ckpt, Path(runner.work_dir) / "last_checkpoint")
-        self._remove({self._path(step) for step in outdated})
+            pointer = Path(runner.work_dir) / "last_checkpoint"
+            if _is_local(self.backend_args or {}):
+                self._writer.submit(self._write_record, runner.cfg, self.last_ckpt)
+            self._writer.submit(AtomicBackend().put_text, self.last_ckpt, pointer)
+        self._remove(outdated | {self.file_backend.join_path(self.out_dir, _LATEST)} - {self.last_ckpt})
+        self._saved_at = time.monotonic()
+
+    def _write_record(self, cfg: Config, checkpoint: str) -> None:
+        """Write what repeats the run beside a checkpoint that has been written last."""
+        if "data" not in self._record:
+            self._record["data"] = hash_data(cfg)
+        content = self._writer.last
+        record = dict(weights=hash_weights(content["state_dict"]), iteration=content["meta"]["iter"], **self._record)
+        AtomicBackend().put_text(json.dumps(record, indent=1), Path(checkpoint).with_suffix(".json"))
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        self._writer.check()
+        saved_at = self._saved_at
+        super().after_train_iter(runner, *args, **kwargs)
+        if self._minutes is None or self._saved_at != saved_at or (get_world_size() > 1 and runner.iter % 10):
+            return  # several processes agree on the time, at every tenth iteration only
+        due = [time.monotonic() - self._saved_at >= 60 * self._minutes]
+        broadcast_object_list(due)
+        if due[0]:
+            self._write(runner, _LATEST, dict(epoch=runner.epoch, iter=runner.iter + 1), set())
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         # mmengine would remove the former best checkpoints before it writes the new ones, so their paths are hidden.
         single, several = self.best_ckpt_path, self.best_ckpt_path_dict
         self.best_ckpt_path, self.best_ckpt_path_dict = None, dict.fromkeys(several)
-        super()._save_best_checkpoint(runner, metrics)
+        with save_with(self._writer.save, self._record["config"]):
+            super()._save_best_checkpoint(runner, metrics)
         self.best_ckpt_path = self.best_ckpt_path or single
         self.best_ckpt_path_dict = {key: path or several[key] for key, path in self.best_ckpt_path_dict.items()}
         kept = {self.best_ckpt_path, *self.best_ckpt_path_dict.values()}
         self._remove({path for path in (single, *several.values()) if path} - kept)
 
     def _remove(self, paths: set[str]) -> None:
-        """Remove existing files, in the main process only."""
-        if is_main_process():
-            for path in filter(self.file_backend.isfile, paths):
+        """Remove existing files after all checkpoints are complete, in the main process only."""
+
+        def remove() -> None:
+            records = {str(Path(path).with_suffix(".json")) for path in paths if "://" not in path}
+            for path in filter(self.file_backend.isfile, paths | records):
                 self.file_backend.remove(path)
+
+        if is_main_process():
+            self._writer.submit(remove)
 
     def _path(self, step: int) -> str:
         return self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
@@ -147,31 +206,24 @@ class ResumableCheckpointHook(CheckpointHook):
             )
         if "param_schedulers" in checkpoint:
             checkpoint["param_schedulers"] = _without_functions(checkpoint["param_schedulers"])
-        if self._saved is not None:
-            checkpoint["random_state"], self._saved = self._saved, None
+        checkpoint.update(self._saved)
+        self._saved = {}
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        states = checkpoint.get("random_state")
-        if not is_resuming(runner) or states is None:
-            return
-        if len(states) == get_world_size():
-            self._resumed = states[get_rank()]
-        else:
-            print_log(
-                f"the checkpoint was written by {len(states)} processes, and {get_world_size()} resume: "
-                "the order of the data and the random numbers will differ",
-                logger="current",
-            )
+        if is_resuming(runner):
+            self._resumed = {key: checkpoint.get(key) for key in ("random_state", "position")}
 
     def before_train_epoch(self, runner: Runner) -> None:
-        if self._resumed is None:
-            return
-        state, self._resumed = self._resumed, None
-        loop = runner.train_loop
-        if hasattr(loop, "dataloader_iterator"):  # the iteration-based loop loads all earlier batches again
-            loop.dataloader_iterator = _ReplayedBatches(loop.dataloader_iterator, runner.iter, state)
-        else:
-            set_random_state(state)
+        if self._loop:
+            self._loop.start_epoch()
+        states = (self._resumed or {}).get("random_state") or []
+        if len(states) == get_world_size():
+            set_random_state(states[get_rank()])
+        self._resumed = None
+
+    def after_train(self, runner: Runner) -> None:
+        self._writer.check(wait=True)
+        super().after_train(runner)
 
     def before_val(self, runner: Runner) -> None:
         self._before_validation = get_random_state()
@@ -193,25 +245,4 @@ def _without_functions(states: Any) -> Any:
 
 def _is_local(backend: dict) -> bool:
     """Whether arguments of a file backend, or of mmengine's former file client, select plain local files."""
-    return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk")
-
-
-class _ReplayedBatches:
-    """An iterator of batches that sets the random generators after the first `count` batches."""
-
-    def __init__(self, batches: Iterator, count: int, state: RandomState) -> None:
-        self._batches, self._left, self._state = batches, count, state
-
-    def __iter__(self) -> "_ReplayedBatches":
-        return self
-
-    def __next__(self) -> Any:
-        if self._left == 0:
-            set_random_state(self._state)
-        self._left -= 1
-        return next(self._batches)
-
-    def skip_iter(self, count: int) -> None:
-        """Load batches and drop them. Newer versions of mmengine skip them by the sampler, without loading."""
-        for _ in range(count):
-            next(self)
+    return backend.keys() <= {"backend"} and backend.get("backend", "local") in ("local", "disk", "atomic")

@@ -28,6 +28,9 @@ __all__ = [
     "is_training_run",
     "keep_scope_of_bases",
     "log_initialization_to_file_only",
+    "save_with",
+    "set_iteration",
+    "train_dataloader_config",
     "without_process_group",
     "without_resize_warning",
 ]
@@ -114,6 +117,31 @@ def log_initialization_to_file_only(module_class: Class) -> Class:
 def is_resuming(runner: "Runner") -> bool:
     """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
     return runner._resume
+
+
+def train_dataloader_config(runner: "Runner") -> Any:
+    """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was given.
+
+    `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is the loader.
+    """
+    return runner._train_dataloader
+
+
+@contextmanager
+def save_with(save: Callable[..., None], config_text: str) -> Iterator[None]:
+    """Make `Runner.save_checkpoint` of mmengine (0.10.7) call another function within the block to write the file.
+
+    It has no option to write elsewhere, or to take the config's text, which it would format again for a second.
+    """
+    from mmengine.config import Config
+
+    with patch("mmengine.runner.runner.save_checkpoint", save), patch.object(Config, "pretty_text", config_text):
+        yield
+
+
+def set_iteration(loop: Any, iteration: int) -> None:
+    """Set the number of iterations that a loop of mmengine (0.10.7) has made, as `Runner.resume` does."""
+    loop._iter = iteration
 
 
 def is_training_run(runner: "Runner") -> bool:

@@ -1,0 +1,107 @@
+"""Published recipes that count epochs resume within an epoch, bit for bit."""
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import cv2
+import pytest
+from demo_runs import assert_same_state
+from paths import CONFIGS
+from processes import run_tool
+from tiny_recipes import tiny
+
+from xcit_mm.weights.reader import load_from_file
+
+MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
+EPOCHS, PER_EPOCH = 3, 4
+CHANCE = random.Random(1)
+ITERATIONS = sorted(CHANCE.sample(range(2, EPOCHS * PER_EPOCH), 9) * 2 + [1, EPOCHS * PER_EPOCH])
+
+
+def make_photos(shapes: Path, root: Path) -> Path:
+    """Copy the shapes as a data set of wide and high images, which AspectRatioBatchSampler separates."""
+    for split in ("training", "validation"):
+        (root / "images" / split).mkdir(parents=True)
+        coco = json.loads((shapes / "annotations" / f"instances_{split}.json").read_text())
+        for number, image in enumerate(coco["images"]):
+            pixels = cv2.imread(str(shapes / "images" / split / image["file_name"]))
+            below, right = (32, 0) if number % 2 else (0, 32)
+            image["height"] += below
+            image["width"] += right
+            padded = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT)
+            cv2.imwrite(str(root / "images" / split / image["file_name"]), padded)
+        (root / "annotations").mkdir(exist_ok=True)
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco))
+    return root
+
+
+@pytest.fixture(scope="module")
+def config(shapes, tmp_path_factory) -> Path:
+    """The recipe of Mask R-CNN, shortened, with drop path, EMA, a warm-up, and checkpoints within epochs."""
+    folder = tmp_path_factory.mktemp("recipe")
+    cfg = tiny(MASK_RCNN, make_photos(shapes, folder / "photos"))
+    cfg.model.backbone.drop_path_rate = 0.2
+    cfg.model.roi_head.bbox_head.update(num_classes=4, fc_out_channels=32)
+    cfg.model.roi_head.mask_head.update(num_classes=4, num_convs=1)
+    cfg.train_dataloader.update(num_workers=2, persistent_workers=True)
+    cfg.val_dataloader = cfg.test_dataloader
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        evaluator.ann_file = str(folder / "photos" / "annotations" / "instances_validation.json")
+    cfg.train_cfg.update(max_epochs=EPOCHS, val_interval=EPOCHS)
+    cfg.param_scheduler[0].end, cfg.param_scheduler[1].milestones = 6, [1, 2]
+    cfg.custom_hooks.append(dict(type="EMAHook", momentum=0.1))
+    cfg.default_hooks.checkpoint = dict(
+        type="ResumableCheckpointHook", by_epoch=False, interval=3, max_keep_ckpts=2, save_best="coco/bbox_mAP"
+    )
+    cfg.default_hooks.logger.interval = 1
+    cfg.randomness = dict(seed=0)
+    cfg.dump(folder / "recipe.py")
+    return folder / "recipe.py"
+
+
+def workers(number: int) -> list[str]:
+    return [f"train_dataloader.num_workers={number}", f"train_dataloader.persistent_workers={number > 0}"]
+
+
+def train(config: Path, work: Path, *options: str, **death: tuple[str, int]) -> int:
+    given = ("--work-dir", work, "--resume", "--cfg-options", "find_unused_parameters=False", *options)
+    run = run_tool("train", config, *given, cwd=config.parent, **death)
+    assert run.returncode in (0, -signal.SIGKILL), run.stderr[-2000:]
+    return run.returncode
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory) -> Path:
+    """The last checkpoint of an undisturbed run."""
+    work = tmp_path_factory.mktemp("whole")
+    assert train(config, work) == 0
+    return work / f"iter_{EPOCHS * PER_EPOCH}.pth"
+
+
+def test_resume_within_an_epoch_is_bit_identical(config, whole, tmp_path):
+    assert train(config, tmp_path, kill_at=("after_train_iter", 7)) == -signal.SIGKILL
+    former = load_from_file((tmp_path / "last_checkpoint").read_text())
+    assert former["position"] == dict(batch=2, length=PER_EPOCH)  # the second epoch's
+    assert former["meta"]["epoch"] == 1
+    # Without a seed in the config, the seed of the checkpoint is used.
+    assert train(config, tmp_path, *workers(0), "randomness.seed=None") == 0
+    assert_same_state(whole, tmp_path / whole.name)
+    logs = [json.loads(line) for log in tmp_path.glob("2*/vis_data/scalars.json") for line in log.open()]
+    assert max(line["step"] for line in logs if "loss" in line) == EPOCHS * PER_EPOCH
+
+
+@pytest.mark.slow
+def test_20_kills_are_bit_identical(config, whole, tmp_path):
+    deaths = 0
+    for iteration in ITERATIONS:
+        call = CHANCE.choice(["before_train_iter", "after_train_iter"])
+        done = 0
+        if (tmp_path / "last_checkpoint").exists():
+            done = load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"]
+        left = max(1, iteration - done)
+        deaths += train(config, tmp_path, *workers(CHANCE.choice([0, 1, 2])), kill_at=(call, left)) != 0
+    assert deaths == len(ITERATIONS) == 20
+    assert train(config, tmp_path) == 0
+    assert_same_state(whole, tmp_path / whole.name)
