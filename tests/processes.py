@@ -87,7 +87,7 @@ def _run(
 
     _settle(cwd, files)
     if kill_at:
-        _arrange_death(*kill_at)
+        arrange_death(*kill_at)
     if "file_size" in limits:
         import resource
 
@@ -114,7 +114,8 @@ def _settle(cwd: Path, files: list[Path]) -> None:
     torch.set_num_threads(1)
 
 
-def _arrange_death(call: str, count: int) -> None:
+def arrange_death(call: str, count: int) -> None:
+    """Kill this process when a method of hooks, or os.fsync, is called the n-th time."""
     from mmengine.runner import Runner
 
     left = count

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import cv2
 import pytest
+import torch
 from demo_runs import assert_same_state
+from mmengine.config import Config
+from mmengine.model import MMDistributedDataParallel
+from mmengine.runner import Runner
 from paths import CONFIGS
-from processes import run_tool
+from processes import arrange_death, in_two_processes, run_tool
 from tiny_recipes import tiny
+from torch.multiprocessing import ProcessExitedException
 
 from xcit_mm.weights.reader import load_from_file
 
@@ -105,3 +110,47 @@ def test_20_kills_are_bit_identical(config, whole, tmp_path):
     assert deaths == len(ITERATIONS) == 20
     assert train(config, tmp_path) == 0
     assert_same_state(whole, tmp_path / whole.name)
+
+
+def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None) -> None:
+    """Train without validation in one of two processes, of which the second may be killed."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    if death and rank == 1:
+        arrange_death(*death)
+    cfg = Config.fromfile(config)
+    cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None, work_dir=str(work), resume=True)
+    cfg.default_hooks.checkpoint.save_best = None
+    cfg.train_dataloader.num_workers = 1
+    cfg.model.backbone.norm_cfg = dict(type="BN")  # SyncBN does not run on CPU under a process group
+    runner = Runner.from_cfg(cfg)
+    runner.model = MMDistributedDataParallel(runner.model, find_unused_parameters=True, broadcast_buffers=False)
+    runner.train()
+    torch.distributed.destroy_process_group()
+
+
+def train_two(config: Path, work: Path, store: Path, death: tuple[str, int] | None = None) -> None:
+    in_two_processes(train_rank, config, work, store, death)
+
+
+def resume_two_processes(config: Path, tmp_path: Path, kills: list[tuple[str, int]]) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train_two(config, whole, tmp_path / "store")
+    for number, kill in enumerate(kills):
+        with pytest.raises(ProcessExitedException):
+            train_two(config, broken, tmp_path / f"store{number}", kill)
+    train_two(config, broken, tmp_path / "last")
+    last = f"iter_{EPOCHS * PER_EPOCH // 2}.pth"
+    assert len(load_from_file(str(whole / last))["random_state"]) == 2
+    assert_same_state(whole / last, broken / last)
+
+
+@pytest.mark.slow
+def test_two_processes_resume_within_an_epoch(config, tmp_path):
+    resume_two_processes(config, tmp_path, [("before_train_iter", 5)])
+
+
+@pytest.mark.slow
+def test_two_processes_after_20_kills_are_bit_identical(config, tmp_path):
+    kills = [(CHANCE.choice(["before_train_iter", "after_train_iter"]), CHANCE.randint(1, 3)) for _ in range(20)]
+    resume_two_processes(config, tmp_path, kills)

@@ -126,30 +126,26 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
     cfg, script = _script_of(options.config, argv, tool)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
-        argv += ["--cfg-options", "randomness.deterministic=True"]
+        seed = (cfg.get("randomness") or {}).get("seed") or 0
+        argv += ["--cfg-options", "randomness.deterministic=True", f"randomness.seed={seed}"]
     raise_first(check_launcher(options.launcher))
     if tool == "test":
         _start_check(skip, check_test, cfg, options.checkpoint, options.tta)
         return [script, *argv]
-    unseeded = (cfg.get("randomness") or {}).get("seed") is None
-    first_seed = ["--cfg-options", "randomness.seed=0"] * (deterministic and unseeded)
     if options.resume is None:
         _start_check(skip, check_training, cfg, options.amp)
-        return [script, *argv, *first_seed]
+        return [script, *argv]
     argv = _without_resume(argv)
     work_dir = Path(options.work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
     checkpoint = options.resume or last_checkpoint(work_dir)
     if checkpoint:
-        seed = _start_check(skip, check_resume, checkpoint, work_dir)
+        _start_check(skip, check_resume, checkpoint, work_dir)
         argv += _resume_flags(cfg.default_scope, options.resume)
         cfg.load_from = None
-        if seed is not None and unseeded:
-            # mmengine restores the seed only after it has shuffled the data with another seed.
-            first_seed = ["--cfg-options", f"randomness.seed={seed}"]
     _start_check(skip, check_training, cfg, options.amp)
     if not checkpoint and is_first_process():
         print(f"{work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
-    return [script, *argv, *first_seed]
+    return [script, *argv]
 
 
 def _named_model(tool: str, options: argparse.Namespace, argv: list[str]) -> list[str]:
@@ -164,10 +160,11 @@ def _named_model(tool: str, options: argparse.Namespace, argv: list[str]) -> lis
     return [options.config, options.checkpoint, *argv]
 
 
-def _start_check(skip: bool, check: Callable[..., Any], *arguments: object) -> Any:
-    """Return the result of a check, or None if it is skipped. An error names the flag that skips it."""
+def _start_check(skip: bool, check: Callable[..., Any], *arguments: object) -> None:
+    """Check a run, unless checks are skipped. An error names the flag that skips them."""
     try:
-        return None if skip else check(*arguments)
+        if not skip:
+            check(*arguments)
     except _ERRORS as error:
         sys.exit(f"{reason(error)} ({_SKIP} starts the run without checks)")
 

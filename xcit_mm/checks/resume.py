@@ -10,8 +10,8 @@ from ..weights.reader import load_checkpoint
 __all__ = ["check_resume"]
 
 
-def check_resume(checkpoint: str, work_dir: Path) -> int | None:
-    """Check that a run can resume from a checkpoint, and return the seed of the run.
+def check_resume(checkpoint: str, work_dir: Path) -> None:
+    """Check that a run can resume from a checkpoint.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`.
@@ -22,7 +22,7 @@ def check_resume(checkpoint: str, work_dir: Path) -> int | None:
             newest complete checkpoint of the folder.
     """
     try:
-        return _training_state(checkpoint)["meta"].get("seed")
+        _training_state(checkpoint)
     except (OSError, ValueError) as error:
         paths = [path for path in work_dir.glob("*.pth") if path.stem.startswith(("iter_", "epoch_", "latest"))]
         newest_first = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

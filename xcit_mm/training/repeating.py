@@ -6,7 +6,6 @@ import platform
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -54,20 +53,17 @@ def hash_data(cfg: Config) -> str:
         prefix = data.get("data_prefix") or {}
         names = [data.get("ann_file"), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
         for path in (os.path.join(data.get("data_root") or "", name) for name in names if isinstance(name, str)):
-            for line in _iter_lines(path):
-                digest.update(line)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    for block in iter(lambda: file.read(1 << 20), b""):
+                        digest.update(block)
+            for folder, folders, files in os.walk(path, followlinks=True):
+                folders.sort()
+                for name in sorted(files):
+                    file_path = os.path.join(folder, name)
+                    size = os.path.getsize(file_path) if os.path.exists(file_path) else "broken link"
+                    digest.update(f"{os.path.relpath(file_path, path)}\0{size}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def _iter_lines(path: str) -> Iterator[bytes]:
-    if os.path.isfile(path):
-        with open(path, "rb") as file:
-            yield from file
-    for folder, folders, files in os.walk(path, followlinks=True):
-        folders.sort()
-        for file_path in (os.path.join(folder, name) for name in sorted(files)):
-            size = os.path.getsize(file_path)
-            yield f"{os.path.relpath(file_path, path)}\0{size}\n".encode(errors="surrogateescape")
 
 
 def hash_weights(state_dict: dict[str, Tensor]) -> str:
