@@ -227,6 +227,20 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
         export_model(detector, checkpoint, ExportTarget(onnx))
 
 
+@pytest.mark.usefixtures("exported_before")
+def test_sliding_windows_are_compared_and_scored_as_in_mmseg(segmentor, tmp_path):
+    config = tmp_path / "slide.py"
+    windows = "dict(mode='slide', crop_size=(64, 96), stride=(40, 64))"
+    config.write_text(f"_base_ = '{segmentor.config}'\nmodel = dict(test_cfg={windows})\n")
+    report = export_model(str(config), segmentor.checkpoint, ExportTarget(tmp_path / "model.onnx"), evaluate=2)
+    assert report.outputs["logits"].startswith("within") and json.loads(report.metadata["test_cfg"])["stride"] == [
+        40,
+        64,
+    ]
+    assert report.scores["mIoU"]["float32"] == pytest.approx(report.scores["mIoU"]["torch"], abs=0.2)
+    assert report.metadata["min_side"] == "32"
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

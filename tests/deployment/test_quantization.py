@@ -7,6 +7,7 @@ import pytest
 from onnx_files import load_standard, metadata
 
 from xcit_mm.deployment import ExportTarget, export_model
+from xcit_mm.deployment.comparison import Drift
 from xcit_mm.deployment.formats import count_operators
 from xcit_mm.deployment.images import calibration_paths
 from xcit_mm.deployment.preprocessing import add_preprocessing
@@ -67,7 +68,9 @@ def test_int8_segmentor_runs_and_reports_its_loss(segmentor, segmentor_file, sha
 def test_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, mask_rcnn_file, shapes, tmp_path):
     out, (cfg, model) = tmp_path / "int8.onnx", mask_rcnn.load()
     paths = calibration_paths(cfg, f"{shapes}/images/training/*")
-    report = write_int8(cfg, model, mask_rcnn_file, out, paths, 2)
+    shared = calibration_paths(cfg, f"{shapes}/images/validation/*")[:1]
+    report = write_int8(cfg, model, mask_rcnn_file, out, paths + shared, 2)
+    assert report.shared_images == 1 and report.drift.compared > 0
     add_preprocessing(out)
     int8, float32 = quantised_layers(out)
     for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.3.conv"):
@@ -92,11 +95,14 @@ def test_large_loss_is_reported():
     losses = losses_in_points(scores)
     assert losses == pytest.approx({"coco/bbox_mAP": 3, "coco/segm_mAP": 0})
     times, sizes = {1: dict(float32=200.0, int8=100.0)}, dict(float32=180.0, int8=50.0)
-    layers, boxes, masks, speed = Int8Report(30, 40, 32, 100, scores, losses, times, (800, 1344), sizes).lines()
+    given = (100, scores, losses, times, (800, 1344), sizes)
+    layers, drift, boxes, masks, speed = Int8Report(30, 40, 32, 0, Drift(100, 26, 9.0), "8 images", *given).lines()
+    assert drift == "26 of 100 detections have no match, boxes move by 9.00 px (8 images)"
+    assert "3 evaluated images were calibrated" in Int8Report(30, 40, 32, 3, Drift(), "8 images", *given).lines()[2]
     assert "-3.00 points on 100 images, a loss of more than 0.5" in boxes and masks.endswith("points on 100 images")
     assert "30 of 40 layers" in layers and "2.00 times as fast" in speed
     half = {"coco/bbox_mAP": dict(torch=0.41, float32=0.41, int8=0.405)}  # the difference of floats exceeds 0.005
-    line = Int8Report(1, 1, 1, 1, half, losses_in_points(half), {}, (1, 1), sizes).lines()[1]
+    line = Int8Report(1, 1, 1, 0, Drift(), "no image", 1, half, losses_in_points(half), {}, (1, 1), sizes).lines()[2]
     assert line.endswith("-0.50 points on 1 images")
 
 

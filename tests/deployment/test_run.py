@@ -265,6 +265,14 @@ def test_openvino_returns_the_results_of_onnxruntime(kind, request, detector):
         runtime.Model(file, runtime="openvino", device="cuda")
 
 
+def test_missing_openvino_and_missing_provider_end_in_one_line(detector, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^openvino is not installed: pip install openvino$"):
+        runtime.Model(detector(), runtime="openvino")
+    with pytest.raises(ValueError, match="onnxruntime cannot use NoSuchProvider"):
+        runtime.Model(detector(), providers=["NoSuchProvider"])
+
+
 def test_windows_are_mmseg_s(segmentor, segmentor_file, tmp_path):
     _, model = segmentor.load()
     model.test_cfg = Config(dict(mode="slide", crop_size=(64, 96), stride=(40, 64)))

@@ -19,6 +19,7 @@ __all__ = [
     "DetectionComparison",
     "Drift",
     "compare_detector",
+    "compare_files",
     "compare_maps",
     "infer_segmentor",
     "to_detections",
@@ -181,6 +182,30 @@ def to_instances(model: Any, outputs: list[Tensor], meta: dict[str, Any]) -> Ins
         head.predict_by_feat((grid[:, None],), [pasted], [meta], model.roi_head.test_cfg, **options)
         found.masks = pasted.masks
     return found
+
+
+def compare_files(model: Any, images: list[Tensor], found: Callable, expected: Callable) -> Drift:
+    """Compare two files of one model on images (1, C, H, W).
+
+    Raises:
+        RuntimeError: If a value of the first is not finite.
+    """
+    drift = Drift()
+    for image in images:
+        outputs = found(image)
+        if not all(bool(output.isfinite().all()) for output in outputs):
+            raise RuntimeError("the file returns values that are not finite: leave --fp16 and --int8 out")
+        drift.add(_to_prediction(model, outputs), _to_prediction(model, expected(image)))
+    return drift
+
+
+def _to_prediction(model: Any, outputs: list[Tensor]) -> Detections | Segmentation:
+    if len(outputs) > 1:
+        boxes, scores, classes = (output.numpy() for output in outputs[:3])
+        return Detections(boxes, scores, classes, None)
+    (logits,) = outputs
+    labels = logits.argmax(1) if logits.shape[1] > 1 else logits.sigmoid() > model.decode_head.threshold
+    return Segmentation(labels[0].numpy())
 
 
 def to_detections(instances: InstanceData) -> Detections:

@@ -12,11 +12,10 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from .comparison import Drift
+from .comparison import Drift, compare_files
 from .evaluation import Scores, evaluate_files, score_lines
 from .formats import add_metadata, megabytes, read_onnx
-from .images import model_inputs, sample_images
-from .runtime import Detections, Segmentation
+from .images import sample_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -79,38 +78,30 @@ def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | N
     names = _half_tensors(converted)
     ranges = out.with_name(f"ranges-{out.name}")
     onnx.save(_with_ranges(onnx.load(path), names), ranges)
-    images, drift, peak = _compare(cfg, model, read_onnx(ranges), names, **runs)
+    description, images = sample_inputs(cfg, model)
+    peak = _largest_value(read_onnx(ranges), names, images)
     ranges.unlink()
+    drift = compare_files(model, images, runs["float16"], runs["float32"])
+    if drift.exceeds(MAX_DETECTION_DRIFT):
+        raise RuntimeError(f"{drift.share:.1%} is found differently in float16: leave --fp16 out")
     evaluated, scores = (0, {}) if count is None else evaluate_files(cfg, model, runs, count)
-    report = Float16Report(images, drift, peak, megabytes(float32=path, float16=out), evaluated, scores)
+    report = Float16Report(description, drift, peak, megabytes(float32=path, float16=out), evaluated, scores)
     add_metadata(out, "fp16", report.to_json())
     return report
 
 
-def _compare(
-    cfg: Config, model: Any, ranges: Callable, names: list[str], float32: Callable, float16: Callable
-) -> tuple[str, Drift, float]:
-    """Compare two files on images of the test set, or else on synthetic images; describe these images.
+def _largest_value(ranges: Callable, names: list[str], images: list[Tensor]) -> float:
+    """Return the largest absolute value of the half tensors, computed by the float32 file.
 
-    The float32 file computes the range of each tensor: onnxruntime's CPU provider stores few halves, so that a value
-    which overflows on a GPU does not overflow there.
+    onnxruntime's CPU provider stores few halves, so that a value which overflows on a GPU does not overflow there.
     """
-    description, samples = sample_images(cfg)
-    are_paths = isinstance(samples[0], str)
-    images: Any = map(torch.from_numpy, model_inputs(cfg, model, samples)) if are_paths else samples
-    drift, peaks = Drift(), torch.zeros(len(names))
+    peaks = torch.zeros(len(names))
     for image in images:
         peaks = peaks.maximum(ranges(image)[0])
-        if peaks.max() > MAX_VALUE:
-            name, value = names[int(peaks.argmax())], float(peaks.max())
-            raise RuntimeError(f"{name} reaches {value:.3g}, above float16's maximum of {MAX_VALUE}: leave --fp16 out")
-        outputs = float16(image)
-        if not all(bool(output.isfinite().all()) for output in outputs):
-            raise RuntimeError("the float16 file returns values that are not finite: leave --fp16 out")
-        drift.add(_prediction(model, outputs), _prediction(model, float32(image)))
-    if drift.exceeds(MAX_DETECTION_DRIFT):
-        raise RuntimeError(f"{drift.share:.1%} is found differently in float16: leave --fp16 out")
-    return description, drift, float(peaks.max())
+    if peaks.max() > MAX_VALUE:
+        name, value = names[int(peaks.argmax())], float(peaks.max())
+        raise RuntimeError(f"{name} reaches {value:.3g}, above float16's maximum of {MAX_VALUE}: leave --fp16 out")
+    return float(peaks.max())
 
 
 def _half_tensors(model: "ModelProto") -> list[str]:
@@ -143,15 +134,6 @@ def _with_ranges(model: "ModelProto", names: list[str]) -> "ModelProto":
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info("ranges", TensorProto.FLOAT, [len(names)]))
     return model
-
-
-def _prediction(model: Any, outputs: list[Tensor]) -> Detections | Segmentation:
-    if len(outputs) > 1:
-        boxes, scores, classes = (output.numpy() for output in outputs[:3])
-        return Detections(boxes, scores, classes, None)
-    (logits,) = outputs
-    labels = logits.argmax(1) if logits.shape[1] > 1 else logits.sigmoid() > model.decode_head.threshold
-    return Segmentation(labels[0].numpy())
 
 
 def to_float16(model: "ModelProto") -> "ModelProto":

@@ -23,7 +23,9 @@ __all__ = [
     "model_inputs",
     "preprocess_synthetic",
     "sample_images",
+    "sample_inputs",
     "synthetic_image",
+    "tested_paths",
     "to_model_input",
 ]
 
@@ -43,15 +45,27 @@ def synthetic_image(channels: int, height: int, width: int, generator: torch.Gen
     return image
 
 
-def sample_images(cfg: Config) -> tuple[str, list[Any]]:
-    """Describe and return images for a comparison: paths in the test set, or else synthetic images (1, C, H, W)."""
+def tested_paths(cfg: Config, count: int | None) -> list[str]:
+    """Return the paths of the first `count` images of the test set, or of all; no path if it is missing."""
     try:
         dataset = DATASETS.build(cfg.test_dataloader.dataset)
-        paths = [dataset.get_data_info(number)["img_path"] for number in range(min(MAX_TEST_IMAGES, len(dataset)))]
-        paths = [path for path in paths if Path(path).is_file()]
     except FileNotFoundError:
-        paths = []
-    if paths:
+        return []
+    paths = [dataset.get_data_info(number)["img_path"] for number in range(len(dataset))[:count]]
+    return [path for path in paths if Path(path).is_file()]
+
+
+def sample_inputs(cfg: Config, model: Any) -> tuple[str, list[Tensor]]:
+    """Describe and return the inputs (1, C, H, W) of a file for the images of `sample_images`."""
+    description, samples = sample_images(cfg)
+    if isinstance(samples[0], str):
+        samples = [torch.from_numpy(image) for image in model_inputs(cfg, model, samples)]
+    return description, samples
+
+
+def sample_images(cfg: Config) -> tuple[str, list[Any]]:
+    """Describe and return images for a comparison: paths in the test set, or else synthetic images (1, C, H, W)."""
+    if paths := tested_paths(cfg, MAX_TEST_IMAGES):
         return f"{len(paths)} images of the test set", paths
     channels, generator = cfg.model.backbone.get("in_channels", 3), torch.Generator().manual_seed(0)
     images = [synthetic_image(channels, *size, generator) for size in SYNTHETIC_SIZES]

@@ -1,9 +1,11 @@
 """int8: static quantisation of an exported file by calibration images, with a report of accuracy and speed."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,9 +15,10 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
+from .comparison import Drift, compare_files
 from .evaluation import MAIN_METRICS, Scores, evaluate_files, points
 from .formats import add_metadata, megabytes, read_onnx
-from .images import model_inputs
+from .images import model_inputs, sample_inputs, tested_paths
 
 __all__ = ["Int8Report", "losses_in_points", "milliseconds", "quantize", "write_int8"]
 
@@ -37,6 +40,9 @@ class Int8Report(NamedTuple):
         layers: Number of layers computed in int8.
         all_layers: Number of convolutions and matrix products with constant weights.
         calibration_images: Number of calibration images.
+        shared_images: Number of calibration images that are also evaluated.
+        drift: Differences between the predictions for the images of the test set that `images` describes.
+        images: Description of these images.
         evaluated: Number of images of the test set.
         scores: Scores of torch and both files.
         losses: Losses of AP or mIoU against the float32 file, in points.
@@ -48,6 +54,9 @@ class Int8Report(NamedTuple):
     layers: int
     all_layers: int
     calibration_images: int
+    shared_images: int
+    drift: Drift
+    images: str
     evaluated: int
     scores: Scores
     losses: dict[str, float]
@@ -59,6 +68,11 @@ class Int8Report(NamedTuple):
         """Summarize the comparison."""
         images = f"{self.layers} of {self.all_layers} layers, calibrated by {self.calibration_images} images"
         lines = [images + "; {float32:.1f} to {int8:.1f} MB".format(**self.megabytes)]
+        lines.append(f"{self.drift.line()} ({self.images})")
+        if self.shared_images:
+            lines.append(
+                f"WARNING: {self.shared_images} evaluated images were calibrated with, so the loss is too small"
+            )
         for name, loss in self.losses.items():
             scores = "{int8:.4f} (float32: {float32:.4f})".format(**self.scores[name])
             warning = f", a loss of more than {MAX_LOSS}" if round(loss, 6) > MAX_LOSS else ""
@@ -72,7 +86,7 @@ class Int8Report(NamedTuple):
 
     def to_json(self) -> str:
         """Return the value of the file's metadata."""
-        return json.dumps(self._asdict())
+        return json.dumps(self._asdict() | dict(drift=dict(asdict(self.drift), share=self.drift.share)))
 
 
 def losses_in_points(scores: Scores) -> dict[str, float]:
@@ -88,16 +102,23 @@ def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str],
     """
     layers, all_layers = quantize(path, out, model_inputs(cfg, model, paths))
     files = dict(float32=path, int8=out)
-    evaluated, scores = evaluate_files(cfg, model, {name: read_onnx(file) for name, file in files.items()}, count)
+    runs = {name: read_onnx(file) for name, file in files.items()}
+    description, samples = sample_inputs(cfg, model)
+    drift = compare_files(model, samples, runs["int8"], runs["float32"])
+    shared = {*map(os.path.realpath, paths)}.intersection(map(os.path.realpath, tested_paths(cfg, count)))
+    evaluated, scores = evaluate_files(cfg, model, runs, count)
     image = torch.from_numpy(next(model_inputs(cfg, model, paths)))
     times = {}
     for threads in (1, 2):
-        runs = [read_onnx(file, threads=threads) for file in files.values()]
-        times[threads] = dict(zip(files, milliseconds(runs, image, repeats=7), strict=True))
+        timed = [read_onnx(file, threads=threads) for file in files.values()]
+        times[threads] = dict(zip(files, milliseconds(timed, image, repeats=7), strict=True))
     report = Int8Report(
         layers=layers,
         all_layers=all_layers,
         calibration_images=len(paths),
+        shared_images=len(shared),
+        drift=drift,
+        images=description,
         evaluated=evaluated,
         scores=scores,
         losses=losses_in_points(scores),

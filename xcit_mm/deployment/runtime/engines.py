@@ -1,6 +1,7 @@
 """The libraries that run an ONNX file: onnxruntime and OpenVINO, behind one interface."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,12 @@ class OpenVino:
     """An ONNX file in OpenVINO, in float32; see `OnnxRuntime`."""
 
     def __init__(self, path: Path, threads: int | None, device: str, providers: Sequence[Any] | None) -> None:
-        import openvino
-
         if device != "cpu" or providers is not None:
             raise ValueError(f"{device=}, {providers=} with OpenVINO: it runs on the CPU, choose runtime='onnxruntime'")
+        try:
+            openvino: Any = import_module("openvino")  # optional, so not a requirement of the package
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("openvino is not installed: pip install openvino") from None
         # By default processors with AMX compute in bfloat16, which changes results.
         config: dict[str, Any] = dict(INFERENCE_PRECISION_HINT="f32", PERFORMANCE_HINT="LATENCY")
         if threads:
