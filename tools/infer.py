@@ -63,6 +63,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)")
     parser.add_argument("--dtype", choices=DTYPES, help="of the computation (default: %(default)s)")
+    parser.add_argument(
+        "--tta", action="store_true", help="merge several views of each image, by the config's tta_model"
+    )
+    parser.add_argument("--min-score", type=float, help="minimum score of stored objects (default: the config's)")
     rasters = parser.add_argument_group("rasters: GeoTIFF, JPEG2000 and other formats that GDAL reads by windows")
     rasters.add_argument(
         "--bands", type=int, nargs="+", metavar="N", help="red, green, blue, or the bands for LoadRasterFromFile"

@@ -92,6 +92,8 @@ def test_errors_before_the_start_are_one_line(images, models, refusal, tmp_path)
     (tmp_path / "taken" / "visualizations").mkdir(parents=True)
     untested = tmp_path / "untested.py"
     untested.write_text(f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
+    without_views = tmp_path / "without_views.py"
+    without_views.write_text(f"_base_ = '{config}'\ntta_model = None\n")
     for arguments, message in [
         ((images / "none.jpg", config, seg), "no images or videos at"),
         ((f"{images}/*.txt", config, seg), "left out 1 neither image nor video"),
@@ -108,6 +110,9 @@ def test_errors_before_the_start_are_one_line(images, models, refusal, tmp_path)
         ((images / "note.txt", config, seg), "note.txt is empty: write a path or URL on each line"),
         ((images / "ids.json", config, seg, "--format", "parquet"), "ids that are not integers"),
         ((plain, config, seg, "--batch-size", 0), "batch_size=0: must be at least 1"),
+        ((plain, config, seg, "--min-score", 0.5), "min_score=0.5: only detectors have scores"),
+        ((plain, config, seg, "--tta", "--tile", 64), "test-time augmentation predicts whole images"),
+        ((plain, without_views, seg, "--tta"), "the config has no tta_model and tta_pipeline"),
         ((plain, config, seg, "--overwrite", "--retry-failed"), "give one of them"),
         ((plain, config, seg, "--ray", "auto", "--launcher", "pytorch"), "give one of them"),
         ((plain, config, seg, "--launcher", "pytorch"), "start the command by torchrun"),
@@ -188,6 +193,21 @@ def test_videos_in_a_coco_json(kind, image, models, call, tmp_path):
         folders = "up.mp4", f"{absolute}.avi", "sub/a.mp4.mp4"
         maps = [f"{folder}/00000{frame}.png" for folder in folders for frame in (0, 1)] + ["sub/a.png.png"]
         assert sorted(str(path.relative_to(out / "labels")) for path in out.rglob("labels/**/*.png")) == sorted(maps)
+
+
+@pytest.mark.parametrize("tiles", [(), ("--tile", 64)])
+def test_objects_below_the_minimum_score_are_not_stored(tiles, images, models, call, tmp_path):
+    def results(name: str, *options: object) -> list[dict]:
+        arguments = (images / "plain.png", *models["det"], *tiles, "--no-visualizations", "--out", tmp_path / name)
+        assert call("infer", *arguments, *options)[0] == 0
+        return json.loads((tmp_path / name / "predictions.json").read_text())
+
+    everything = results("all")
+    scores = sorted(result["score"] for result in everything)
+    limit = (scores[len(scores) // 2 - 1] + scores[len(scores) // 2]) / 2
+    kept = results("some", "--min-score", limit)
+    assert 0 < len(kept) < len(everything)
+    assert kept == [result for result in everything if result["score"] >= limit]
 
 
 def test_a_segmentor_of_one_class_names_the_background(binary, images, call, tmp_path):

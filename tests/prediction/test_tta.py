@@ -13,6 +13,7 @@ import mmengine
 import numpy as np
 import pytest
 import torch
+from batch_runs import read_records
 from demo_runs import SCORES, cfg_options
 from detections import assert_equal_detections
 from devices import on_each_device
@@ -305,6 +306,34 @@ def test_command_averages_segmentation_maps_of_both_views(models, shapes, tool, 
         assert (found == (single + flipped).argmax(dim=0)).float().mean() > 0.999
         assert (found == single.argmax(dim=0)).float().mean() < 0.999
     assert len(paths) == 4
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_infer_predicts_the_views_of_tools_test(kind, models, shapes, call, tmp_path):
+    """The views are the image and its mirror image. Images of two sizes are predicted in batches of equal views."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, path in enumerate(sorted((shapes / "images" / "validation").iterdir())):
+        cv2.imwrite(str(folder / f"{number}.png"), cv2.imread(str(path))[: 96 - 16 * (number % 2)])
+    options = ("--tta", "--batch-size", 2, "--no-visualizations", "--out", tmp_path / "out")
+    code, _, errors = call("infer", folder, *models[kind], *options)
+    assert code == 0, errors
+    records = read_records(tmp_path / "out")
+    assert len(records) == 4
+    for record in records:
+        pixels = cv2.imread(record.path)
+        if kind == "det":
+            model = MaskTTAModel(model_from_config(read_config(models["det"][0], []), models["det"][1]))
+            both = predict(model, [pixels], ((160, 160), False), ((160, 160), True))[0].pred_instances
+            assert np.allclose(record.boxes, both.bboxes, atol=1e-2) and np.allclose(record.scores, both.scores)
+        else:
+            segmentor = Predictor(*models["seg"])
+            single, flipped = (
+                segmentor(array.copy()).seg_logits.data.softmax(0) for array in (pixels, pixels[:, ::-1])
+            )
+            found = cv2.imread(str(tmp_path / "out" / "labels" / f"{Path(record.path).stem}.png"), -1)
+            assert (found == (single + flipped.flip(2)).argmax(0).numpy()).mean() > 0.999
+            assert (found == single.argmax(0).numpy()).mean() < 0.999
 
 
 def test_import_registers_the_model_without_importing_mmdet():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..prediction.predictor import Prediction, Predictor, Preprocessing
+from ..prediction.predictor import Prediction, Predictor, Preprocessing, input_shapes
 from .inputs import Input
 from .loading import Loader
 from .options import Drawing
@@ -142,7 +142,7 @@ class Engine:
     def _predictions(self, images: Iterable[_LoadedImage]) -> Iterator[tuple[_LoadedImage, Prediction | str]]:
         """Predict images in batches of equal size, and yield each with its prediction or the reason of its failure."""
         batch_size = self.predictor.batch_size
-        waiting: dict[tuple[int, ...], list[_LoadedImage]] = {}  # by the size of the model's input
+        waiting: dict[tuple, list[_LoadedImage]] = {}  # by the size of the model's input
         for image in images:
             if image.error is not None:
                 yield image, image.error
@@ -150,7 +150,7 @@ class Engine:
                 assert image.image is not None  # for tiles
                 yield image, try_or_message(self.predictor.predict, image.image)
             else:
-                size = tuple(image.data["inputs"].shape)
+                size = input_shapes(image.data)
                 waiting.setdefault(size, []).append(image)
                 if len(waiting[size]) == batch_size:
                     yield from self._predict_batch(waiting.pop(size))

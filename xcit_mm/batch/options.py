@@ -25,6 +25,8 @@ class RunOptions:
             rasters are as large as the config's images.
         overlap: Minimum overlap of tiles in pixels. The default is a quarter of the tile.
         dtype: Data type of the computation, one of `DTYPES`.
+        tta: Whether to merge several views of each image, by the config's `tta_model`.
+        min_score: Minimum score of the stored objects. The default is that of the config.
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
         bounds: Values of rasters that become 0 and 255.
         percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
@@ -39,6 +41,8 @@ class RunOptions:
     tile: int | None = None
     overlap: int | None = None
     dtype: str = "float32"
+    tta: bool = False
+    min_score: float | None = None
     bands: Sequence[int] | None = None
     bounds: Sequence[float] | None = None
     percentiles: Sequence[float] | None = None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..checks.preflight import check_checkpoint, check_device
+from ..prediction.predictor import check_options
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
 from ..weights.published import REMOTE_PREFIXES
@@ -98,6 +99,7 @@ def predict_many(
 def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
     """List the inputs, and start or resume the run."""
     cfg = read_config(job.config, [])
+    check_options(cfg, options.tile, options.tta, options.min_score)
     inputs, notes = find_inputs(source, Path(job.out), root)
     for note in notes:
         print(note, file=sys.stderr)
@@ -108,6 +110,8 @@ def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
         category_ids = read_category_ids(Path(source), tested_metainfo(cfg)["classes"])
     options, model = resolve_raster_options(options, cfg), ModelInfo.from_config(cfg, category_ids)
     inputs = [read_raster_header(input_, options, model) for input_ in inputs]
+    if options.tta and (raster := next((input_ for input_ in inputs if input_.size is not None), None)):
+        raise ValueError(f"tta: {raster.path} is a raster, which is predicted in tiles: leave out one of them")
     manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)
     run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite)
     if len(run.pending()) < len(run.shards) and not job.execution.retry_failed:

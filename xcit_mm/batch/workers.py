@@ -45,8 +45,8 @@ class Job(NamedTuple):
     def work(self, run: Run, shards: Iterable[int], progress: Progress, device: str | None) -> None:
         """Load the model and predict shards."""
         options, execution = run.options, self.execution
-        image_options = options.tile, options.overlap, execution.batch_size, options.dtype
-        predictor = Predictor(self.config, self.checkpoint, device, *image_options)
+        image_options = options.tile, options.overlap, execution.batch_size, options.dtype, options.tta
+        predictor = Predictor(self.config, self.checkpoint, device, *image_options, options.min_score)
         Engine(run, predictor, execution.num_workers, execution.retry_failed, progress, self.drawing).work(shards)
 
 

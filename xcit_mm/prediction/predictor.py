@@ -14,7 +14,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement, InstanceData
 from mmengine.utils import apply_to
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ from .tiled_detection import detect_in_tiles, iter_detected
 from .tiled_segmentation import iter_segmented, segment_in_tiles
 from .tiles import TiledImage, check_tile
 
-__all__ = ["DTYPES", "Prediction", "Predictor", "Preprocessing"]
+__all__ = ["DTYPES", "Prediction", "Predictor", "Preprocessing", "check_options", "input_shapes"]
 
 DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
 
@@ -60,31 +60,33 @@ class Preprocessing:
 
     Args:
         cfg: Config of a detector or segmentor.
+        tta: Whether to use `tta_pipeline`, which returns several views of an image.
 
     Raises:
         ValueError: If the test pipeline is missing, loads no images or cannot be built.
     """
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, tta: bool = False) -> None:
         init_default_scope(cfg.default_scope)
         self._bands = raster_bands(cfg)
         dataset = tested_dataset(cfg)
         if not dataset.get("pipeline"):
             raise ValueError(f"the {type_name(dataset)} that the config tests on has no pipeline: give it one")
-        load = loading_step(dataset)
+        pipeline = cfg.tta_pipeline if tta else dataset["pipeline"]
+        load = loading_step(dict(pipeline=pipeline))
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
         self._is_grey = loading_options(cfg).get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
-        steps = [step for step in dataset["pipeline"] if "Annotation" not in type_name(step)]
+        steps = [from_array if step is load else step for step in pipeline]
         try:
-            self._pipeline = Compose([from_array if step is load else step for step in steps])
+            self._pipeline = Compose(_without_annotations(steps))
         except KeyError as error:  # of a registry
             raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
 
     def __call__(self, image: np.ndarray) -> dict[str, Any]:
-        """Return `inputs` (C, h, w) and `data_samples` of an image.
+        """Return `inputs` (C, h, w) and `data_samples` of an image, or lists of them for its views.
 
         Raises:
             ValueError: If the image has other bands than the config loads, or is too narrow for the resizing.
@@ -97,6 +99,29 @@ class Preprocessing:
             raise ValueError(
                 f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
             ) from None
+
+
+def _without_annotations(steps: Sequence[dict]) -> list[dict]:
+    """Leave out the steps that load annotations, also in the groups of steps of TestTimeAug."""
+    kept = [step for step in steps if "Annotation" not in type_name(step)]
+    groups = {id(step): map(_without_annotations, step["transforms"]) for step in kept if "transforms" in step}
+    return [dict(step, transforms=[*filter(None, groups[id(step)])]) if id(step) in groups else step for step in kept]
+
+
+def check_options(cfg: Config, tile: int | None, tta: bool, min_score: float | None) -> None:
+    """Raise ValueError if a config or a tile excludes test-time augmentation, or a model has no scores."""
+    if tta and tile is not None:
+        raise ValueError(f"tta in {tile=}: test-time augmentation predicts whole images, leave out one of them")
+    if tta and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
+        raise ValueError("tta: the config has no tta_model and tta_pipeline: add them, or predict without")
+    if min_score is not None and cfg.get("default_scope") != "mmdet":
+        raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+
+
+def input_shapes(preprocessed: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of each view of a preprocessed image. An image without augmentation is its only view."""
+    inputs = preprocessed["inputs"]
+    return tuple(tuple(view.shape) for view in (inputs if isinstance(inputs, list) else [inputs]))
 
 
 class Predictor:
@@ -117,6 +142,8 @@ class Predictor:
             number is halved for images of that size.
         dtype: A key of `DTYPES`. In half precision, autocast computes convolutions and products, and the neck and the
             heads return float32, in which boxes are decoded and suppressed.
+        tta: Whether to merge the predictions of several views of each image, by the config's `tta_model`.
+        min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
         model: The model, in eval mode.
@@ -140,6 +167,8 @@ class Predictor:
         overlap: int | None = None,
         batch_size: int = 1,
         dtype: str = "float32",
+        tta: bool = False,
+        min_score: float | None = None,
     ) -> None:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
@@ -158,13 +187,16 @@ class Predictor:
         scope = self.cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
-        self.is_detector = scope == "mmdet"
+        check_options(self.cfg, tile, tta, min_score)
+        self.is_detector, self.min_score = scope == "mmdet", min_score
         check_backbone(self.cfg)
         self.metainfo = tested_metainfo(self.cfg)
-        self.preprocess = Preprocessing(self.cfg)
+        self.preprocess = Preprocessing(self.cfg, tta)
         self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device or get_device())
         if self.dtype != torch.float32:
             _return_float32(self.model)
+        if tta:
+            self.model = MODELS.build(dict(self.cfg.tta_model, module=self.model)).eval()
 
     def __call__(self, image: np.ndarray) -> BaseDataElement:
         """Predict an image, and return a DetDataSample or SegDataSample in pixels of the image.
@@ -215,7 +247,7 @@ class Predictor:
         """
         found: list[BaseDataElement] = []
         while len(found) < len(preprocessed):
-            height, width = preprocessed[len(found)]["inputs"].shape[-2:]
+            height, width = input_shapes(preprocessed[len(found)])[0][-2:]
             limit = self._limits.get((height, width), self.batch_size)
             batch = list(preprocessed[len(found) : len(found) + limit])
             samples = self._forward(batch)
@@ -239,6 +271,8 @@ class Predictor:
             for sample in samples:
                 if "pred_instances" in sample:  # without objects, the labels of SOLO are floating-point numbers
                     sample.pred_instances.labels = sample.pred_instances.labels.long()
+                    if self.min_score is not None:
+                        sample.pred_instances = sample.pred_instances[sample.pred_instances.scores >= self.min_score]
             return samples
         except (MemoryError, RuntimeError) as error:
             is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
