@@ -328,7 +328,7 @@ class TestValidity:
         with Raster(path, scale=(0, 255)) as raster:
             for rows, columns, empty in ((60, 100, True), (100, 70, True), (61, 71, False)):
                 window = slice(0, rows), slice(0, columns)
-                assert raster.is_empty(*window) == empty == (not raster.read(*window)[1].any())
+                assert raster.read(*window)[1].any() != empty
                 np.testing.assert_array_equal(raster.valid(*window), raster.read(*window)[1])
 
 

@@ -113,7 +113,8 @@ class RasterPredictor:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
             try:
-                return None if raster.is_empty(rows, columns) else raster.read(rows, columns)[0]
+                image, valid = raster.read(rows, columns)
+                return image if valid.any() else None
             except Exception as error:  # drivers of GDAL raise many types
                 raise _UnreadableRaster(" ".join(str(error).split())) from None
 

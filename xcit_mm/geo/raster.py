@@ -1,6 +1,5 @@
 """Rasters larger than memory, of any bands and range, read by windows as a model takes them."""
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .bands import select_bands
-from .gdal import gdal, open_raster
+from .gdal import gdal
 from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, to_bytes
+from .windows import RasterWindows
 
 __all__ = ["Georeference", "Raster"]
-
-_Window = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Georeference(NamedTuple):
@@ -33,8 +31,8 @@ class Georeference(NamedTuple):
     transform: Any
 
 
-class Raster:
-    """A raster that is read by windows. It can be sent to other processes, each of which opens the file itself.
+class Raster(RasterWindows):
+    """A raster that is read by windows, as a model takes them; see `RasterWindows`.
 
     Images equal those of `read_image` for files that both read without loss: BGR from three bands, a single band three
     times, and the colors of palettes. A file's EXIF orientation is ignored, because the georeference is that of the
@@ -74,47 +72,23 @@ class Raster:
         percentiles: Sequence[float] = PERCENTILES,
         raw: bool = False,
     ) -> None:
-        self.path = str(path)
+        super().__init__(path)
         self.percentiles, self._channels, self._raw = percentiles, channels, raw
-        self._open_in: tuple[int, Any] | None = None  # process and open file
         if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
             raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
         with gdal(self.path):
             file = self._file
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
-            self.height, self.width = file.height, file.width
+            names = [file.colorinterp[band - 1].name for band in self.bands]
+            self.ignores_alpha = raw and "alpha" in names
             self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
-            self.dtype: str = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
+            self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
         if scale is not None:
             if raw or self._selection.palette is not None:
                 problem = "is read as it is stored" if raw else "has a palette of colors"
                 raise ValueError(f"--bounds {scale} for {self.path}, which {problem}: give none")
             self.bounds = parse_bounds(scale, len(self.bands))
-
-    @property
-    def _file(self) -> Any:
-        """The file, opened by this process. Processes that share an open file would move each other's position."""
-        if self._open_in is None or self._open_in[0] != os.getpid():
-            if not os.path.exists(self.path):
-                raise FileNotFoundError(f"{self.path} does not exist")
-            self._open_in = os.getpid(), open_raster(self.path)
-        return self._open_in[1]
-
-    def close(self) -> None:
-        """Close the file. The next read opens it again."""
-        if self._open_in is not None and self._open_in[0] == os.getpid():
-            self._open_in[1].close()
-        self._open_in = None
-
-    def __enter__(self) -> "Raster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open_in": None}
 
     @cached_property
     def bounds(self) -> Bounds | None:
@@ -144,11 +118,11 @@ class Raster:
         # The largest overview of up to 4 million pixels, unless it has too few for percentiles, or a grid of patches.
         small = [shape for shape in shapes if shape[0] * shape[1] <= 2**22]
         if small and (small[0] == shapes[0] or small[0][0] * small[0][1] >= 2**16):
-            yield self._values(slice(0, self.height), slice(0, self.width), small[0])
+            yield self.read_values(slice(0, self.height), slice(0, self.width), small[0])
             return
         for row in _spread_patches(self.height):
             for column in _spread_patches(self.width):
-                yield self._values(row, column)
+                yield self.read_values(row, column)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.
@@ -169,7 +143,7 @@ class Raster:
             ValueError: If the window is empty or extends beyond the raster.
             OSError: If the file cannot be read.
         """
-        values, valid = self._values(rows, columns)
+        values, valid = self.read_values(rows, columns)
         selection = self._selection
         if self._raw:
             if self.dtype.startswith("float"):
@@ -188,61 +162,12 @@ class Raster:
             values = values[::-1]
         return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
 
-    def is_empty(self, rows: slice, columns: slice) -> bool:
-        """Return whether a window has no valid pixel, reading as little as possible; raises as `read`."""
-        window = self._window(rows, columns)
-        with gdal(self.path):
-            return not any(self._valid(band, window).any() for band in self.bands)
-
-    def valid(self, rows: slice, columns: slice) -> np.ndarray:
-        """Read the validity of a window's pixels, (h, w), bool; raises as `read`."""
-        window = self._window(rows, columns)
-        with gdal(self.path):
-            return np.logical_or.reduce([self._valid(band, window) for band in self.bands])
-
-    def _window(self, rows: slice, columns: slice) -> _Window:
-        for axis, span, length in (("rows", rows, self.height), ("columns", columns, self.width)):
-            if not 0 <= span.start < span.stop <= length:
-                raise ValueError(f"{axis} {span.start} to {span.stop} of {self.path}, which has {length}")
-        return (rows.start, rows.stop), (columns.start, columns.stop)
-
-    def _values(
-        self, rows: slice, columns: slice, shape: tuple[int, int] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Read stored pixels of the bands and their validity, both (n, h, w), decimated to `shape` if given."""
-        window = self._window(rows, columns)
-        with gdal(self.path):
-            values = self._file.read(
-                list(self.bands), window=window, out_shape=shape and (len(self.bands), *shape), out_dtype=self.dtype
-            )
-            valid = [self._valid(number, window, band) for number, band in zip(self.bands, values, strict=True)]
-        return values, np.stack(valid)
-
-    def _valid(self, band: int, window: _Window, values: np.ndarray | None = None) -> np.ndarray:
-        """Read the validity of a band's pixels. `values` (h, w) saves reading them again."""
-        from rasterio.enums import MaskFlags
-
-        shape = (window[0][1] - window[0][0], window[1][1] - window[1][0]) if values is None else values.shape
-        valid: np.ndarray = np.ones(shape, bool)
-        flags = self._file.mask_flag_enums[band - 1]
-        if MaskFlags.all_valid not in flags and not (MaskFlags.alpha in flags and self._alpha_is_data):
-            valid = self._file.read_masks(band, window=window, out_shape=shape) > 0
-        if self.dtype.startswith("float") and valid.any():
-            valid &= np.isfinite(self._file.read(band, window=window) if values is None else values)
-        return valid
-
-    @cached_property
-    def _alpha_is_data(self) -> bool:
-        """Whether a raw band is marked as alpha. Writers mark the fourth of four bands so, whatever its meaning."""
-        from rasterio.enums import ColorInterp
-
-        interpretations = [self._file.colorinterp[band - 1] for band in self.bands]
-        return self._raw and ColorInterp.alpha in interpretations
-
     def _blend(self, values: np.ndarray, rows: slice, columns: slice, alpha: int) -> np.ndarray:
         """Blend colors with black, as OpenCV does for a TIFF whose colors are not multiplied by alpha yet."""
         with gdal(self.path):
-            opacity = self._file.read(alpha, window=self._window(rows, columns)).astype(np.uint16)
+            opacity = self._file.read(alpha, window=((rows.start, rows.stop), (columns.start, columns.stop))).astype(
+                np.uint16
+            )
         return ((values * opacity + 127) // 255).astype(np.uint8)
 
 
