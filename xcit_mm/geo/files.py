@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from .gdal import require_rasterio
 
-__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "has_straight_alpha", "is_raster"]
+__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "is_raster"]
 
 _TIFFS = (".tif", ".tiff")
 RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
@@ -18,7 +18,7 @@ _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi")
 _WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
 
 # Tags of TIFF.
-_WIDTH, _HEIGHT, _BITS, _BANDS, _EXTRA_BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 338, 339
+_WIDTH, _HEIGHT, _BITS, _BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 339
 # GeoTIFF's pixel scale, tie points, transformation and coordinate system.
 _GEOREFERENCE = (33550, 33922, 34264, 34735)
 # Types of integer fields, and their codes in `struct`.
@@ -74,15 +74,6 @@ def has_more_than_8_bits(content: bytes) -> bool:
         return bool(_DEEP_PNG.match(content)) or _read_fields(BytesIO(content)).get(_BITS, 1) > 8
     except _BROKEN:
         return False
-
-
-def has_straight_alpha(path: str) -> bool:
-    """Return whether a TIFF has an alpha channel that its colors are not multiplied by yet."""
-    with open(path, "rb") as file:
-        try:
-            return _read_fields(file).get(_EXTRA_BANDS) == 2
-        except _BROKEN:
-            return False
 
 
 def _read_fields(file: BinaryIO) -> dict[int, int]:

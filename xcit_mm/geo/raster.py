@@ -9,7 +9,7 @@ import numpy as np
 
 from .bands import select_bands
 from .gdal import gdal
-from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, to_bytes
+from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, spread_patches, to_bytes
 from .windows import RasterWindows
 
 __all__ = ["Georeference", "Raster"]
@@ -54,7 +54,7 @@ class Raster(RasterWindows):
         height: Height in pixels.
         width: Width in pixels.
         georeference: Size and place.
-        dtype: NumPy's name of the pixels' type.
+        notes: What a user should know of the file, without its name.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -80,8 +80,8 @@ class Raster(RasterWindows):
             file = self._file
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
-            names = [file.colorinterp[band - 1].name for band in self.bands]
-            self.ignores_alpha = raw and "alpha" in names
+            self.ignores_alpha = self._selection.alpha is None
+            self.notes = list(self._iter_notes())
             self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
         if scale is not None:
@@ -89,6 +89,11 @@ class Raster(RasterWindows):
                 problem = "is read as it is stored" if raw else "has a palette of colors"
                 raise ValueError(f"--bounds {scale} for {self.path}, which {problem}: give none")
             self.bounds = parse_bounds(scale, len(self.bands))
+
+    def _iter_notes(self) -> Iterator[str]:
+        alpha = [number for number, color in enumerate(self._file.colorinterp, 1) if color.name == "alpha"]
+        if self.ignores_alpha and not self._raw and not set(alpha) <= set(self.bands):
+            yield f"its band {alpha[0]} is marked as alpha, but varies as an image does: it is neither used nor a mask"
 
     @cached_property
     def bounds(self) -> Bounds | None:
@@ -120,8 +125,8 @@ class Raster(RasterWindows):
         if small and (small[0] == shapes[0] or small[0][0] * small[0][1] >= 2**16):
             yield self.read_values(slice(0, self.height), slice(0, self.width), small[0])
             return
-        for row in _spread_patches(self.height):
-            for column in _spread_patches(self.width):
+        for row in spread_patches(self.height):
+            for column in spread_patches(self.width):
                 yield self.read_values(row, column)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -154,26 +159,10 @@ class Raster(RasterWindows):
             return np.ascontiguousarray(colors[..., 2::-1]), np.logical_and(valid[0], colors[..., 3])
         if self.bounds is not None:
             values = to_bytes(values, valid, self.bounds)
-        elif selection.alpha is not None:
-            values = self._blend(values, rows, columns, selection.alpha)
+        elif selection.blackens:
+            values = np.where(valid, values, 0)
         if len(values) < self._channels:
             values = values.repeat(self._channels, axis=0)
         if self._channels == 3:
             values = values[::-1]
         return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
-
-    def _blend(self, values: np.ndarray, rows: slice, columns: slice, alpha: int) -> np.ndarray:
-        """Blend colors with black, as OpenCV does for a TIFF whose colors are not multiplied by alpha yet."""
-        with gdal(self.path):
-            opacity = self._file.read(alpha, window=((rows.start, rows.stop), (columns.start, columns.stop))).astype(
-                np.uint16
-            )
-        return ((values * opacity + 127) // 255).astype(np.uint8)
-
-
-def _spread_patches(length: int) -> list[slice]:
-    """Spread up to 16 patches of up to 128 pixels evenly over an axis."""
-    size = min(128, length)
-    count = min(16, -(-length // size))
-    starts = [number * (length - size) // max(count - 1, 1) for number in range(count)]
-    return [slice(start, start + size) for start in starts]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "to_bytes"]
+__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "spread_patches", "to_bytes"]
 
 Bounds = list[tuple[float, float]]
 """Values of each band that become 0 and 255."""
@@ -65,3 +65,11 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: Bounds) -> np.ndarra
         np.rint(fractions, out=fractions)
         target[where] = fractions
     return scaled
+
+
+def spread_patches(length: int, count: int = 16) -> list[slice]:
+    """Spread up to `count` patches of up to 128 pixels evenly over an axis."""
+    size = min(128, length)
+    count = min(count, -(-length // size))
+    starts = [number * (length - size) // max(count - 1, 1) for number in range(count)]
+    return [slice(start, start + size) for start in starts]

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ __all__ = ["RasterWindows"]
 MAX_STRIPS = 2**31  # bytes of strips in memory
 _MIN_STRIP = 64  # rows to read at once
 _Window = tuple[tuple[int, int], tuple[int, int]]
+_Self = TypeVar("_Self", bound="RasterWindows")
 
 
 class RasterWindows:
@@ -56,7 +57,7 @@ class RasterWindows:
             self._open_in[1].close()
         self._open_in, self._strips = None, {}
 
-    def __enter__(self) -> "RasterWindows":
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,9 +86,9 @@ class RasterWindows:
         self._check(rows, columns)
         if self._strip_height:
             self._read_strips(rows)
-            return self._join_strips(rows, columns, 1).any(axis=0)
+            return self._join_strips(rows, columns, 1).max(axis=0)
         with gdal(self.path):
-            return self._read_validity(_window(rows, columns)).any(axis=0)
+            return self._read_validity(_window(rows, columns)).max(axis=0)
 
     def _check(self, rows: slice, columns: slice) -> None:
         for axis, span, length in (("rows", rows, self.height), ("columns", columns, self.width)):
