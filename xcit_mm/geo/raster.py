@@ -43,7 +43,8 @@ class Raster(RasterWindows):
         bands: Numbers, from 1, of the bands that are red, green and blue to the model, or of a single band; for a model
             of other `channels`, in its order. Default: all bands but alpha, if the model takes as many or there is one;
             red, green and blue are ordered by the names in the file.
-        scale: Values that become 0 and 255: one pair for all bands, or one for each. Default: files of 8 bits are not
+        scale: Values that become 0 and 255: one pair for all bands, or one for each, in the units of
+            the file's scale and offset. Default: files of 8 bits are not
             scaled, others by `percentiles` of the raster.
         channels: Number of channels of the model.
         percentiles: Percentiles that estimate `bounds`.
@@ -78,11 +79,13 @@ class Raster(RasterWindows):
             raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
         with gdal(self.path):
             file = self._file
+            _check_place(file)
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
             self.ignores_alpha = self._selection.alpha is None
             self.notes = list(self._iter_notes())
             self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
+            self._units = [(file.scales[band - 1], file.offsets[band - 1]) for band in self.bands]
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
         if scale is not None:
             if raw or self._selection.palette is not None:
@@ -94,13 +97,17 @@ class Raster(RasterWindows):
         alpha = [number for number, color in enumerate(self._file.colorinterp, 1) if color.name == "alpha"]
         if self.ignores_alpha and not self._raw and not set(alpha) <= set(self.bands):
             yield f"its band {alpha[0]} is marked as alpha, but varies as an image does: it is neither used nor a mask"
+        if self._file.driver == "GTiff" and (pages := self._file.subdatasets):
+            command = f"gdal_translate {pages[1]} OUT.tif"
+            yield f"only the first of its {len(pages)} pages is read: `{command}` extracts another"
 
     @cached_property
     def bounds(self) -> Bounds | None:
         """Values of each of `bands` that become 0 and 255, or None for files of 8 bits and raw values.
 
-        Without a scale, the bounds are estimated at the first access, from an overview or a grid of patches, and depend
-        on the file alone. Another process that gets the bounds as `scale` does not estimate them again.
+        The values are those that QGIS shows: with the scale and offset that the file states for a band. Without
+        `scale`, they are estimated at the first access, from an overview or a grid of patches, and depend on the file
+        alone. Another process that gets the bounds as `scale` does not estimate them again.
 
         Raises:
             ValueError: If the sample has no valid pixel.
@@ -110,11 +117,15 @@ class Raster(RasterWindows):
         if self._raw or selection.palette is not None or selection.bits == 8:
             return None
         if selection.bits is not None:  # the whole range, as image decoders do
-            return [(0.0, 2.0**selection.bits - 1)] * len(self.bands)
+            return [(offset, (2.0**selection.bits - 1) * scale + offset) for scale, offset in self._units]
         try:
-            return estimate_bounds(self._iter_samples(), self.percentiles)
+            stored = estimate_bounds(self._iter_samples(), self.percentiles)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+        pairs = np.sort(
+            [np.array(pair) * scale + offset for pair, (scale, offset) in zip(stored, self._units, strict=True)]
+        )
+        return [(low, high) for low, high in pairs.tolist()]
 
     def _iter_samples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         with gdal(self.path):
@@ -158,7 +169,9 @@ class Raster(RasterWindows):
             colors = selection.palette.take(values[0], axis=0, mode="clip")
             return np.ascontiguousarray(colors[..., 2::-1]), np.logical_and(valid[0], colors[..., 3])
         if self.bounds is not None:
-            values = to_bytes(values, valid, self.bounds)
+            pairs = zip(self.bounds, self._units, strict=True)
+            stored = [((low - offset) / scale, (high - offset) / scale) for (low, high), (scale, offset) in pairs]
+            values = to_bytes(values, valid, stored)
         elif selection.blackens:
             values = np.where(valid, values, 0)
         if len(values) < self._channels:
@@ -166,3 +179,12 @@ class Raster(RasterWindows):
         if self._channels == 3:
             values = values[::-1]
         return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
+
+
+def _check_place(file: Any) -> None:
+    """Raise ValueError if a file has a place on a map that is not a transform."""
+    points, rpcs = file.gcps[0], file.rpcs
+    if file.transform.is_identity and (points or rpcs):
+        kind, option = ("ground control points", "") if points else ("rational polynomial coefficients", " -rpc")
+        command = f"gdalwarp{option} -r bilinear {file.name} OUT.tif"
+        raise ValueError(f"{file.name} is placed on the map by {kind}: rectify it first by `{command}`")
