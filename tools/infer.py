@@ -63,10 +63,21 @@ def parse_args() -> argparse.Namespace:
     rasters.add_argument(
         "--bands", type=int, nargs="+", metavar="N", help="red, green, blue, or the bands for LoadRasterFromFile"
     )
-    bounds = dict(type=float, nargs=2, metavar=("LOW", "HIGH"))
-    rasters.add_argument("--bounds", **bounds, help="values that become 0 and 255")
+    rasters.add_argument(
+        "--bounds",
+        type=float,
+        nargs="+",
+        metavar="VALUE",
+        help="LOW HIGH of all bands, or of each, that become 0 and 255",
+    )
     default = " ".join(f"{value:g}" for value in PERCENTILES)
-    rasters.add_argument("--percentiles", **bounds, help=f"percentiles that become 0 and 255 (default: {default})")
+    rasters.add_argument(
+        "--percentiles",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help=f"percentiles that become 0 and 255 (default: {default})",
+    )
     speed = parser.add_argument_group("speed: changes results only by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
     speed.add_argument("--batch-size", type=int, metavar="N", help="images of one size, or tiles, per batch")

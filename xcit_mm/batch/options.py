@@ -26,7 +26,7 @@ class RunOptions:
         overlap: Minimum overlap of tiles in pixels. The default is a quarter of the tile.
         dtype: Data type of the computation, one of `DTYPES`.
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
-        bounds: Values of rasters that become 0 and 255.
+        bounds: Values of rasters that become 0 and 255: a lower and an upper one for all bands, or for each band.
         percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
         visualize: Whether to draw the results over the images.
         score_thr: Minimum score to draw.

@@ -1,67 +1,28 @@
 """Rasters larger than memory: predicted in shards of tile rows, and merged to a map or to polygons."""
 
+import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from ..geo import Raster, is_raster
+from ..geo import Raster
 from ..geo.geojson import MapInstance, write_instances
 from ..geo.geotiff import join_maps, open_map
-from ..geo.scaling import PERCENTILES
 from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
 from ..prediction.tiles import ReadTile, TiledImage, windows
-from ..utils.configs import raster_step
 from .inputs import Input
-from .manifest import ModelInfo
-from .options import RunOptions
-from .results import Progress
+from .raster_inputs import open_raster_input
+from .results import Progress, error_message
 from .run import INSTANCES, LABELS, SHARDS, Run
 from .shards import Record, ShardFormat
 
-__all__ = ["RasterPredictor", "merge_raster", "read_raster_header", "resolve_raster_options"]
-
-
-def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
-    """Replace the default bands and percentiles by those of a config."""
-    step = raster_step(cfg)
-    for name in ("bounds", "percentiles"):
-        values = getattr(options, name)
-        if step is not None and values is not None:
-            text = " ".join(f"{value:g}" for value in values)
-            raise ValueError(f"--{name} {text}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
-    bands = options.bands or (step.get("bands") if step else None)
-    return replace(options, bands=bands, percentiles=options.percentiles or PERCENTILES)
-
-
-def read_raster_header(input_: Input, options: RunOptions, model: ModelInfo) -> Input:
-    """Add size and bounds to an input that is read by windows: to any input if the config loads rasters."""
-    if input_.is_video or "://" in input_.path:
-        if model.loads_rasters:
-            kind = "a video" if input_.is_video else "a URL"
-            raise ValueError(f"{input_.path} is {kind}, but the config loads rasters (LoadRasterFromFile): give files")
-        return input_
-    if not model.loads_rasters and not is_raster(input_.path):
-        return input_
-    if options.format == "parquet":
-        raise ValueError(
-            f"format='parquet': {input_.path} is a raster, whose results are GeoTIFF or GeoJSON: leave it out"
-        )
-    with _open_raster(input_, options, model) as raster:
-        bounds = None if raster.bounds is None else [list(pair) for pair in raster.bounds]
-        return input_._replace(size=[raster.height, raster.width], bounds=bounds)
-
-
-def _open_raster(input_: Input, options: RunOptions, model: ModelInfo) -> Raster:
-    bounds, percentiles = input_.bounds or options.bounds, options.percentiles or PERCENTILES
-    return Raster(input_.path, options.bands, bounds, model.channels, percentiles, model.loads_rasters)
+__all__ = ["RasterPredictor", "merge_raster"]
 
 
 class RasterPredictor:
@@ -79,7 +40,7 @@ class RasterPredictor:
         record = Record(number, input_.path, input_.name, input_.image_id)
         predict = self._detect if self.predictor.is_detector else self._segment
         try:
-            with _open_raster(input_, self.run.options, self.run.model) as raster:
+            with _open(input_, self.run) as raster:
                 for part in predict(shard, raster, record._replace(height=raster.height, width=raster.width)):
                     writer.write(part)
         except _UnreadableRaster as error:
@@ -104,7 +65,8 @@ class RasterPredictor:
         path, palette = _rows_path(self.run, shard), self.predictor.metainfo.get("palette")
         with open_map(path, raster.georeference, self.run.model.classes, palette, rows) as writer:
             for start, labels in islice(self._strips, len(tile_rows)):
-                valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
+                with _as_failure():
+                    valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
                 writer.write(labels.numpy(), valid)
         self._next = record.number, tile_rows.stop
         yield record
@@ -112,17 +74,31 @@ class RasterPredictor:
     def _reader(self, raster: Raster) -> ReadTile:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
-            try:
+            with _as_failure():
                 image, valid = raster.read(rows, columns)
-                return image if valid.any() else None
-            except Exception as error:  # drivers of GDAL raise many types
-                raise _UnreadableRaster(" ".join(str(error).split())) from None
+            return image if valid.any() else None
 
         return read
 
 
 class _UnreadableRaster(ValueError):
-    """Error of a raster whose window cannot be read."""
+    """Error of a raster that cannot be read."""
+
+
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # drivers of GDAL raise many types
+        raise _UnreadableRaster(error_message(error)) from None
+
+
+def _open(input_: Input, run: Run) -> Raster:
+    with _as_failure():
+        raster = open_raster_input(input_, run.options, run.model)
+    if [raster.height, raster.width] != input_.size:
+        raise _UnreadableRaster("it could not be read when the run began: predict it into another --out")
+    return raster
 
 
 def _rows_path(run: Run, shard: int) -> Path:
@@ -138,7 +114,7 @@ def merge_raster(run: Run, shards: range) -> Record:
     failure = next((record for record in records if record.error is not None), None)
     if failure is not None:
         return failure
-    with _open_raster(input_, run.options, run.model) as raster:
+    with open_raster_input(input_, run.options, run.model) as raster:
         georeference = raster.georeference
     merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes

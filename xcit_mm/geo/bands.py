@@ -1,6 +1,7 @@
 """Select the bands of a raster that a model gets, by their numbers or from the file's color names."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,8 +106,7 @@ def _holds_data(file: Any, alpha: int) -> bool:
     """
     patches = (
         file.read(alpha, window=((rows.start, rows.stop), (columns.start, columns.stop)))
-        for rows in spread_patches(file.height, 4)
-        for columns in spread_patches(file.width, 4)
+        for rows, columns in product(spread_patches(file.height, 4), spread_patches(file.width, 4))
     )
     values = np.concatenate([patch[patch > 0] for patch in patches])
     return bool(values.size) and bool((values < values.max()).mean() > 0.25)

@@ -1,13 +1,16 @@
 """Rasters larger than memory, of any bands and range, read by windows as a model takes them."""
 
+import zlib
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .bands import select_bands
+from .files import is_large
 from .gdal import gdal
 from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, spread_patches, to_bytes
 from .windows import RasterWindows
@@ -83,8 +86,8 @@ class Raster(RasterWindows):
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
             self.ignores_alpha = self._selection.alpha is None
-            self.notes = list(self._iter_notes())
             self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
+            self.notes = list(self._iter_notes())
             self._units = [(file.scales[band - 1], file.offsets[band - 1]) for band in self.bands]
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
         if scale is not None:
@@ -100,6 +103,10 @@ class Raster(RasterWindows):
         if self._file.driver == "GTiff" and (pages := self._file.subdatasets):
             command = f"gdal_translate {pages[1]} OUT.tif"
             yield f"only the first of its {len(pages)} pages is read: `{command}` extracts another"
+
+        has_place = self.georeference.crs is not None or not self.georeference.transform.is_identity
+        if not has_place and not self._raw and is_large(self.width, self.height):
+            yield "it has no place on a map, but more pixels than a photo may have: its results are those of a raster"
 
     @cached_property
     def bounds(self) -> Bounds | None:
@@ -127,6 +134,21 @@ class Raster(RasterWindows):
         )
         return [(low, high) for low, high in pairs.tolist()]
 
+    @property
+    def has_overviews(self) -> bool:
+        """Whether the file has overviews, inside or beside it."""
+        with gdal(self.path):
+            return bool(self._file.overviews(1))
+
+    def checksum(self) -> int:
+        """Return a checksum of a sample of the stored pixels, which overviews do not change.
+
+        Raises:
+            OSError: If the file cannot be read.
+        """
+        patches = product(spread_patches(self.height, 4), spread_patches(self.width, 4))
+        return reduce(lambda crc, patch: zlib.crc32(self.read_values(*patch)[0].tobytes(), crc), patches, 0)
+
     def _iter_samples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         with gdal(self.path):
             levels = [1, *self._file.overviews(self.bands[0])]
@@ -136,9 +158,8 @@ class Raster(RasterWindows):
         if small and (small[0] == shapes[0] or small[0][0] * small[0][1] >= 2**16):
             yield self.read_values(slice(0, self.height), slice(0, self.width), small[0])
             return
-        for row in spread_patches(self.height):
-            for column in spread_patches(self.width):
-                yield self.read_values(row, column)
+        for patch in product(spread_patches(self.height), spread_patches(self.width)):
+            yield self.read_values(*patch)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.

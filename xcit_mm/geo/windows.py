@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .files import is_remote
 from .gdal import gdal, open_raster
 
 __all__ = ["RasterWindows"]
@@ -46,7 +47,7 @@ class RasterWindows:
     def _file(self) -> Any:
         """The file, opened by this process. Processes that share an open file would move each other's position."""
         if self._open_in is None or self._open_in[0] != os.getpid():
-            if not os.path.exists(self.path):
+            if not (is_remote(self.path) or os.path.exists(self.path)):
                 raise FileNotFoundError(f"{self.path} does not exist")
             self._open_in = os.getpid(), open_raster(self.path)
         return self._open_in[1]

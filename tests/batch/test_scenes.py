@@ -1,0 +1,116 @@
+"""Folders of odd rasters: each fault is a failure of its own, and a resumed run mixes nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from batch_runs import map_in, result_files, save_raster
+from file_server import serve
+
+from xcit_mm.batch import run
+from xcit_mm.batch.run import open_run
+
+rasterio = pytest.importorskip("rasterio")
+from rasterio.shutil import copy  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
+UTM = dict(crs="EPSG:32633", transform=rasterio.Affine(0.5, 0, 400_000, 0, -0.5, 5_600_000))
+TILES = ("--tile", "96", "--overlap", "24")
+NOISE = np.random.default_rng(0).integers(1, 4096, (150, 130, 3)).astype(np.uint16)
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(run, "TILES_PER_SHARD", 1)  # one row of tiles per shard
+
+
+def lose_shards(out: Path, *shards: int) -> None:
+    """Remove shards of a segmentor, as if the run had been killed before them."""
+    for shard in shards:
+        (out / "shards" / f"shard-00000{shard}.jsonl.gz").unlink()
+        (out / "shards" / f"rows-00000{shard}.tif").unlink()
+
+
+def test_odd_rasters_in_a_folder_are_failures_of_their_own(models, call, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    save_raster(folder / "good.tif", NOISE, **UTM)
+    damaged = save_raster(folder / "damaged.tif", NOISE, tiled=True, blockxsize=16, blockysize=16, **UTM)
+    damaged.write_bytes(damaged.read_bytes()[:20000])
+    save_raster(folder / "empty.tif", 0 * NOISE, nodata=0, **UTM)
+    save_raster(folder / "one-band-empty.tif", NOISE * np.array([1, 1, 0], np.uint16), nodata=0, **UTM)
+    save_raster(folder / "five-bands.tif", NOISE[..., [0, 1, 2, 0, 1]], **UTM)
+    copy(folder / "good.tif", folder / "lost.vrt", driver="VRT")
+    (folder / "lost.vrt").write_text((folder / "lost.vrt").read_text().replace("good.tif", "gone.tif"))
+    (folder / "text.img").write_text("not a raster")
+    for attempt in ((), ("--retry-failed",)):
+        code, printed, errors = call("infer", folder, *models["seg"], "--out", tmp_path / "out", *TILES, *attempt)
+        assert code == 1 and "1 of 7 inputs predicted" in printed
+        for name, reason in [
+            ("damaged.tif", "cannot be read"),
+            ("empty.tif", "no valid pixel to scale by: give --bounds"),
+            ("one-band-empty.tif", "its band 3 has no valid pixel"),
+            ("five-bands.tif", "has 5 bands"),
+            ("lost.vrt", "gone.tif"),
+            ("text.img", "cannot be read"),
+        ]:
+            (line,) = [line for line in errors.splitlines() if f"skipped {folder / name}: " in line]
+            assert reason in line
+    assert [path.name for path in (tmp_path / "out" / "labels").iterdir()] == ["good.tif"]
+
+
+def test_options_that_are_invalid_for_every_raster_raise_before_the_start(models, refusal, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "photo.png").write_bytes(b"broken")
+    save_raster(tmp_path / "in" / "good.tif", NOISE, **UTM)
+    for options in (("--bounds", "5", "5"), ("--bounds", "5", "6", "7", "8")):
+        message = refusal("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *options)
+        assert "--bounds" in message and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_a_run_resumes_after_pyramids_were_built(external, models, call, tmp_path, monkeypatch):
+    """Bounds are not estimated again, which would take time and give those of the overview."""
+    image = np.zeros((2100, 2100, 3), np.uint16)
+    image[:150, :130] = NOISE  # most tiles are empty, and take no time
+    path = save_raster(tmp_path / "raster.tif", image, tiled=True, nodata=0, **UTM)
+    arguments = ("infer", path, *models["seg"], "--out", tmp_path / "out", *TILES)
+    assert call(*arguments)[0] == 0
+    bounds, whole = open_run(tmp_path / "out").inputs[0].bounds, result_files(tmp_path / "out")
+    lose_shards(tmp_path / "out", 1)
+    with rasterio.Env(TIFF_USE_OVR=external), rasterio.open(path, "r+") as file:
+        file.build_overviews([2, 4], rasterio.enums.Resampling.average)
+    assert (tmp_path / "raster.tif.ovr").exists() == external
+    monkeypatch.setattr("xcit_mm.geo.raster.estimate_bounds", None)
+    assert call(*arguments)[0] == 0
+    assert open_run(tmp_path / "out").inputs[0].bounds == bounds and result_files(tmp_path / "out") == whole
+
+
+def test_a_raster_that_was_replaced_is_not_mixed_in(models, call, refusal, tmp_path):
+    path, out = save_raster(tmp_path / "raster.tif", NOISE, **UTM), tmp_path / "out"
+    arguments = ("infer", path, *models["seg"], "--out", out, *TILES, "--bounds", 0, 4096)
+    assert call(*arguments)[0] == 0
+    before = (out / "labels" / "raster.tif").read_bytes()
+    lose_shards(out, 1)
+    save_raster(path, 4096 - NOISE, **UTM)
+    message = "raster.tif has changed since the run began: give another --out, or --overwrite to start again"
+    assert message in refusal(*arguments)
+    with rasterio.open(path, "r+") as file:  # of another raster
+        file.build_overviews([2])
+    assert message in refusal(*arguments)
+    assert call(*arguments, "--overwrite")[0] == 0
+    assert (out / "labels" / "raster.tif").read_bytes() != before
+
+
+@pytest.mark.parametrize("prefix", ["", "/vsicurl/"])
+def test_a_remote_raster_keeps_place_and_bounds(prefix, models, call, tmp_path):
+    (tmp_path / "in").mkdir()
+    path = save_raster(tmp_path / "in" / "raster.tif", NOISE[:96, :96], tiled=True, **UTM)
+    with serve(tmp_path) as server:
+        for name, source in dict(local=path, remote=f"{prefix}{server.url}/in/raster.tif").items():
+            out = tmp_path / name
+            assert call("infer", source, *models["seg"], "--out", out, "--bounds", 0, 4096)[0] == 0
+    (remote,) = (tmp_path / "remote" / "labels").rglob("*.tif")
+    with rasterio.open(remote) as found:
+        assert found.transform == UTM["transform"] and found.crs.to_epsg() == 32633
+        assert np.array_equal(found.read(1), map_in(tmp_path / "local"))
