@@ -104,10 +104,21 @@ def test_tiles_without_data_are_not_predicted(kind, image, models, call, tmp_pat
         assert (labels[100:] == 255).all() and (labels[:100] < 5).all()
 
 
-def test_a_small_raster_is_one_tile(image, models, call, tmp_path):
-    path = write(tmp_path / "raster.tif", image[:96, :96].astype(np.uint16) * 256)
-    assert call("infer", path, *models["seg"], "--out", tmp_path / "out", "--bounds", "0", "65280")[0] == 0
-    assert np.array_equal(map_in(tmp_path / "out"), Predictor(*models["seg"]).predict(image[:96, :96]).labels)
+def test_a_small_raster_is_padded_to_a_tile(image, models, call, tmp_path):
+    """The pipeline would enlarge it, and the model would see a larger scale than in other rasters."""
+    path = write(tmp_path / "raster.tif", image[:90, :60].astype(np.uint16) * 256)
+    padded = np.pad(image[:90, :60], [(0, 70), (0, 100), (0, 0)])
+    for kind in ("seg", "det"):
+        assert call("infer", path, *models[kind], "--out", tmp_path / kind, "--bounds", "0", "65280")[0] == 0
+    expected = Predictor(*models["seg"]).predict(padded).labels
+    assert np.array_equal(map_in(tmp_path / "seg"), expected[:90, :60])
+    found = json.loads((tmp_path / "det" / "predictions.json").read_text())
+    expected = Predictor(*models["det"]).predict(padded).instances
+    is_inside = (expected.boxes[:, 0] < 60) & (expected.boxes[:, 1] < 90)
+    assert 0 < len(found) <= is_inside.sum() and {one["score"] for one in found} <= set(expected.scores.tolist())
+    for one in found:
+        left, top, width, height = one["bbox"]
+        assert left + width <= 60 and top + height <= 90 and one["segmentation"]["size"] == [90, 60]
 
 
 def test_a_damaged_raster_does_not_fail_the_others(image, models, call, tmp_path):

@@ -114,3 +114,32 @@ def test_a_remote_raster_keeps_place_and_bounds(prefix, models, call, tmp_path):
     with rasterio.open(remote) as found:
         assert found.transform == UTM["transform"] and found.crs.to_epsg() == 32633
         assert np.array_equal(found.read(1), map_in(tmp_path / "local"))
+
+
+def test_lost_and_damaged_rows_of_a_map_are_predicted_again(models, call, tmp_path):
+    path, out = save_raster(tmp_path / "raster.tif", NOISE, **UTM), tmp_path / "out"
+    arguments = ("infer", path, *models["seg"], "--out", out, *TILES)
+    assert call(*arguments)[0] == 0
+    whole = result_files(out)
+    rows = sorted((out / "shards").glob("rows-*"))
+    rows[0].unlink()
+    rows[1].write_bytes(rows[1].read_bytes()[:300])
+    left = [out / "shards" / ".0123abcd-rows-000001.tif", out / "labels" / ".0123abcd-raster.tif"]  # by kill -9
+    for unfinished in left:
+        unfinished.touch()
+    code, _, errors = call(*arguments)
+    assert code == 0 and errors.count("predicting it again") == 2
+    assert result_files(out) == whole and not any(unfinished.exists() for unfinished in left)
+
+
+def test_without_a_size_in_the_config_large_rasters_need_tiles(models, call, refusal, tmp_path):
+    config = tmp_path / "unsized.py"
+    config.write_text(
+        f"_base_ = {models['seg'][0]!r}\nload, pack = dict(type='LoadImageFromFile'), dict(type='PackSegInputs')\n"
+        "model = dict(data_preprocessor=dict(size=None))\n"
+        "test_dataloader = dict(dataset=dict(pipeline=[load, pack]))\n"
+    )
+    path = save_raster(tmp_path / "raster.tif", np.zeros((96, 1100, 3), np.uint8), nodata=0, **UTM)
+    arguments = ("infer", path, config, models["seg"][1], "--out", tmp_path / "out")
+    assert "raster.tif would be one tile of 96 x 1100 pixels, because the config does not state" in refusal(*arguments)
+    assert call(*arguments, *TILES)[0] == 0

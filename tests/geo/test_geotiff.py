@@ -110,7 +110,7 @@ def test_rows_of_other_maps_are_rejected(tmp_path):
         with pytest.raises(ValueError, match=message):
             join_maps(tmp_path / "out" / "all.tif", shards, place, CLASSES)
     two.write_bytes(two.read_bytes()[:-100])
-    with pytest.raises(OSError, match=r"2\.tif cannot be read: "):
+    with pytest.raises(ValueError, match=r"2\.tif cannot be read: "):
         join_maps(tmp_path / "out" / "all.tif", [one, two], place, CLASSES)
     assert os.listdir(tmp_path / "out") == []
 

@@ -1,6 +1,7 @@
 """Rasters larger than memory: predicted in shards of tile rows, and merged to a map or to polygons."""
 
 import contextlib
+import glob
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,15 +13,17 @@ from torch import Tensor
 
 from ..geo import Raster
 from ..geo.geojson import MapInstance, write_instances
-from ..geo.geotiff import join_maps, open_map
+from ..geo.geotiff import DamagedRows, join_maps, open_map
 from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
-from ..prediction.tiles import ReadTile, TiledImage, windows
+from ..prediction.tiles import TiledImage, windows
+from ..utils.atomic import unfinished_files
+from ..utils.run_lengths import decode_crop, encode_mask
 from .inputs import Input
 from .raster_inputs import open_raster_input
 from .results import Progress, error_message
 from .run import INSTANCES, LABELS, SHARDS, Run
-from .shards import Record, ShardFormat
+from .shards import DamagedShard, Record, ShardFormat
 
 __all__ = ["RasterPredictor", "merge_raster"]
 
@@ -47,9 +50,9 @@ class RasterPredictor:
             writer.write(record._replace(error=str(error)))
 
     def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
-        shape = raster.height, raster.width
-        tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
+        tiled = self._tiled(raster)
         for found in self.predictor.iter_detected(tiled, self.run.shards[shard].tile_rows):
+            found = _crop(found, tiled.shape, (raster.height, raster.width))
             yield _fill(record, found)._replace(ends=found.ends.tolist())
 
     def _segment(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
@@ -58,27 +61,34 @@ class RasterPredictor:
         tile, overlap = self.run.tiling(shape)
         if self._next != (record.number, tile_rows.start):
             # The reader opens the raster again by itself, and can be used by the next shard.
-            tiled = TiledImage(self._reader(raster), shape, tile, overlap)
-            self._strips = self.predictor.iter_segmented(tiled, tile_rows.start)
+            self._strips = self.predictor.iter_segmented(self._tiled(raster), tile_rows.start)
         starts = [window.start for window in windows(shape[0], tile, overlap)] + [shape[0]]
         rows = starts[tile_rows.start], starts[tile_rows.stop]
         path, palette = _rows_path(self.run, shard), self.predictor.metainfo.get("palette")
         with open_map(path, raster.georeference, self.run.model.classes, palette, rows) as writer:
-            for start, labels in islice(self._strips, len(tile_rows)):
+            for start, strip in islice(self._strips, len(tile_rows)):
+                labels = strip[: raster.height - start, : raster.width]
                 with _as_failure():
                     valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
                 writer.write(labels.numpy(), valid)
         self._next = record.number, tile_rows.stop
         yield record
 
-    def _reader(self, raster: Raster) -> ReadTile:
+    def _tiled(self, raster: Raster) -> TiledImage:
+        """Split a raster into tiles. A raster smaller than a tile is padded, because the pipeline would enlarge it."""
+        shape = raster.height, raster.width
+        tile, overlap = self.run.tiling(shape)
+        is_known = self.run.options.tile or self.run.model.image_side
+        padded = (max(shape[0], tile), max(shape[1], tile)) if is_known else shape
+
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
+            bottom, right = min(rows.stop, shape[0]), min(columns.stop, shape[1])
             with _as_failure():
-                image, valid = raster.read(rows, columns)
-            return image if valid.any() else None
+                image, valid = raster.read(slice(rows.start, bottom), slice(columns.start, right))
+            return np.pad(image, [(0, rows.stop - bottom), (0, columns.stop - right), (0, 0)]) if valid.any() else None
 
-        return read
+        return TiledImage(read, padded, tile, overlap)
 
 
 class _UnreadableRaster(ValueError):
@@ -119,8 +129,13 @@ def merge_raster(run: Run, shards: range) -> Record:
     merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes
     if not run.model.is_detector:
-        rows = [_rows_path(run, shard) for shard in shards]
-        join_maps(run.out / LABELS / f"{input_.key}.tif", rows, georeference, classes, run.model.palette)
+        rows = {_rows_path(run, shard): shard for shard in shards}
+        path = run.out / LABELS / f"{input_.key}.tif"
+        _remove_unfinished(path)
+        try:
+            join_maps(path, rows, georeference, classes, run.model.palette)
+        except DamagedRows as error:
+            raise DamagedShard(run.shard_path(rows[error.path]), error) from None
         return merged
     filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
     boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
@@ -128,8 +143,31 @@ def merge_raster(run: Run, shards: range) -> Record:
         MapInstance(number, label, score, box, masks[number - 1] if masks else None)
         for number, (label, score, box) in enumerate(zip(labels, scores, boxes, strict=True), start=1)
     )
-    write_instances(run.out / INSTANCES / f"{input_.key}.geojson", georeference, classes, instances)
+    path = run.out / INSTANCES / f"{input_.key}.geojson"
+    _remove_unfinished(path)
+    write_instances(path, georeference, classes, instances)
     return filled
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what killed runs left of a file."""
+    for unfinished in unfinished_files(path.with_name(glob.escape(path.name))):
+        unfinished.unlink()
+
+
+def _crop(found: InstanceData, padded: tuple[int, int], shape: tuple[int, int]) -> InstanceData:
+    """Crop the objects of a padded raster to the raster, and leave out those outside."""
+    if padded == shape:
+        return found
+    height, width = shape
+    found.bboxes = found.bboxes.clamp(max=found.bboxes.new_tensor([width, height, width, height]))
+    keep = (found.bboxes[:, 2:] > found.bboxes[:, :2]).all(dim=1)
+    if "masks" in found:
+        crops = [decode_crop(mask["counts"], *padded) for mask in found.masks]
+        parts = [crop and crop._replace(mask=crop.mask[: height - crop.top, : width - crop.left]) for crop in crops]
+        keep &= torch.tensor([part is not None and bool(part.mask.any()) for part in parts], dtype=torch.bool)
+        found.masks = [encode_mask(part.mask, (part.top, part.left), shape) if part else None for part in parts]
+    return found[keep]
 
 
 def _fill(record: Record, found: InstanceData) -> Record:

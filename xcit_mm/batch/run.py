@@ -139,7 +139,7 @@ def start_run(out: Path, manifest: dict[str, Any], inputs: list[Input], overwrit
         with atomic_write(out / MANIFEST) as file:
             file.write(json.dumps(manifest, indent=2).encode())
     (out / SHARDS).mkdir(exist_ok=True)
-    for path in (out / MANIFEST, out / INPUTS, out / IMAGES, out / PREDICTIONS, out / SHARDS / "shard-*"):
+    for path in (out / MANIFEST, out / INPUTS, out / IMAGES, out / PREDICTIONS, out / SHARDS / "*"):
         for unfinished in unfinished_files(path):
             unfinished.unlink()
     if not (out / INPUTS).exists():

@@ -13,7 +13,7 @@ from ..utils.atomic import atomic_path
 from .gdal import gdal, open_raster
 from .raster import Georeference
 
-__all__ = ["MapWriter", "join_maps", "no_class", "open_map"]
+__all__ = ["DamagedRows", "MapWriter", "join_maps", "no_class", "open_map"]
 
 _BLOCK = 512
 _FIRST_ROW, _CLASSES = "FIRST_ROW", "CLASSES"  # tags
@@ -24,6 +24,14 @@ def no_class(classes: Sequence[str]) -> int:
     if len(classes) > 65535:
         raise ValueError(f"{len(classes)} classes: a segmentation map's file has room for 65535")
     return 255 if len(classes) <= 255 else 65535
+
+
+class DamagedRows(ValueError):
+    """Error of a file of rows, at `path`, that is missing, damaged or of another map."""
+
+    def __init__(self, path: Path, problem: object) -> None:
+        super().__init__(str(problem))
+        self.path = path
 
 
 class MapWriter:
@@ -122,7 +130,11 @@ def join_maps(
     classes: Sequence[str],
     palette: Palette | None = None,
 ) -> None:
-    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`."""
+    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`.
+
+    Raises:
+        DamagedRows: If a file of rows cannot be read, or does not continue the map.
+    """
     with open_map(path, georeference, classes, palette) as writer:
         for shard in shards:
             for labels in _iter_rows(shard, writer, classes):
@@ -131,17 +143,26 @@ def join_maps(
 
 def _iter_rows(shard: Path, writer: MapWriter, classes: Sequence[str]) -> Iterator[np.ndarray]:
     """Yield the rows of a file, 512 at a time, if they are the next rows of the map."""
-    with gdal(shard):
+    with _reading(shard):
         file = open_raster(shard)
     with file:
         tags = file.tags()
         if tags.get(_FIRST_ROW) != str(writer.written):
-            raise ValueError(f"{shard} begins with row {tags.get(_FIRST_ROW)}, but row {writer.written} comes next")
+            problem = f"begins with row {tags.get(_FIRST_ROW)}, but row {writer.written} comes next"
+            raise DamagedRows(shard, f"{shard} {problem}")
         if file.width != writer.width or tags.get(_CLASSES) != json.dumps(list(classes)):
-            raise ValueError(
-                f"{shard} is {file.width} wide and has the classes {tags.get(_CLASSES)}: of another raster"
-            )
+            problem = f"is {file.width} wide and has the classes {tags.get(_CLASSES)}: of another raster"
+            raise DamagedRows(shard, f"{shard} {problem}")
         for start in range(0, file.height, _BLOCK):
-            with gdal(shard):
+            with _reading(shard):
                 rows = file.read(1, window=((start, min(start + _BLOCK, file.height)), (0, file.width)))
             yield rows
+
+
+@contextlib.contextmanager
+def _reading(shard: Path) -> Iterator[None]:
+    try:
+        with gdal(shard):
+            yield
+    except OSError as error:
+        raise DamagedRows(shard, error) from None
