@@ -1,5 +1,6 @@
 """Folders of odd rasters: each fault is a failure of its own, and a resumed run mixes nothing."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from rasterio.shutil import copy  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 UTM = dict(crs="EPSG:32633", transform=rasterio.Affine(0.5, 0, 400_000, 0, -0.5, 5_600_000))
+DOUBLE = rasterio.Affine.scale(2)
 TILES = ("--tile", "96", "--overlap", "24")
 NOISE = np.random.default_rng(0).integers(1, 4096, (150, 130, 3)).astype(np.uint16)
 
@@ -143,3 +145,64 @@ def test_without_a_size_in_the_config_large_rasters_need_tiles(models, call, ref
     arguments = ("infer", path, config, models["seg"][1], "--out", tmp_path / "out")
     assert "raster.tif would be one tile of 96 x 1100 pixels, because the config does not state" in refusal(*arguments)
     assert call(*arguments, *TILES)[0] == 0
+
+
+@pytest.fixture
+def area(tmp_path) -> Path:
+    """A GeoJSON of the left upper quarter of a raster of 300 x 260 pixels."""
+    corners = [[400_000, 5_600_000], [400_065, 5_600_000], [400_065, 5_599_925], [400_000, 5_599_925]]
+    square = dict(type="Polygon", coordinates=[[*corners, corners[0]]])
+    path = tmp_path / "area.geojson"
+    crs = dict(type="name", properties=dict(name="urn:ogc:def:crs:EPSG::32633"))
+    path.write_text(json.dumps(square | dict(crs=crs)))
+    return path
+
+
+def test_a_segmentor_at_another_ground_resolution_within_an_area(area, models, call, refusal, before_forward, tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (300, 260, 3)).astype(np.uint8)
+    path = save_raster(tmp_path / "raster.tif", image, **UTM)
+    means = image.reshape(150, 2, 130, 2, 3).mean(axis=(1, 3)) + 1e-9
+    halved = save_raster(
+        tmp_path / "halved.tif", np.round(means).astype(np.uint8), crs=UTM["crs"], transform=UTM["transform"] @ DOUBLE
+    )
+    config = tmp_path / "ground.py"
+    config.write_text(f"_base_ = {models['seg'][0]!r}\ngsd = 1.0")
+    for out, arguments in dict(
+        option=(path, *models["seg"], "--gsd", 1),
+        config=(path, config, models["seg"][1]),
+        before=(halved, *models["seg"]),
+    ).items():
+        tiles: list = []
+        before_forward(tiles.extend)
+        assert call("infer", *arguments, "--out", tmp_path / out, "--aoi", area, *TILES)[0] == 0
+        assert len(tiles) == 4  # of 4, the area being a little smaller than a tile
+    maps = [
+        map_in(tmp_path / out, name) for out, name in (("option", "raster"), ("config", "raster"), ("before", "halved"))
+    ]
+    assert maps[0].shape == (150, 130) and np.array_equal(maps[0], maps[1]) and (maps[0] == maps[2]).mean() > 0.99
+    assert (maps[0][:75, :65] != 255).all() and (maps[0][75:] == 255).all() and (maps[0][:, 65:] == 255).all()
+    with rasterio.open(tmp_path / "option" / "labels" / "raster.tif") as found:
+        assert found.transform == UTM["transform"] @ DOUBLE
+    area.write_text(area.read_text().replace("400065", "400060"))
+    message = refusal("infer", path, *models["seg"], "--gsd", 1, "--out", tmp_path / "option", "--aoi", area, *TILES)
+    assert "its aoi was " in message and len(message) < 1000
+
+
+def test_a_detector_reports_the_objects_of_an_area_in_another_coordinate_system(area, models, call, refusal, tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (200, 260, 3)).astype(np.uint8)
+    path = save_raster(tmp_path / "raster.tif", image, **UTM)
+    for name, options in dict(whole=(), part=("--aoi", area, "--crs", "EPSG:4326")).items():
+        assert call("infer", path, *models["det"], "--out", tmp_path / name, *TILES, *options)[0] == 0
+    whole, part = (
+        json.loads((tmp_path / name / "instances" / "raster.geojson").read_text()) for name in ("whole", "part")
+    )
+    boxes = [one["bbox"] for one in json.loads((tmp_path / "part" / "predictions.json").read_text())]
+    assert 0 < len(boxes) == len(part["features"]) < len(whole["features"])
+    assert all(left + width / 2 <= 131 and top + height / 2 <= 151 for left, top, width, height in boxes)
+    assert "crs" not in part and "crs" in whole
+    longitude, latitude = np.ravel(part["features"][0]["geometry"]["coordinates"][0])[:2]
+    assert 13.5 < longitude < 13.7 and 50.5 < latitude < 50.6
+    assert all(one["properties"]["area"] > 0 for one in part["features"])
+    assert "--crs EPSG:4326: of polygons" in refusal(
+        "infer", path, *models["seg"], "--out", tmp_path / "out", "--crs", "EPSG:4326"
+    )

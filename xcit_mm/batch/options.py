@@ -28,6 +28,9 @@ class RunOptions:
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
         bounds: Values of rasters that become 0 and 255: a lower and an upper one for all bands, or for each band.
         percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
+        gsd: Metres per pixel at which rasters are read. The default is the `gsd` of the config, or the raster's own.
+        aoi: Path of a GeoJSON, outside whose polygons rasters are not predicted; in the manifest its content.
+        crs: Coordinate system of the polygons of rasters. The default is the raster's own.
         visualize: Whether to draw the results over the images.
         score_thr: Minimum score to draw.
         alpha: Opacity of drawn masks, from 0 to 1.
@@ -47,6 +50,9 @@ class RunOptions:
     bands: Sequence[int] | None = None
     bounds: Sequence[float] | None = None
     percentiles: Sequence[float] | None = None
+    gsd: float | None = None
+    aoi: str | None = None
+    crs: str | None = None
     visualize: bool = True
     score_thr: float = 0.3
     alpha: float = 0.5
@@ -55,6 +61,8 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         _check_minimum("shard_size", self.shard_size, 1)
+        if self.gsd is not None and not 0 < self.gsd < 1e6:
+            raise ValueError(f"gsd={self.gsd}: give metres per pixel, more than 0")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: must be from 0 to 1")
         for name, values in (("format", FORMATS), ("dtype", DTYPES), ("color_by", COLOR_BY)):

@@ -10,7 +10,9 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..geo import Raster, is_raster
+from ..geo.area import read_area
 from ..geo.files import is_remote
+from ..geo.geojson import parse_crs
 from ..geo.scaling import PERCENTILES, parse_bounds
 from ..utils.configs import raster_step
 from ..utils.errors import preview
@@ -26,7 +28,7 @@ _UNKNOWN_SIZE = [1, 1]  # of a raster that cannot be opened
 
 
 def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
-    """Replace the default bands and percentiles by those of a config."""
+    """Replace the defaults by those of a config, and the path of an area of interest by its content."""
     step = raster_step(cfg)
     for name in ("bounds", "percentiles"):
         values = getattr(options, name)
@@ -34,7 +36,15 @@ def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
             text = " ".join(f"{value:g}" for value in values)
             raise ValueError(f"--{name} {text}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
     bands = options.bands or (step.get("bands") if step else None)
-    return replace(options, bands=bands, percentiles=options.percentiles or PERCENTILES)
+    if options.crs is not None and cfg.get("default_scope") != "mmdet":
+        raise ValueError(f"--crs {options.crs}: of polygons, but a segmentor writes maps: use gdalwarp -t_srs")
+    return replace(
+        options,
+        bands=bands,
+        percentiles=options.percentiles or PERCENTILES,
+        gsd=options.gsd or cfg.get("gsd"),
+        aoi=None if options.aoi is None else read_area(options.aoi),
+    )
 
 
 def find_rasters(
@@ -151,4 +161,9 @@ def _earlier_inputs(out: Path, options: RunOptions, model: ModelInfo) -> list[In
 def open_raster_input(input_: Input, options: RunOptions, model: ModelInfo) -> Raster:
     """Open a raster as the model takes it."""
     bounds, percentiles = input_.bounds or options.bounds, options.percentiles or PERCENTILES
-    return Raster(input_.path, options.bands, bounds, model.channels, percentiles, model.loads_rasters)
+    raster = Raster(
+        input_.path, options.bands, bounds, model.channels, percentiles, model.loads_rasters, options.gsd, options.aoi
+    )
+    if options.crs is not None:
+        parse_crs(options.crs, raster.georeference)
+    return raster

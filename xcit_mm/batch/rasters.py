@@ -84,8 +84,11 @@ class RasterPredictor:
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
             bottom, right = min(rows.stop, shape[0]), min(columns.stop, shape[1])
+            window = slice(rows.start, bottom), slice(columns.start, right)
             with _as_failure():
-                image, valid = raster.read(slice(rows.start, bottom), slice(columns.start, right))
+                if raster.is_outside(*window):
+                    return None
+                image, valid = raster.read(*window)
             return np.pad(image, [(0, rows.stop - bottom), (0, columns.stop - right), (0, 0)]) if valid.any() else None
 
         return TiledImage(read, padded, tile, overlap)
@@ -137,7 +140,8 @@ def merge_raster(run: Run, shards: range) -> Record:
         except DamagedRows as error:
             raise DamagedShard(run.shard_path(rows[error.path]), error) from None
         return merged
-    filled = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
+    found = merge_tiles([_to_instances(record) for record in records if record.boxes])
+    filled = _fill(merged, found[_within_area(raster, found.bboxes)] if run.options.aoi else found)
     boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
     instances = (
         MapInstance(number, label, score, box, masks[number - 1] if masks else None)
@@ -145,8 +149,15 @@ def merge_raster(run: Run, shards: range) -> Record:
     )
     path = run.out / INSTANCES / f"{input_.key}.geojson"
     _remove_unfinished(path)
-    write_instances(path, georeference, classes, instances)
+    write_instances(path, georeference, classes, instances, run.options.crs)
     return filled
+
+
+def _within_area(raster: Raster, boxes: Tensor) -> Tensor:
+    """Return which boxes (n, 4) have their centre in the area of interest, (n,), bool."""
+    centres = ((boxes[:, :2] + boxes[:, 2:]) / 2).long().tolist()
+    outside = [raster.is_outside(slice(y, y + 1), slice(x, x + 1)) for x, y in centres]
+    return ~torch.tensor(outside, dtype=torch.bool)
 
 
 def _remove_unfinished(path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .area import area_in_pixels, pixels_within
 from .bands import select_bands
 from .files import is_large
 from .gdal import gdal
@@ -53,6 +54,8 @@ class Raster(RasterWindows):
         percentiles: Percentiles that estimate `bounds`.
         raw: Whether to read stored values in the order of `bands`, as `LoadRasterFromFile` does, without a scale. The
             default `bands` are then all.
+        gsd: Size of the pixels in metres, to which the file is resampled, from its overviews. Default: the file's.
+        aoi: Area of interest, from `read_area`. Pixels outside are read, but invalid.
 
     Attributes:
         height: Height in pixels.
@@ -75,8 +78,10 @@ class Raster(RasterWindows):
         channels: int = 3,
         percentiles: Sequence[float] = PERCENTILES,
         raw: bool = False,
+        gsd: float | None = None,
+        aoi: str | None = None,
     ) -> None:
-        super().__init__(path)
+        super().__init__(path, gsd)
         self.percentiles, self._channels, self._raw = percentiles, channels, raw
         if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
             raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
@@ -86,7 +91,12 @@ class Raster(RasterWindows):
             self._selection = select_bands(file, bands, channels, raw)
             self.bands = self._selection.bands
             self.ignores_alpha = self._selection.alpha is None
-            self.georeference = Georeference(file.height, file.width, file.crs, file.transform)
+            self.has_palette = self._selection.palette is not None
+            a, b, c, d, e, f = file.transform[:6]
+            y, x = self._factors
+            transform = type(file.transform)(a * x, b * y, c, d * x, e * y, f)
+            self.georeference = Georeference(self.height, self.width, file.crs, transform)
+            self._area = None if aoi is None else area_in_pixels(aoi, self.path, file.crs, transform)
             self.notes = list(self._iter_notes())
             self._units = [(file.scales[band - 1], file.offsets[band - 1]) for band in self.bands]
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
@@ -185,10 +195,12 @@ class Raster(RasterWindows):
         if self._raw:
             if self.dtype.startswith("float"):
                 values = np.nan_to_num(values, copy=False, posinf=0, neginf=0)
-            return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
+            return np.ascontiguousarray(values.transpose(1, 2, 0)), self._within(valid.max(axis=0), rows, columns)
         if selection.palette is not None:
             colors = selection.palette.take(values[0], axis=0, mode="clip")
-            return np.ascontiguousarray(colors[..., 2::-1]), np.logical_and(valid[0], colors[..., 3])
+            return np.ascontiguousarray(colors[..., 2::-1]), self._within(
+                valid[0] & (colors[..., 3] > 0), rows, columns
+            )
         if self.bounds is not None:
             pairs = zip(self.bounds, self._units, strict=True)
             stored = [((low - offset) / scale, (high - offset) / scale) for (low, high), (scale, offset) in pairs]
@@ -199,7 +211,18 @@ class Raster(RasterWindows):
             values = values.repeat(self._channels, axis=0)
         if self._channels == 3:
             values = values[::-1]
-        return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
+        return np.ascontiguousarray(values.transpose(1, 2, 0)), self._within(valid.max(axis=0), rows, columns)
+
+    def valid(self, rows: slice, columns: slice) -> np.ndarray:
+        """Read the validity of a window's pixels, (h, w), bool; raises as `read`."""
+        return self._within(super().valid(rows, columns), rows, columns)
+
+    def is_outside(self, rows: slice, columns: slice) -> bool:
+        """Return whether a window lies outside the area of interest, without reading it."""
+        return self._area is not None and not pixels_within(self._area, rows, columns).any()
+
+    def _within(self, valid: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+        return valid if self._area is None else valid & pixels_within(self._area, rows, columns)
 
 
 def _check_place(file: Any) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 
 from .files import is_remote
 from .gdal import gdal, open_raster
+from .ground import resampling_factors
 
 __all__ = ["RasterWindows"]
 
 MAX_STRIPS = 2**31  # bytes of strips in memory
 _MIN_STRIP = 64  # rows to read at once
-_Window = tuple[tuple[int, int], tuple[int, int]]
 _Self = TypeVar("_Self", bound="RasterWindows")
 
 
@@ -27,20 +27,27 @@ class RasterWindows:
         bands: Numbers of the bands to read, from 1.
         dtype: NumPy's name of the pixels' type.
         ignores_alpha: Whether the band that is marked as alpha is not the mask of the other bands.
+        has_palette: Whether the values are numbers of colors, which have no average.
     """
 
     bands: tuple[int, ...]
     dtype: str
     ignores_alpha = False
+    has_palette = False
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, gsd: float | None = None) -> None:
         self.path = str(path)
         self._open_in: tuple[int, Any] | None = None  # process and open file
         self._strips: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # values and validity of whole rows
         with gdal(self.path):
-            self.height, self.width = self._file.height, self._file.width
-            block_height, block_width = self._file.block_shapes[0] if self._file.count else (1, 1)
-        is_untiled = block_width >= self.width
+            file = self._file
+            factors = (1.0, 1.0) if gsd is None else resampling_factors(file, gsd)
+            self.height = max(round(file.height / factors[0]), 1)
+            self.width = max(round(file.width / factors[1]), 1)
+            self._factors = file.height / self.height, file.width / self.width
+            block_height, block_width = file.block_shapes[0] if file.count else (1, 1)
+            is_untiled = block_width >= file.width
+        block_height = max(round(block_height / self._factors[0]), 1)
         self._strip_height = max(_MIN_STRIP // block_height, 1) * block_height if is_untiled else 0
 
     @property
@@ -89,7 +96,7 @@ class RasterWindows:
             self._read_strips(rows)
             return self._join_strips(rows, columns, 1).max(axis=0)
         with gdal(self.path):
-            return self._read_validity(_window(rows, columns)).max(axis=0)
+            return self._read_validity(self._window(rows, columns)).max(axis=0)
 
     def _check(self, rows: slice, columns: slice) -> None:
         for axis, span, length in (("rows", rows, self.height), ("columns", columns, self.width)):
@@ -120,29 +127,40 @@ class RasterWindows:
         return joined[:, rows.start - first : rows.stop - first]
 
     def _read(self, rows: slice, columns: slice, shape: tuple[int, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        window, out_shape = _window(rows, columns), shape and (len(self.bands), *shape)
-        with gdal(self.path):
-            values = self._file.read(list(self.bands), window=window, out_shape=out_shape, out_dtype=self.dtype)
-            return values, self._read_validity(window, values)
+        """Read a window. If the pixels of the file have another size, GDAL resamples them, from an overview if any."""
+        from rasterio.enums import Resampling
 
-    def _read_validity(self, window: _Window, values: np.ndarray | None = None) -> np.ndarray:
+        options = self._window(rows, columns)
+        if shape is not None:
+            options["out_shape"] = shape
+        elif self._factors != (1, 1) and not self.has_palette:
+            options["resampling"] = Resampling.average if min(self._factors) > 1 else Resampling.bilinear
+        bands, out_shape = list(self.bands), (len(self.bands), *options.pop("out_shape"))
+        with gdal(self.path):
+            values = self._file.read(bands, out_shape=out_shape, out_dtype=self.dtype, **options)
+            return values, self._read_validity(self._window(rows, columns), values)
+
+    def _window(self, rows: slice, columns: slice) -> dict[str, Any]:
+        from rasterio.windows import Window
+
+        (y, x), height, width = self._factors, rows.stop - rows.start, columns.stop - columns.start
+        window = Window(columns.start * x, rows.start * y, width * x, height * y)
+        return dict(window=window, out_shape=(height, width))
+
+    def _read_validity(self, options: dict[str, Any], values: np.ndarray | None = None) -> np.ndarray:
         """Read the validity (n, h, w) of the bands. `values` (n, h, w) saves reading them again."""
         from rasterio.enums import MaskFlags
 
-        (top, bottom), (left, right) = window
-        shape = (len(self.bands), bottom - top, right - left) if values is None else values.shape
-        flags = {flag for band in self.bands for flag in self._file.mask_flag_enums[band - 1]}
+        shape = (len(self.bands), *options["out_shape"]) if values is None else values.shape
+        window, bands = options["window"], list(self.bands)
+        flags = {flag for band in bands for flag in self._file.mask_flag_enums[band - 1]}
         if flags == {MaskFlags.all_valid} or (MaskFlags.alpha in flags and self.ignores_alpha):
             valid = np.broadcast_to(np.True_, shape)  # takes no memory
         elif MaskFlags.per_dataset in flags:
-            valid = np.broadcast_to(self._file.read_masks(self.bands[0], window=window, out_shape=shape[1:]) > 0, shape)
+            valid = np.broadcast_to(self._file.read_masks(bands[0], window=window, out_shape=shape[1:]) > 0, shape)
         else:
-            valid = self._file.read_masks(list(self.bands), window=window, out_shape=shape) > 0
+            valid = self._file.read_masks(bands, window=window, out_shape=shape) > 0
         if self.dtype.startswith("float"):
-            finite = self._file.read(list(self.bands), window=window) if values is None else values
+            finite = self._file.read(bands, window=window, out_shape=shape) if values is None else values
             valid = valid & np.isfinite(finite)
         return valid
-
-
-def _window(rows: slice, columns: slice) -> _Window:
-    return (rows.start, rows.stop), (columns.start, columns.stop)
