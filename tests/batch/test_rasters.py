@@ -132,7 +132,7 @@ def test_a_damaged_raster_does_not_fail_the_others(image, models, call, tmp_path
     code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *TILES)
     assert code == 1 and "1 of 2 inputs predicted" in printed
     assert f"skipped {broken}: " in errors
-    assert [path.name for path in (tmp_path / "out" / "labels").iterdir()] == ["whole.tif"]
+    assert [path.name for path in (tmp_path / "out" / "labels").glob("*.tif")] == ["whole.tif"]
 
 
 def test_errors_before_the_start_are_one_line(image, models, refusal, tmp_path):

@@ -161,8 +161,8 @@ def _within_area(raster: Raster, boxes: Tensor) -> Tensor:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove what killed runs left of a file."""
-    for unfinished in unfinished_files(path.with_name(glob.escape(path.name))):
+    """Remove what killed runs left of a file, and of GDAL's files beside it."""
+    for unfinished in unfinished_files(path.with_name(f"{glob.escape(path.name)}*")):
         unfinished.unlink()
 
 

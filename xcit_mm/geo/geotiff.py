@@ -5,11 +5,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
 from ..prediction.drawing import Palette, make_palette
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_path, atomic_write
 from .gdal import gdal, open_raster
 from .raster import Georeference
 
@@ -132,13 +133,24 @@ def join_maps(
 ) -> None:
     """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`.
 
+    The file is a Cloud-Optimized GeoTIFF with overviews. Its .aux.xml names the classes for GDAL and QGIS.
+
     Raises:
         DamagedRows: If a file of rows cannot be read, or does not continue the map.
     """
-    with open_map(path, georeference, classes, palette) as writer:
-        for shard in shards:
-            for labels in _iter_rows(shard, writer, classes):
-                writer.write(labels, labels != no_class(classes))
+    from rasterio.shutil import copy
+
+    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+    band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
+    with atomic_path(path) as optimized:
+        with open_map(path, georeference, classes, palette) as writer:
+            for shard in shards:
+                for labels in _iter_rows(shard, writer, classes):
+                    writer.write(labels, labels != no_class(classes))
+        with gdal(path, "written"):
+            copy(path, optimized, driver="COG", compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
+    with atomic_write(path.with_name(f"{path.name}.aux.xml")) as file:
+        file.write(f"<PAMDataset>{band}</PAMDataset>".encode())
 
 
 def _iter_rows(shard: Path, writer: MapWriter, classes: Sequence[str]) -> Iterator[np.ndarray]:
