@@ -11,7 +11,7 @@ from rasterio.transform import Affine  # noqa: E402
 from rasterio.warp import transform_geom  # noqa: E402
 
 from xcit_mm.geo import Raster  # noqa: E402
-from xcit_mm.geo.area import read_area  # noqa: E402
+from xcit_mm.geo.area import points_within, read_area  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 UTM = dict(crs="EPSG:32633", transform=Affine(0.25, 0, 500000, 0, -0.25, 5400000))
@@ -97,7 +97,17 @@ class TestArea:
             assert (valid != expected).sum() <= 2 * (120 + 200)  # an edge that is curved in the other system
             np.testing.assert_array_equal(valid, raster.valid(slice(0, 240), slice(0, 320)))
             np.testing.assert_array_equal(image, NOISE[::-1].transpose(1, 2, 0))  # the model sees the surroundings
+            y, x = np.indices(expected.shape).reshape(2, -1) + 0.5
+            found = points_within(raster.area, np.stack([x, y], axis=1)).reshape(expected.shape)
+            np.testing.assert_array_equal(found, valid)
             assert raster.is_outside(slice(0, 70), slice(0, 320)) and not raster.is_outside(slice(0, 90), slice(0, 320))
+
+    def test_holes_and_several_polygons(self):
+        outer, hole = [[0, 0], [9, 0], [9, 9], [0, 9], [0, 0]], [[2, 2], [4, 2], [4, 4], [2, 4], [2, 2]]
+        other = [[20, 0], [21, 0], [20, 1], [20, 0]]
+        polygons = [dict(type="MultiPolygon", coordinates=[[outer, hole], [other]])]
+        points = np.array([[1, 1], [3, 3], [8, 3], [20.2, 0.2], [20.8, 0.8], [-1, 3]])
+        assert points_within(polygons, points).tolist() == [True, False, True, True, False, False]
 
     def test_files_without_polygons_raise(self, tmp_path):
         (tmp_path / "a.json").write_text('{"type": "Point", "coordinates": [1, 2]}')

@@ -12,6 +12,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from ..geo import Raster
+from ..geo.area import points_within
 from ..geo.geojson import MapInstance, write_instances
 from ..geo.geotiff import DamagedRows, join_maps, open_map
 from ..prediction.predictor import Predictor
@@ -141,7 +142,10 @@ def merge_raster(run: Run, shards: range) -> Record:
             raise DamagedShard(run.shard_path(rows[error.path]), error) from None
         return merged
     found = merge_tiles([_to_instances(record) for record in records if record.boxes])
-    filled = _fill(merged, found[_within_area(raster, found.bboxes)] if run.options.aoi else found)
+    if raster.area is not None:
+        centres = (found.bboxes[:, :2] + found.bboxes[:, 2:]).numpy() / 2
+        found = found[torch.from_numpy(points_within(raster.area, centres))]
+    filled = _fill(merged, found)
     boxes, scores, labels, masks = filled.boxes or [], filled.scores or [], filled.labels or [], filled.masks
     instances = (
         MapInstance(number, label, score, box, masks[number - 1] if masks else None)
@@ -151,13 +155,6 @@ def merge_raster(run: Run, shards: range) -> Record:
     _remove_unfinished(path)
     write_instances(path, georeference, classes, instances, run.options.crs)
     return filled
-
-
-def _within_area(raster: Raster, boxes: Tensor) -> Tensor:
-    """Return which boxes (n, 4) have their centre in the area of interest, (n,), bool."""
-    centres = ((boxes[:, :2] + boxes[:, 2:]) / 2).long().tolist()
-    outside = [raster.is_outside(slice(y, y + 1), slice(x, x + 1)) for x, y in centres]
-    return ~torch.tensor(outside, dtype=torch.bool)
 
 
 def _remove_unfinished(path: Path) -> None:

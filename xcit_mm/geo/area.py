@@ -1,6 +1,7 @@
 """Areas of interest: polygons of a GeoJSON, in any coordinate system, as pixels of a raster."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from .gdal import gdal
 
-__all__ = ["area_in_pixels", "pixels_within", "read_area"]
+__all__ = ["area_in_pixels", "pixels_within", "points_within", "read_area"]
 
 _POLYGONS = ("Polygon", "MultiPolygon")
 
@@ -66,3 +67,19 @@ def pixels_within(polygons: list[dict[str, Any]], rows: slice, columns: slice) -
 
     shape = rows.stop - rows.start, columns.stop - columns.start
     return geometry_mask(polygons, shape, Affine.translation(columns.start, rows.start), invert=True)
+
+
+def points_within(polygons: list[dict[str, Any]], points: np.ndarray) -> np.ndarray:
+    """Return which points (n, 2), x and y, lie in polygons, (n,), bool."""
+    x, y = points.T
+    inside = np.zeros(len(points), bool)
+    for polygon in polygons:
+        coordinates = polygon["coordinates"]
+        for rings in coordinates if polygon["type"] == "MultiPolygon" else [coordinates]:
+            is_odd = np.zeros(len(points), bool)  # number of edges to the right of the point
+            for ring in rings:
+                for (x1, y1), (x2, y2) in pairwise(ring):
+                    crosses = (y1 > y) != (y2 > y)
+                    is_odd ^= crosses & (x < x1 + (x2 - x1) * (y - y1) / ((y2 - y1) or 1))
+            inside |= is_odd
+    return inside

@@ -61,6 +61,7 @@ class Raster(RasterWindows):
         height: Height in pixels.
         width: Width in pixels.
         georeference: Size and place.
+        area: Polygons of the area of interest in pixels, or None.
         notes: What a user should know of the file, without its name.
 
     Raises:
@@ -96,7 +97,7 @@ class Raster(RasterWindows):
             y, x = self._factors
             transform = type(file.transform)(a * x, b * y, c, d * x, e * y, f)
             self.georeference = Georeference(self.height, self.width, file.crs, transform)
-            self._area = None if aoi is None else area_in_pixels(aoi, self.path, file.crs, transform)
+            self.area = None if aoi is None else area_in_pixels(aoi, self.path, file.crs, transform)
             self.notes = list(self._iter_notes())
             self._units = [(file.scales[band - 1], file.offsets[band - 1]) for band in self.bands]
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
@@ -219,10 +220,10 @@ class Raster(RasterWindows):
 
     def is_outside(self, rows: slice, columns: slice) -> bool:
         """Return whether a window lies outside the area of interest, without reading it."""
-        return self._area is not None and not pixels_within(self._area, rows, columns).any()
+        return self.area is not None and not pixels_within(self.area, rows, columns).any()
 
     def _within(self, valid: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
-        return valid if self._area is None else valid & pixels_within(self._area, rows, columns)
+        return valid if self.area is None else valid & pixels_within(self.area, rows, columns)
 
 
 def _check_place(file: Any) -> None:
