@@ -108,9 +108,16 @@ def test_a_small_raster_is_padded_to_a_tile(image, models, call, tmp_path):
     """The pipeline would enlarge it, and the model would see a larger scale than in other rasters."""
     path = write(tmp_path / "raster.tif", image[:90, :60].astype(np.uint16) * 256)
     padded = np.pad(image[:90, :60], [(0, 70), (0, 100), (0, 0)])
+    config = tmp_path / "resizing.py"
+    config.write_text(
+        f"_base_ = {models['seg'][0]!r}\nload, pack = dict(type='LoadImageFromFile'), dict(type='PackSegInputs')\n"
+        "resize = dict(type='Resize', scale=(160, 160), keep_ratio=True)\n"
+        "test_dataloader = dict(dataset=dict(pipeline=[load, resize, pack]))\n"
+    )
+    pairs = dict(seg=(str(config), models["seg"][1]), det=models["det"])
     for kind in ("seg", "det"):
-        assert call("infer", path, *models[kind], "--out", tmp_path / kind, "--bounds", "0", "65280")[0] == 0
-    expected = Predictor(*models["seg"]).predict(padded).labels
+        assert call("infer", path, *pairs[kind], "--out", tmp_path / kind, "--bounds", "0", "65280")[0] == 0
+    expected = Predictor(*pairs["seg"]).predict(padded).labels
     assert np.array_equal(map_in(tmp_path / "seg"), expected[:90, :60])
     found = json.loads((tmp_path / "det" / "predictions.json").read_text())
     expected = Predictor(*models["det"]).predict(padded).instances

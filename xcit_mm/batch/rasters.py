@@ -19,6 +19,7 @@ from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
 from ..prediction.tiles import TiledImage, windows
 from ..utils.atomic import unfinished_files
+from ..utils.configs import resizes_images
 from ..utils.run_lengths import decode_crop, encode_mask
 from .inputs import Input
 from .raster_inputs import open_raster_input
@@ -76,11 +77,10 @@ class RasterPredictor:
         yield record
 
     def _tiled(self, raster: Raster) -> TiledImage:
-        """Split a raster into tiles. A raster smaller than a tile is padded, because the pipeline would enlarge it."""
+        """Split a raster into tiles. A raster smaller than a tile is padded, if the pipeline would enlarge it."""
         shape = raster.height, raster.width
         tile, overlap = self.run.tiling(shape)
-        is_known = self.run.options.tile or self.run.model.image_side
-        padded = (max(shape[0], tile), max(shape[1], tile)) if is_known else shape
+        padded = (max(shape[0], tile), max(shape[1], tile)) if resizes_images(self.predictor.cfg) else shape
 
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
