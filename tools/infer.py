@@ -71,10 +71,26 @@ def parse_args() -> argparse.Namespace:
     rasters.add_argument(
         "--bands", type=int, nargs="+", metavar="N", help="red, green, blue, or the bands for LoadRasterFromFile"
     )
-    bounds = dict(type=float, nargs=2, metavar=("LOW", "HIGH"))
-    rasters.add_argument("--bounds", **bounds, help="values that become 0 and 255")
+    rasters.add_argument(
+        "--bounds",
+        type=float,
+        nargs="+",
+        metavar="VALUE",
+        help="LOW HIGH of all bands, or of each, that become 0 and 255",
+    )
     default = " ".join(f"{value:g}" for value in PERCENTILES)
-    rasters.add_argument("--percentiles", **bounds, help=f"percentiles that become 0 and 255 (default: {default})")
+    rasters.add_argument(
+        "--percentiles",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help=f"percentiles that become 0 and 255 (default: {default})",
+    )
+    rasters.add_argument(
+        "--gsd", type=float, metavar="METRES", help="read at this size of pixels (default: the config's)"
+    )
+    rasters.add_argument("--aoi", metavar="GEOJSON", help="predict only within these polygons")
+    rasters.add_argument("--crs", help="coordinate system of polygons, such as EPSG:4326 (default: the raster's)")
     speed = parser.add_argument_group("speed: changes results only by rounding")
     speed.add_argument("--device", help="default: a GPU if there is one")
     speed.add_argument("--batch-size", type=int, metavar="N", help="images of one size, or tiles, per batch")

@@ -159,7 +159,7 @@ def test_errors_before_the_start_are_one_line(raster_file, data, model, refusal,
         ((five, *model), "five.tif has 5 bands (1 gray, 2 undefined, 3 undefined, 4 undefined, 5 undefined), but the "),
         ((data / "images" / "validation" / "00000.jpg", *model), "00000.jpg has 3 bands (1 red, 2 green, 3 blue), but"),
         ((tmp_path / "video.mp4", *model), "video.mp4 is a video, but the config loads rasters"),
-        (("http://127.0.0.1/a.tif", *model), "a.tif is a URL, but the config loads rasters"),
+        (("http://127.0.0.1:9/a.tif", *model), "http://127.0.0.1:9/a.tif cannot be read"),
         ((tmp_path / "broken.tif", *model), "broken.tif cannot be read"),
     ]:
         assert message in refusal("infer", *arguments, "--out", tmp_path / "out")

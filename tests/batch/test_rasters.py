@@ -151,10 +151,28 @@ def test_tiles_without_data_are_not_predicted(kind, image, models, call, tmp_pat
         assert (labels[100:] == 255).all() and (labels[:100] < 5).all()
 
 
-def test_a_small_raster_is_one_tile(image, models, call, tmp_path):
-    path = write(tmp_path / "raster.tif", image[:96, :96].astype(np.uint16) * 256)
-    assert call("infer", path, *models["seg"], "--out", tmp_path / "out", "--bounds", "0", "65280")[0] == 0
-    assert np.array_equal(map_in(tmp_path / "out"), Predictor(*models["seg"]).predict(image[:96, :96]).labels)
+def test_a_small_raster_is_padded_to_a_tile(image, models, call, tmp_path):
+    """The pipeline would enlarge it, and the model would see a larger scale than in other rasters."""
+    path = write(tmp_path / "raster.tif", image[:90, :60].astype(np.uint16) * 256)
+    padded = np.pad(image[:90, :60], [(0, 70), (0, 100), (0, 0)])
+    config = tmp_path / "resizing.py"
+    config.write_text(
+        f"_base_ = {models['seg'][0]!r}\nload, pack = dict(type='LoadImageFromFile'), dict(type='PackSegInputs')\n"
+        "resize = dict(type='Resize', scale=(160, 160), keep_ratio=True)\n"
+        "test_dataloader = dict(dataset=dict(pipeline=[load, resize, pack]))\n"
+    )
+    pairs = dict(seg=(str(config), models["seg"][1]), det=models["det"])
+    for kind in ("seg", "det"):
+        assert call("infer", path, *pairs[kind], "--out", tmp_path / kind, "--bounds", "0", "65280")[0] == 0
+    expected = Predictor(*pairs["seg"]).predict(padded).labels
+    assert np.array_equal(map_in(tmp_path / "seg"), expected[:90, :60])
+    found = json.loads((tmp_path / "det" / "predictions.json").read_text())
+    expected = Predictor(*models["det"]).predict(padded).instances
+    is_inside = (expected.boxes[:, 0] < 60) & (expected.boxes[:, 1] < 90)
+    assert 0 < len(found) <= is_inside.sum() and {one["score"] for one in found} <= set(expected.scores.tolist())
+    for one in found:
+        left, top, width, height = one["bbox"]
+        assert left + width <= 60 and top + height <= 90 and one["segmentation"]["size"] == [90, 60]
 
 
 def test_a_damaged_raster_does_not_fail_the_others(image, models, call, tmp_path):
@@ -168,7 +186,7 @@ def test_a_damaged_raster_does_not_fail_the_others(image, models, call, tmp_path
     code, printed, errors = call("infer", tmp_path / "in", *models["seg"], "--out", tmp_path / "out", *TILES)
     assert code == 1 and "1 of 2 inputs predicted" in printed
     assert f"skipped {broken}: " in errors
-    assert [path.name for path in (tmp_path / "out" / "labels").iterdir()] == ["whole.tif"]
+    assert [path.name for path in (tmp_path / "out" / "labels").glob("*.tif")] == ["whole.tif"]
 
 
 def test_errors_before_the_start_are_one_line(image, models, refusal, tmp_path):

@@ -73,7 +73,8 @@ def test_without_a_place_coordinates_are_pixels(tmp_path):
     assert feature["geometry"]["type"] == "Polygon"
     (ring,) = feature["geometry"]["coordinates"]
     assert ring[0] == ring[-1] and sorted(ring[:4]) == [[7, 5], [7, 7], [10, 5], [10, 7]]
-    assert feature["properties"] == {"id": 4, "class": "Bäume", "label": 2, "score": 0.5, "cut": False}
+    properties = {"id": 4, "class": "Bäume", "label": 2, "score": 0.5, "cut": False, "area": None}
+    assert feature["properties"] == properties
     assert "crs" not in collection and collection["properties"]["coordinates"].startswith("pixels of the image")
 
 
@@ -142,3 +143,35 @@ def test_instances_are_streamed_and_a_former_file_stays_after_an_error(tmp_path)
         with pytest.raises(ValueError, match=message):
             write_instances(path, PLACE, CLASSES, [BOX, invalid])
     assert path.read_bytes() == before and len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("crs", [32633, 4326, 3857, 2263])
+def test_areas_are_in_square_metres_in_every_coordinate_system(crs, tmp_path):
+    """Pixels of 0.5 m at a latitude of 52 degrees. EPSG:3857 stretches them by 1.6, EPSG:2263 counts in feet."""
+    from rasterio.warp import transform
+
+    (x,), (y,) = transform("EPSG:4326", f"EPSG:{crs}", [15.0], [52.0])
+    side = {32633: (0.5, 0.5), 4326: (0.5 / 68677.5, 0.5 / 111267.7), 3857: (0.5 * 1.62093, 0.5 * 1.62498)}
+    if crs == 2263:  # New York
+        (x,), (y,), side[crs] = *transform("EPSG:4326", "EPSG:2263", [-74.0], [40.7]), (0.5 / 0.3048, 0.5 / 0.3048)
+    place = Georeference(200, 150, CRS.from_epsg(crs), Affine(side[crs][0], 0, x, 0, -side[crs][1], y))
+    mask = with_mask(np.ones((10, 20), bool), (120, 70), place, box=[70, 120, 90, 130])
+    features = write_and_read(tmp_path / "a.geojson", place, mask, BOX._replace(box=[0, 0, 8, 5]))["features"]
+    assert [one["properties"]["area"] for one in features] == pytest.approx([50, 10], rel=0.004)
+
+
+def test_polygons_in_another_coordinate_system(tmp_path):
+    write_instances(tmp_path / "a.geojson", PLACE, CLASSES, [BOX], "EPSG:4326")
+    collection = json.loads((tmp_path / "a.geojson").read_text())
+    ring = np.array(collection["features"][0]["geometry"]["coordinates"][0])
+    assert "crs" not in collection and np.allclose(ring, [15, 48.75], atol=0.01)
+    for place, crs, message in ((PLACE._replace(crs=None), "EPSG:4326", "no coordinate"), (PLACE, "x", "not a coord")):
+        with pytest.raises(ValueError, match=f"^--crs {crs}: .*{message}"):
+            write_instances(tmp_path / "b.geojson", place, CLASSES, [BOX], crs)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(190, -170), (-185, 175), (179.995, 179.995)])
+def test_longitudes_beyond_180_are_wrapped(first, expected, tmp_path):
+    place = Georeference(20, 30, CRS.from_epsg(4326), Affine(0.01, 0, first, 0, -0.01, 50))
+    (feature,) = write_and_read(tmp_path / "a.geojson", place, BOX)["features"]
+    assert min(x for x, _ in feature["geometry"]["coordinates"][0]) == pytest.approx(expected)

@@ -1,8 +1,10 @@
 """Segmentation maps as GeoTIFF: every pixel in its place, files complete or absent, in the memory of a few rows."""
 
+import html
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 from itertools import pairwise
@@ -14,6 +16,7 @@ import pytest
 
 rasterio = pytest.importorskip("rasterio")
 from rasterio.crs import CRS  # noqa: E402
+from rasterio.shutil import copy  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
 from xcit_mm.geo import Georeference, Raster  # noqa: E402
@@ -23,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 NORTH_UP = Affine(0.5, 0, 500000, 0, -0.5, 5400000)
 ROTATED = Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000)
 UTM = CRS.from_epsg(32633)
-CLASSES = ["road", "house", "Bäume"]
+CLASSES = ["road", "<house>", "Bäume"]
 PALETTE = [[128, 64, 128], [70, 70, 70], [107, 142, 35]]
 
 
@@ -91,7 +94,14 @@ def test_joined_rows_equal_the_whole_map(transform, tmp_path):
                 np.testing.assert_allclose(shard.transform @ (x, y), transform @ (x, y + first))
     join_maps(tmp_path / "joined.tif", shards, place, CLASSES, PALETTE)
     write_map(tmp_path / "whole.tif", labels, place, valid, palette=PALETTE)
-    assert (tmp_path / "joined.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
+    copy(tmp_path / "joined.tif", tmp_path / "joined.vrt", driver="VRT")
+    categories = re.findall("<Category>(.*?)</Category>", (tmp_path / "joined.vrt").read_text())
+    assert [html.unescape(name) for name in categories] == CLASSES  # as GDAL reads them
+    with rasterio.open(tmp_path / "joined.tif") as joined, rasterio.open(tmp_path / "whole.tif") as whole:
+        np.testing.assert_array_equal(joined.read(1), whole.read(1))
+        assert joined.colormap(1) == whole.colormap(1) and joined.tags()["CLASSES"] == whole.tags()["CLASSES"]
+        assert (joined.crs, joined.transform, joined.nodata) == (whole.crs, whole.transform, whole.nodata)
+        assert joined.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and joined.overviews(1) == [2, 4]
 
 
 def test_rows_of_other_maps_are_rejected(tmp_path):
@@ -110,7 +120,7 @@ def test_rows_of_other_maps_are_rejected(tmp_path):
         with pytest.raises(ValueError, match=message):
             join_maps(tmp_path / "out" / "all.tif", shards, place, CLASSES)
     two.write_bytes(two.read_bytes()[:-100])
-    with pytest.raises(OSError, match=r"2\.tif cannot be read: "):
+    with pytest.raises(ValueError, match=r"2\.tif cannot be read: "):
         join_maps(tmp_path / "out" / "all.tif", [one, two], place, CLASSES)
     assert os.listdir(tmp_path / "out") == []
 

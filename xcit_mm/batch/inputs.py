@@ -21,7 +21,7 @@ IMAGE_SUFFIXES = (
     *(HEIF_SUFFIXES if importlib.util.find_spec("pillow_heif") else ()),
 )
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
-URL_PREFIXES = ("http://", "https://")
+URL_PREFIXES = ("http://", "https://", "/vsi")  # and the file systems of GDAL
 _SUPPORTED = tuple(dict.fromkeys(IMAGE_SUFFIXES + VIDEO_SUFFIXES + RASTER_SUFFIXES))
 
 
@@ -35,6 +35,7 @@ class Input(NamedTuple):
         image_id: `id` in a COCO json, else None.
         size: Height and width in pixels of a raster, which is read by windows; None for images and videos.
         bounds: Values of each band of a raster that become 0 and 255; None if the values are not scaled.
+        stamp: Size in bytes, modification time in nanoseconds and checksum of a sample of a raster's file.
     """
 
     path: str
@@ -43,6 +44,7 @@ class Input(NamedTuple):
     image_id: int | float | str | None = None
     size: list[int] | None = None
     bounds: list[list[float]] | None = None
+    stamp: list[int] | None = None
 
     @property
     def is_video(self) -> bool:
@@ -261,7 +263,7 @@ def _normalized(path: str) -> str:
 def _url_name(url: str) -> str:
     """Return host/path of a URL, shortened and with a hash if it has a query or is too long for a file name."""
     parts = urlsplit(url)
-    name = f"{parts.netloc}/{_normalized(parts.path)}"
+    name = f"{parts.netloc}/{_normalized(parts.path)}".lstrip("/")
     if not parts.query and len(name) < 200:
         return name
     stem, suffix = os.path.splitext(name)

@@ -106,5 +106,6 @@ def find_difference(earlier: dict[str, Any], current: dict[str, Any]) -> str | N
                 old, new = (_SUMMARIES[section].format(**manifest) for manifest in (before, values))
                 was, is_ = ("were", "are") if section == "inputs" else ("was", "is")
                 return f"its {section} {was} {old}, {is_} {new}"
-            return f"its {name} was {before.get(name, absent)}, is {values.get(name, absent)}"
+            old, new = (str(manifest.get(name, absent))[:200] for manifest in (before, values))
+            return f"its {name} was {old}, is {new}"
     return None

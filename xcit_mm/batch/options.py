@@ -28,8 +28,11 @@ class RunOptions:
         tta: Whether to merge several views of each image, by the config's `tta_model`.
         min_score: Minimum score of the stored objects. The default is that of the config.
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
-        bounds: Values of rasters that become 0 and 255.
+        bounds: Values of rasters that become 0 and 255: a lower and an upper one for all bands, or for each band.
         percentiles: Percentiles of rasters that become 0 and 255, without `bounds`. The default is `PERCENTILES`.
+        gsd: Metres per pixel at which rasters are read. The default is the `gsd` of the config, or the raster's own.
+        aoi: Path of a GeoJSON, outside whose polygons rasters are not predicted; in the manifest its content.
+        crs: Coordinate system of the polygons of rasters. The default is the raster's own.
 
     Raises:
         ValueError: If an option is out of its range.
@@ -46,9 +49,14 @@ class RunOptions:
     bands: Sequence[int] | None = None
     bounds: Sequence[float] | None = None
     percentiles: Sequence[float] | None = None
+    gsd: float | None = None
+    aoi: str | None = None
+    crs: str | None = None
 
     def __post_init__(self) -> None:
         _check_minimum("shard_size", self.shard_size, 1)
+        if self.gsd is not None and not 0 < self.gsd < 1e6:
+            raise ValueError(f"gsd={self.gsd}: give metres per pixel, more than 0")
         _check_choice("format", self.format, FORMATS)
         _check_choice("dtype", self.dtype, DTYPES)
         if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:

@@ -14,7 +14,7 @@ from .inputs import find_inputs, read_category_ids
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
 from .options import Drawing, Execution, RunOptions
-from .rasters import read_raster_header, resolve_raster_options
+from .raster_inputs import find_rasters, resolve_raster_options
 from .redrawing import redraw
 from .run import Run, start_run
 from .shards import DamagedShard
@@ -109,7 +109,9 @@ def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
     if cfg.get("default_scope") == "mmdet" and source.lower().endswith(".json"):
         category_ids = read_category_ids(Path(source), tested_metainfo(cfg)["classes"])
     options, model = resolve_raster_options(options, cfg), ModelInfo.from_config(cfg, category_ids)
-    inputs = [read_raster_header(input_, options, model) for input_ in inputs]
+    inputs, notes = find_rasters(inputs, options, model, None if job.execution.overwrite else Path(job.out))
+    for note in notes:
+        print(note, file=sys.stderr)
     if options.tta and (raster := next((input_ for input_ in inputs if input_.size is not None), None)):
         raise ValueError(f"tta: {raster.path} is a raster, which is predicted in tiles: leave out one of them")
     manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)

@@ -1,67 +1,34 @@
 """Rasters larger than memory: predicted in shards of tile rows, and merged to a map or to polygons."""
 
+import contextlib
+import glob
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from ..geo import Raster, is_raster
+from ..geo import Raster
+from ..geo.area import points_within
 from ..geo.geojson import MapInstance, write_instances
-from ..geo.geotiff import join_maps, open_map
-from ..geo.scaling import PERCENTILES
+from ..geo.geotiff import DamagedRows, join_maps, open_map
 from ..prediction.predictor import Predictor
 from ..prediction.tiled_detection import merge_tiles
-from ..prediction.tiles import ReadTile, TiledImage, windows
-from ..utils.configs import raster_step
+from ..prediction.tiles import TiledImage, windows
+from ..utils.atomic import unfinished_files
+from ..utils.configs import resizes_images
+from ..utils.run_lengths import decode_crop, encode_mask
 from .inputs import Input
-from .manifest import ModelInfo
-from .options import RunOptions
-from .results import Progress
+from .raster_inputs import open_raster_input
+from .results import Progress, error_message
 from .run import INSTANCES, LABELS, SHARDS, Run
-from .shards import Record, ShardFormat, read_records, write_records
+from .shards import DamagedShard, Record, ShardFormat, read_records, write_records
 
-__all__ = ["RasterPredictor", "merge_raster", "read_raster_header", "resolve_raster_options"]
-
-
-def resolve_raster_options(options: RunOptions, cfg: Config) -> RunOptions:
-    """Replace the default bands and percentiles by those of a config."""
-    step = raster_step(cfg)
-    for name in ("bounds", "percentiles"):
-        values = getattr(options, name)
-        if step is not None and values is not None:
-            text = " ".join(f"{value:g}" for value in values)
-            raise ValueError(f"--{name} {text}: the config loads rasters unscaled (LoadRasterFromFile): leave it out")
-    bands = options.bands or (step.get("bands") if step else None)
-    return replace(options, bands=bands, percentiles=options.percentiles or PERCENTILES)
-
-
-def read_raster_header(input_: Input, options: RunOptions, model: ModelInfo) -> Input:
-    """Add size and bounds to an input that is read by windows: to any input if the config loads rasters."""
-    if input_.is_video or "://" in input_.path:
-        if model.loads_rasters:
-            kind = "a video" if input_.is_video else "a URL"
-            raise ValueError(f"{input_.path} is {kind}, but the config loads rasters (LoadRasterFromFile): give files")
-        return input_
-    if not model.loads_rasters and not is_raster(input_.path):
-        return input_
-    if options.format == "parquet":
-        raise ValueError(
-            f"format='parquet': {input_.path} is a raster, whose results are GeoTIFF or GeoJSON: leave it out"
-        )
-    with _open_raster(input_, options, model) as raster:
-        bounds = None if raster.bounds is None else [list(pair) for pair in raster.bounds]
-        return input_._replace(size=[raster.height, raster.width], bounds=bounds)
-
-
-def _open_raster(input_: Input, options: RunOptions, model: ModelInfo) -> Raster:
-    bounds, percentiles = input_.bounds or options.bounds, options.percentiles or PERCENTILES
-    return Raster(input_.path, options.bands, bounds, model.channels, percentiles, model.loads_rasters)
+__all__ = ["RasterPredictor", "merge_raster"]
 
 
 class RasterPredictor:
@@ -79,16 +46,16 @@ class RasterPredictor:
         record = Record(number, input_.path, input_.name, input_.image_id)
         predict = self._detect if self.predictor.is_detector else self._segment
         try:
-            with _open_raster(input_, self.run.options, self.run.model) as raster:
+            with _open(input_, self.run) as raster:
                 for part in predict(shard, raster, record._replace(height=raster.height, width=raster.width)):
                     writer.write(part)
         except _UnreadableRaster as error:
             writer.write(record._replace(error=str(error)))
 
     def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
-        shape = raster.height, raster.width
-        tiled = TiledImage(self._reader(raster), shape, *self.run.tiling(shape))
+        tiled = self._tiled(raster)
         for found in self.predictor.iter_detected(tiled, self.run.shards[shard].tile_rows):
+            found = _crop(found, tiled.shape, (raster.height, raster.width))
             if len(found.scores):
                 yield _fill(record, found)._replace(tile=found.tiles[0].tolist(), sides=found.sides.tolist())
 
@@ -98,31 +65,56 @@ class RasterPredictor:
         tile, overlap = self.run.tiling(shape)
         if self._next != (record.number, tile_rows.start):
             # The reader opens the raster again by itself, and can be used by the next shard.
-            tiled = TiledImage(self._reader(raster), shape, tile, overlap)
-            self._strips = self.predictor.iter_segmented(tiled, tile_rows.start)
+            self._strips = self.predictor.iter_segmented(self._tiled(raster), tile_rows.start)
         starts = [window.start for window in windows(shape[0], tile, overlap)] + [shape[0]]
         rows = starts[tile_rows.start], starts[tile_rows.stop]
         path, palette = _rows_path(self.run, shard), self.predictor.metainfo.get("palette")
         with open_map(path, raster.georeference, self.run.model.classes, palette, rows) as writer:
-            for start, labels in islice(self._strips, len(tile_rows)):
-                valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
+            for start, strip in islice(self._strips, len(tile_rows)):
+                labels = strip[: raster.height - start, : raster.width]
+                with _as_failure():
+                    valid = raster.valid(slice(start, start + len(labels)), slice(0, raster.width))
                 writer.write(labels.numpy(), valid)
         self._next = record.number, tile_rows.stop
         yield record
 
-    def _reader(self, raster: Raster) -> ReadTile:
+    def _tiled(self, raster: Raster) -> TiledImage:
+        """Split a raster into tiles. A raster smaller than a tile is padded, if the pipeline would enlarge it."""
+        shape = raster.height, raster.width
+        tile, overlap = self.run.tiling(shape)
+        padded = (max(shape[0], tile), max(shape[1], tile)) if resizes_images(self.predictor.cfg) else shape
+
         def read(rows: slice, columns: slice) -> np.ndarray | None:
             self.progress(1, 0)
-            try:
-                return None if raster.is_empty(rows, columns) else raster.read(rows, columns)[0]
-            except Exception as error:  # drivers of GDAL raise many types
-                raise _UnreadableRaster(" ".join(str(error).split())) from None
+            bottom, right = min(rows.stop, shape[0]), min(columns.stop, shape[1])
+            window = slice(rows.start, bottom), slice(columns.start, right)
+            with _as_failure():
+                if raster.is_outside(*window):
+                    return None
+                image, valid = raster.read(*window)
+            return np.pad(image, [(0, rows.stop - bottom), (0, columns.stop - right), (0, 0)]) if valid.any() else None
 
-        return read
+        return TiledImage(read, padded, tile, overlap)
 
 
 class _UnreadableRaster(ValueError):
-    """Error of a raster whose window cannot be read."""
+    """Error of a raster that cannot be read."""
+
+
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # drivers of GDAL raise many types
+        raise _UnreadableRaster(error_message(error)) from None
+
+
+def _open(input_: Input, run: Run) -> Raster:
+    with _as_failure():
+        raster = open_raster_input(input_, run.options, run.model)
+    if [raster.height, raster.width] != input_.size:
+        raise _UnreadableRaster("it could not be read when the run began: predict it into another --out")
+    return raster
 
 
 def _rows_path(run: Run, shard: int) -> Path:
@@ -148,22 +140,60 @@ def merge_raster(run: Run, shards: range) -> Record:
     failure = next((record for record in records if record.error is not None), None)
     if failure is not None:
         return failure
-    with _open_raster(input_, run.options, run.model) as raster:
+    with open_raster_input(input_, run.options, run.model) as raster:
         georeference = raster.georeference
     merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
     classes = run.model.classes
+    _remove_unfinished(output)
     if is_detector:
-        merged = _fill(merged, merge_tiles([_to_instances(record) for record in records if record.boxes]))
+        found = merge_tiles([_to_instances(record) for record in records if record.boxes])
+        if raster.area is not None:
+            found = _select_within(found, raster.area)
+        merged = _fill(merged, found)
         boxes, scores, labels, cut = merged.boxes or [], merged.scores or [], merged.labels or [], merged.cut or []
         masks = merged.masks or repeat(None, len(boxes))
         instances = map(MapInstance, count(1), labels, scores, boxes, masks, cut)
-        write_instances(output, georeference, classes, instances)
+        write_instances(output, georeference, classes, instances, run.options.crs)
     else:
-        rows = [_rows_path(run, shard) for shard in shards]
-        join_maps(output, rows, georeference, classes, run.model.palette)
+        rows = {_rows_path(run, shard): shard for shard in shards}
+        try:
+            join_maps(output, rows, georeference, classes, run.model.palette)
+        except DamagedRows as error:
+            raise DamagedShard(run.shard_path(rows[error.path]), error) from None
     with write_records(stored, run.format) as writer:
         writer.write(merged)
     return merged
+
+
+def _select_within(found: InstanceData, area: Any) -> InstanceData:
+    """Select the objects whose centres lie in an area."""
+    within = points_within(area, (found.bboxes[:, :2] + found.bboxes[:, 2:]).numpy() / 2)
+    masks = found.pop("masks", None)  # mmengine takes quadratic time to index lists
+    found = found[torch.from_numpy(within)]
+    if masks is not None:
+        found.masks = [masks[number] for number in np.flatnonzero(within)]
+    return found
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what killed runs left of a file, and of GDAL's files beside it."""
+    for unfinished in unfinished_files(path.with_name(f"{glob.escape(path.name)}*")):
+        unfinished.unlink()
+
+
+def _crop(found: InstanceData, padded: tuple[int, int], shape: tuple[int, int]) -> InstanceData:
+    """Crop the objects of a padded raster to the raster, and leave out those outside."""
+    if padded == shape:
+        return found
+    height, width = shape
+    found.bboxes = found.bboxes.clamp(max=found.bboxes.new_tensor([width, height, width, height]))
+    keep = (found.bboxes[:, 2:] > found.bboxes[:, :2]).all(dim=1)
+    if "masks" in found:
+        crops = [decode_crop(mask["counts"], *padded) for mask in found.masks]
+        parts = [crop and crop._replace(mask=crop.mask[: height - crop.top, : width - crop.left]) for crop in crops]
+        keep &= torch.tensor([part is not None and bool(part.mask.any()) for part in parts], dtype=torch.bool)
+        found.masks = [encode_mask(part.mask, (part.top, part.left), shape) if part else None for part in parts]
+    return found[keep]
 
 
 def _fill(record: Record, found: InstanceData) -> Record:

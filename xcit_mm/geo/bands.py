@@ -1,11 +1,12 @@
 """Select the bands of a raster that a model gets, by their numbers or from the file's color names."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .files import has_straight_alpha
+from .scaling import spread_patches
 
 __all__ = ["BandSelection", "select_bands"]
 
@@ -19,13 +20,15 @@ class BandSelection(NamedTuple):
         bands: Band numbers, from 1, in the order red, green, blue, or as given.
         bits: Bits per pixel, if the pixels are unsigned integers of at most 8 bits.
         palette: Colors (k, 4), RGBA, of a single band that numbers them.
-        alpha: Number of the alpha channel by which OpenCV multiplies colors.
+        alpha: Number of the alpha band, if it is the mask of the other bands.
+        blackens: Whether to set masked pixels to 0, as OpenCV does for a TIFF with alpha.
     """
 
     bands: tuple[int, ...]
     bits: int | None = None
     palette: np.ndarray | None = None
     alpha: int | None = None
+    blackens: bool = False
 
 
 def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> BandSelection:
@@ -40,14 +43,17 @@ def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: boo
     types = {file.dtypes[band - 1] for band in bands}
     if any(name.startswith("complex") for name in types):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
+    alpha = names.index("alpha") + 1 if "alpha" in names else None
+    if alpha in bands or (alpha is not None and not raw and _holds_data(file, alpha)):
+        alpha = None
     if raw:
-        return BandSelection(bands)
+        return BandSelection(bands, alpha=alpha)
     palette = _palette(file) if file.count == 1 else None
     if palette is not None and channels != 3:
         raise ValueError(f"{file.name} has a palette of 3 colors, but the model takes {channels} bands")
-    alpha = _alpha_to_blend(file, names) if given is None else None
     bits = [int(file.tags(band, ns="IMAGE_STRUCTURE").get("NBITS", 8)) for band in bands]
-    return BandSelection(bands, max(bits) if types == {"uint8"} else None, palette, alpha)
+    blackens = file.driver == "GTiff" and alpha is not None and names[:3] == _COLORS
+    return BandSelection(bands, max(bits) if types == {"uint8"} else None, palette, alpha, blackens)
 
 
 def _check_given(file: Any, given: Sequence[int], channels: int, is_color: bool) -> tuple[int, ...]:
@@ -92,6 +98,15 @@ def _palette(file: Any) -> np.ndarray | None:
     return table
 
 
-def _alpha_to_blend(file: Any, names: list[str]) -> int | None:
-    is_rgba = file.driver == "GTiff" and names == [*_COLORS, "alpha"]
-    return 4 if is_rgba and has_straight_alpha(file.name) else None  # GDAL does not report the kind of alpha
+def _holds_data(file: Any, alpha: int) -> bool:
+    """Return whether the values of an alpha band vary as those of an image.
+
+    Writers mark the fourth of four bands as alpha, whatever its meaning. A mask has two values, and few between them
+    where its edges were resampled.
+    """
+    patches = (
+        file.read(alpha, window=((rows.start, rows.stop), (columns.start, columns.stop)))
+        for rows, columns in product(spread_patches(file.height, 4), spread_patches(file.width, 4))
+    )
+    values = np.concatenate([patch[patch > 0] for patch in patches])
+    return bool(values.size) and bool((values < values.max()).mean() > 0.25)

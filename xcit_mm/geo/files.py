@@ -1,24 +1,27 @@
 """Distinguish rasters from photos by their suffixes and, for TIFFs, by their header, without rasterio."""
 
+import contextlib
 import os
 import re
 import struct
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
-from .gdal import require_rasterio
+from .gdal import URLS, gdal, open_raster, require_rasterio
 
-__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "has_straight_alpha", "is_raster"]
+__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "is_large", "is_raster", "is_remote"]
 
 _TIFFS = (".tif", ".tiff")
 RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of files that may be rasters. Other formats of GDAL need a .vrt."""
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi")
-_WORLD_FILES = (".tfw", ".tifw", ".wld", ".TFW", ".TIFW", ".WLD")
+_WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".wld")
+_REMOTE = (*URLS, "/vsi")  # URLs, and the file systems of GDAL
 
 # Tags of TIFF.
-_WIDTH, _HEIGHT, _BITS, _BANDS, _EXTRA_BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 338, 339
+_WIDTH, _HEIGHT, _BITS, _BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 339
 # GeoTIFF's pixel scale, tie points, transformation and coordinate system.
 _GEOREFERENCE = (33550, 33922, 34264, 34735)
 # Types of integer fields, and their codes in `struct`.
@@ -26,44 +29,77 @@ _INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _BROKEN = (struct.error, KeyError, ValueError, OverflowError)
 # Signature, length and name of the first chunk, width and height, then the bits.
 _DEEP_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", re.DOTALL)
+_PLACE = re.compile(rb"<(GeoTransform|SRS|GCPList)\b")
 # Kind, width, height and maximum value of a PGM or PPM, with comments between them.
 _PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d+)")
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is a URL or in a file system of GDAL, such as `/vsicurl/` and `/vsis3/`."""
+    return path.startswith(_REMOTE)
 
 
 def is_raster(path: str | Path) -> bool:
     """Return whether `Raster` reads a file, rather than `read_image`.
 
     Files with a suffix in `RASTER_SUFFIXES` are rasters, TIFFs only if they are georeferenced, have more than 8 bits,
-    other than 1, 3 or 4 bands, or more pixels than OpenCV reads. Broken TIFFs and URLs are left to `read_image`.
+    other than 1, 3 or 4 bands, or more pixels than OpenCV reads. Broken TIFFs are left to `read_image`. Files in a file
+    system of GDAL are rasters.
 
     Raises:
         ModuleNotFoundError: If the file is a raster and rasterio is not installed.
         ValueError: If the file is a whole-slide image.
     """
     path = str(path)
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = os.path.splitext(urlsplit(path).path if path.startswith(URLS) else path)[1].lower()
     if suffix in _SLIDES:
         command = f"vips tiffsave {os.path.basename(path)} OUT.tif --tile --pyramid --bigtiff --compression jpeg"
         raise ValueError(f"{path} is a whole-slide image, which is not supported: convert it by `{command}`")
-    if "://" in path or not (_needs_gdal(path) if suffix in _TIFFS else suffix in RASTER_SUFFIXES):
-        return False
-    require_rasterio(path)
-    return True
+    if path.startswith("/vsi"):
+        needs_gdal = True
+    else:
+        needs_gdal = _needs_gdal(path) if suffix in _TIFFS else suffix in RASTER_SUFFIXES
+    if needs_gdal:
+        require_rasterio(path)
+    return needs_gdal
 
 
 def _needs_gdal(path: str) -> bool:
+    """Return whether a TIFF, of which only the header is read, is a raster."""
+    if path.startswith(URLS):
+        with contextlib.suppress(OSError), gdal(path), open_raster(path) as file:  # read_image reports the reason
+            has_place = file.crs is not None or not file.transform.is_identity or bool(file.gcps[0])
+            return (
+                has_place
+                or set(file.dtypes) != {"uint8"}
+                or file.count not in (1, 3, 4)
+                or is_large(file.width, file.height)
+            )
+        return False
     try:
         with open(path, "rb") as file:
             fields = _read_fields(file)
-        width, height = fields[_WIDTH], fields[_HEIGHT]
+        size = fields[_WIDTH], fields[_HEIGHT]
     except (OSError, *_BROKEN):  # read_image reports the reason
         return False
-    is_large = width * height > 2**30 or max(width, height) > 2**20  # limits of OpenCV's readers
     is_unsigned = fields.get(_SAMPLE_FORMAT, 1) == 1
     has_other_pixels = fields.get(_BITS, 1) > 8 or not is_unsigned or fields.get(_BANDS, 1) not in (1, 3, 4)
+    return is_large(*size) or has_other_pixels or any(tag in fields for tag in _GEOREFERENCE) or _has_place_beside(path)
+
+
+def is_large(width: int, height: int) -> bool:
+    """Return whether an image exceeds the limits of OpenCV's readers."""
+    return width * height > 2**30 or max(width, height) > 2**20
+
+
+def _has_place_beside(path: str) -> bool:
+    """Return whether a file beside an image places it on a map. QGIS also writes .aux.xml for statistics alone."""
     stem = os.path.splitext(path)[0]
-    has_place = any(tag in fields for tag in _GEOREFERENCE) or any(os.path.exists(stem + end) for end in _WORLD_FILES)
-    return is_large or has_other_pixels or has_place
+    if any(os.path.exists(stem + end) for suffix in _WORLD_FILES for end in (suffix, suffix.upper())):
+        return True
+    with contextlib.suppress(OSError):
+        return _PLACE.search(Path(f"{path}.aux.xml").read_bytes()) is not None
+    return False
 
 
 def has_more_than_8_bits(content: bytes) -> bool:
@@ -74,15 +110,6 @@ def has_more_than_8_bits(content: bytes) -> bool:
         return bool(_DEEP_PNG.match(content)) or _read_fields(BytesIO(content)).get(_BITS, 1) > 8
     except _BROKEN:
         return False
-
-
-def has_straight_alpha(path: str) -> bool:
-    """Return whether a TIFF has an alpha channel that its colors are not multiplied by yet."""
-    with open(path, "rb") as file:
-        try:
-            return _read_fields(file).get(_EXTRA_BANDS) == 2
-        except _BROKEN:
-            return False
 
 
 def _read_fields(file: BinaryIO) -> dict[int, int]:

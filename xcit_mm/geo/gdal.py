@@ -9,11 +9,18 @@ from typing import Any
 
 from ..utils.compat import gdal_errors
 
-__all__ = ["gdal", "open_raster", "require_rasterio"]
+__all__ = ["URLS", "gdal", "open_raster", "require_rasterio"]
 
-# Cache of each process, in bytes. It should hold the pixels that neighbouring tiles share: in a file of strips, those
-# of the whole width.
+URLS = ("http://", "https://")
+# Cache of each process, in bytes. It should hold the pixels that neighbouring tiles share.
 CACHE_SIZE = 256 * 2**20
+_OPTIONS = dict(
+    GDAL_DISABLE_READDIR_ON_OPEN="TRUE",  # GDAL would list the files beside a file, and the folder may hold a million
+    GDAL_HTTP_CONNECTTIMEOUT=30,  # seconds; without limits a lost server stops a run forever
+    GDAL_HTTP_LOW_SPEED_LIMIT=1,
+    GDAL_HTTP_LOW_SPEED_TIME=60,
+    GDAL_HTTP_MAX_RETRY=3,
+)
 
 
 def require_rasterio(user: object) -> None:
@@ -34,8 +41,7 @@ def gdal(path: str | Path, action: str = "read") -> Iterator[None]:
     import rasterio
 
     try:
-        # GDAL would list the files beside an opened file, and the folder may hold a million.
-        with rasterio.Env(GDAL_CACHEMAX=CACHE_SIZE, GDAL_DISABLE_READDIR_ON_OPEN="TRUE"):
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_SIZE, **_OPTIONS):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
@@ -43,10 +49,10 @@ def gdal(path: str | Path, action: str = "read") -> Iterator[None]:
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
-    """Open a file with rasterio, without its warning about files that are not georeferenced."""
+    """Open a file or URL with rasterio, without its warning about files that are not georeferenced."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path, mode, **profile)
+        return rasterio.open(f"/vsicurl/{path}" if str(path).startswith(URLS) else path, mode, **profile)

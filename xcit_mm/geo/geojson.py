@@ -10,9 +10,10 @@ import numpy as np
 from ..utils.atomic import atomic_write
 from ..utils.run_lengths import MaskCrop, decode_crop
 from .gdal import gdal
+from .ground import AreaMeasure
 from .raster import Georeference
 
-__all__ = ["MapInstance", "write_instances"]
+__all__ = ["MapInstance", "parse_crs", "write_instances"]
 
 Rings = list[np.ndarray]
 """A polygon: its outline, then its holes, each (k, 2) of x and y, closed."""
@@ -30,28 +31,77 @@ class MapInstance(NamedTuple):
 
 
 def write_instances(
-    path: Path, georeference: Georeference, classes: Sequence[str], instances: Iterable[MapInstance]
+    path: Path,
+    georeference: Georeference,
+    classes: Sequence[str],
+    instances: Iterable[MapInstance],
+    crs: str | None = None,
 ) -> None:
     """Write a FeatureCollection of polygons atomically, in constant memory for any number of instances.
 
     Features have the properties id, class, label, score and cut. Coordinates are in the raster's crs, which the member
     `crs` names as in GDAL's GeoJSON. It is left out for WGS 84, whose longitude and latitude are GeoJSON's default. A
     raster without a crs has the coordinates of its transform, or pixels if there is no transform. The collection's
-    property `coordinates` states the meaning. An empty mask or box has null as its geometry.
+    property `coordinates` states the meaning. An empty mask or box has null as its geometry. The property `area` is in
+    square metres, null without a crs. Longitudes are from -180 to 180, except across the antimeridian.
+
+    Args:
+        crs: Coordinate system of the polygons, as rasterio reads it. Default: the raster's.
 
     Raises:
-        ValueError: If a mask has another size, a label has no class, or a number is not finite.
+        ValueError: If a mask has another size, a label has no class, a number is not finite, or a raster without a crs
+            cannot be converted.
         OSError: If the file cannot be written; a former file stays.
     """
-    head = dict(type="FeatureCollection", name=path.stem) | _crs_member(georeference)
-    head["properties"] = dict(coordinates=_describe_coordinates(georeference))
+    target = georeference if crs is None else georeference._replace(crs=parse_crs(crs, georeference))
+    head = dict(type="FeatureCollection", name=path.stem) | _crs_member(target)
+    head["properties"] = dict(coordinates="of the crs" if crs else _describe_coordinates(georeference))
+    has_longitudes = target.crs is not None and "crs" not in head and not target.transform.is_identity
+    measure = AreaMeasure(georeference.crs, georeference.transform, (georeference.height, georeference.width))
     separator = b"\n"
     with atomic_write(path) as file:
         file.write(json.dumps(head, allow_nan=False)[:-1].encode() + b', "features": [')
         for instance in instances:
-            file.write(separator + json.dumps(_feature(instance, georeference, classes), allow_nan=False).encode())
+            feature = _feature(instance, georeference, classes)
+            if crs is not None and feature["geometry"]:
+                feature["geometry"] = _convert(feature["geometry"], georeference.crs, target.crs)
+            if has_longitudes and feature["geometry"]:
+                feature["geometry"]["coordinates"] = _wrap(feature["geometry"]["coordinates"])
+            feature["properties"]["area"] = measure(instance.box, instance.mask)
+            file.write(separator + json.dumps(feature, allow_nan=False).encode())
             separator = b",\n"
         file.write(b"\n]}\n")
+
+
+def parse_crs(crs: str, georeference: Georeference) -> Any:
+    """Return rasterio's coordinate system for the polygons of a raster, or raise ValueError if they have no place."""
+    from rasterio.crs import CRS
+    from rasterio.errors import CRSError
+
+    if georeference.crs is None or georeference.transform.is_identity:
+        raise ValueError(f"--crs {crs}: the raster has no coordinate system to convert from: leave it out")
+    try:
+        return CRS.from_user_input(crs)
+    except CRSError:
+        raise ValueError(f"--crs {crs}: not a coordinate system: give an EPSG number, such as EPSG:4326") from None
+
+
+def _convert(geometry: dict[str, Any], source: Any, target: Any) -> dict[str, Any]:
+    from rasterio.warp import transform_geom
+
+    with gdal("a polygon"):
+        return transform_geom(source, target, geometry)
+
+
+def _wrap(coordinates: Any) -> Any:
+    """Move polygons beyond a longitude of 180 degrees to the other side of the antimeridian."""
+    polygons = [coordinates] if isinstance(coordinates[0][0][0], float) else coordinates
+    xs = [x for polygon in polygons for x, _ in polygon[0]]
+    turns = 360 * (int(min(xs) >= 180) - int(max(xs) <= -180))
+    if not turns:
+        return coordinates
+    moved = [[[[x - turns, y] for x, y in ring] for ring in polygon] for polygon in polygons]
+    return moved[0] if polygons[0] is coordinates else moved
 
 
 def _feature(instance: MapInstance, georeference: Georeference, classes: Sequence[str]) -> dict[str, Any]:

@@ -5,15 +5,16 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
 from ..prediction.drawing import Palette, make_palette
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_path, atomic_write
 from .gdal import gdal, open_raster
 from .raster import Georeference
 
-__all__ = ["MapWriter", "join_maps", "no_class", "open_map"]
+__all__ = ["DamagedRows", "MapWriter", "join_maps", "no_class", "open_map"]
 
 _BLOCK = 512
 _FIRST_ROW, _CLASSES = "FIRST_ROW", "CLASSES"  # tags
@@ -24,6 +25,14 @@ def no_class(classes: Sequence[str]) -> int:
     if len(classes) > 65535:
         raise ValueError(f"{len(classes)} classes: a segmentation map's file has room for 65535")
     return 255 if len(classes) <= 255 else 65535
+
+
+class DamagedRows(ValueError):
+    """Error of a file of rows, at `path`, that is missing, damaged or of another map."""
+
+    def __init__(self, path: Path, problem: object) -> None:
+        super().__init__(str(problem))
+        self.path = path
 
 
 class MapWriter:
@@ -122,26 +131,50 @@ def join_maps(
     classes: Sequence[str],
     palette: Palette | None = None,
 ) -> None:
-    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`."""
-    with open_map(path, georeference, classes, palette) as writer:
-        for shard in shards:
-            for labels in _iter_rows(shard, writer, classes):
-                writer.write(labels, labels != no_class(classes))
+    """Join the files of consecutive rows of a map into one file, 512 rows at a time; see `open_map`.
+
+    The file is a Cloud-Optimized GeoTIFF with overviews. Its .aux.xml names the classes for GDAL and QGIS.
+
+    Raises:
+        DamagedRows: If a file of rows cannot be read, or does not continue the map.
+    """
+    from rasterio.shutil import copy
+
+    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+    band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
+    with atomic_path(path) as optimized:
+        with open_map(path, georeference, classes, palette) as writer:
+            for shard in shards:
+                for labels in _iter_rows(shard, writer, classes):
+                    writer.write(labels, labels != no_class(classes))
+        with gdal(path, "written"):
+            copy(path, optimized, driver="COG", compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
+    with atomic_write(path.with_name(f"{path.name}.aux.xml")) as file:
+        file.write(f"<PAMDataset>{band}</PAMDataset>".encode())
 
 
 def _iter_rows(shard: Path, writer: MapWriter, classes: Sequence[str]) -> Iterator[np.ndarray]:
     """Yield the rows of a file, 512 at a time, if they are the next rows of the map."""
-    with gdal(shard):
+    with _reading(shard):
         file = open_raster(shard)
     with file:
         tags = file.tags()
         if tags.get(_FIRST_ROW) != str(writer.written):
-            raise ValueError(f"{shard} begins with row {tags.get(_FIRST_ROW)}, but row {writer.written} comes next")
+            problem = f"begins with row {tags.get(_FIRST_ROW)}, but row {writer.written} comes next"
+            raise DamagedRows(shard, f"{shard} {problem}")
         if file.width != writer.width or tags.get(_CLASSES) != json.dumps(list(classes)):
-            raise ValueError(
-                f"{shard} is {file.width} wide and has the classes {tags.get(_CLASSES)}: of another raster"
-            )
+            problem = f"is {file.width} wide and has the classes {tags.get(_CLASSES)}: of another raster"
+            raise DamagedRows(shard, f"{shard} {problem}")
         for start in range(0, file.height, _BLOCK):
-            with gdal(shard):
+            with _reading(shard):
                 rows = file.read(1, window=((start, min(start + _BLOCK, file.height)), (0, file.width)))
             yield rows
+
+
+@contextlib.contextmanager
+def _reading(shard: Path) -> Iterator[None]:
+    try:
+        with gdal(shard):
+            yield
+    except OSError as error:
+        raise DamagedRows(shard, error) from None

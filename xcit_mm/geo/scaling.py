@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "to_bytes"]
+__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "spread_patches", "to_bytes"]
 
 Bounds = list[tuple[float, float]]
 """Values of each band that become 0 and 255."""
 
 Scale = Sequence[float] | Sequence[Sequence[float]]
-"""Bounds from a user or a JSON file: one pair for all bands, or one for each."""
+"""Bounds from a user or a JSON file: one pair for all bands, or one for each, also as a flat sequence."""
 
 PERCENTILES = (2.0, 98.0)
 
@@ -21,10 +21,12 @@ def parse_bounds(scale: Scale, bands: int) -> Bounds:
         pairs = np.array(scale, np.float64)
     except (TypeError, ValueError):
         pairs = np.empty(0)
-    if pairs.shape == (2,):
-        pairs = np.tile(pairs, (bands, 1))
+    if pairs.ndim == 1 and len(pairs) in (2, 2 * bands):
+        pairs = np.broadcast_to(pairs.reshape(-1, 2), (bands, 2))
     if pairs.shape != (bands, 2):
-        raise ValueError(f"--bounds {scale}: give one pair, LOW HIGH, or one for each of the {bands} bands")
+        raise ValueError(
+            f"--bounds {scale}: give one pair, LOW HIGH, or one for each of the {bands} bands, LOW HIGH LOW HIGH ..."
+        )
     with np.errstate(invalid="ignore", over="ignore"):
         width = pairs[:, 1] - pairs[:, 0]
     if not (np.isfinite(width) & (width > 0)).all():
@@ -58,10 +60,18 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: Bounds) -> np.ndarra
         # The file's own type may not hold the bounds, or overflow in a difference.
         where = ... if mask.all() else mask
         fractions = band[where].astype(np.float64)
-        fractions.clip(low, high, out=fractions)
+        fractions.clip(min(low, high), max(low, high), out=fractions)  # a negative scale swaps them
         fractions -= low
         fractions /= high - low
         fractions *= 255
         np.rint(fractions, out=fractions)
         target[where] = fractions
     return scaled
+
+
+def spread_patches(length: int, count: int = 16) -> list[slice]:
+    """Spread up to `count` patches of up to 128 pixels evenly over an axis."""
+    size = min(128, length)
+    count = min(count, -(-length // size))
+    starts = [number * (length - size) // max(count - 1, 1) for number in range(count)]
+    return [slice(start, start + size) for start in starts]

@@ -224,6 +224,11 @@ def image_side(cfg: Config) -> int | None:
     return min(size) if isinstance(size, Sequence) else size
 
 
+def resizes_images(cfg: Config) -> bool:
+    """Return whether the test pipeline has a step that resizes images."""
+    return any("Resize" in type_name(step) for step in _tested_pipeline(cfg))
+
+
 def channel_order(cfg: Config) -> str:
     """Return the order of the channels of the model's images: 'RGB', 'BGR', or 'as STEP gives them'."""
     step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
