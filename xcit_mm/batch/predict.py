@@ -10,6 +10,7 @@ from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
 from ..weights.published import REMOTE_PREFIXES
 from .inputs import find_inputs, read_category_ids
+from .isolation import predict_suspects
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
 from .options import Execution, RunOptions
@@ -83,6 +84,7 @@ def predict_many(
             run_on_ray(job, run)
         else:
             run_local(job, run)
+        predict_suspects(job, run)
         return _merge(job, run)
     except KeyboardInterrupt:
         return _merge_interrupted(run)
@@ -104,7 +106,7 @@ def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
     options, model = resolve_raster_options(options, cfg), ModelInfo.from_config(cfg, category_ids)
     inputs = [read_raster_header(input_, options, model) for input_ in inputs]
     manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)
-    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite)
+    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite, job.execution.update)
     if len(run.pending()) < len(run.shards) and not job.execution.retry_failed:
         print(f"resuming: {_state(run)}", file=sys.stderr)
     return run
