@@ -172,6 +172,10 @@ class TestOtherRuns:
             with pytest.raises(FileExistsError, match=message) as raised:
                 start_run(tmp_path, other, inputs)
             assert "--overwrite to start again" in str(raised.value) and "\n" not in str(raised.value)
+        others = inputs_of("c.png")
+        for update in (False, True):
+            with pytest.raises(FileExistsError, match="its inputs were 2 at in, are 1 at in; give another --out"):
+                start_run(tmp_path, manifest(others), others, update=update)
         assert start_run(tmp_path, mine | dict(config=dict(path="moved.py", text=text)), inputs).pending() == []
         assert start_run(tmp_path, manifest(more), more, overwrite=True).pending() == [0]
         assert open_run(tmp_path).inputs == more

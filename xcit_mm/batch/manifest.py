@@ -108,25 +108,16 @@ def find_difference(earlier: dict[str, Any], current: dict[str, Any]) -> str | N
 def merge_inputs(
     earlier: dict[str, Any], before: list[Input], current: dict[str, Any], listed: list[Input], update: bool
 ) -> tuple[dict[str, Any], list[Input]]:
-    """Merge the inputs of a run with those that are listed now.
+    """Merge the inputs of a run, `before`, with those listed now, and return the manifest's section and the inputs.
 
     An input keeps its number and its key. If `update`, new inputs follow, and vanished inputs are dropped. Else, the
     inputs stay as they are.
 
-    Args:
-        earlier: Section of the run's manifest.
-        before: Inputs of the run.
-        current: Section of the new manifest.
-        listed: Inputs that are listed now.
-        update: Whether to take new inputs and to drop vanished inputs.
-
-    Returns:
-        The section and the inputs of the resumed run.
-
     Raises:
         FileExistsError: If no input is the same, or an input has changed and `update` is not given.
     """
-    numbers = {_identity(input_): n for n, input_ in enumerate(before) if n not in set(earlier["dropped"])}
+    dropped = set(earlier["dropped"])
+    numbers = {_identity(input_): n for n, input_ in enumerate(before) if n not in dropped}
     new = [input_ for input_ in listed if _identity(input_) not in numbers]
     vanished = numbers.keys() - set(map(_identity, listed))
     if len(vanished) == len(numbers):
@@ -137,10 +128,8 @@ def merge_inputs(
         if changed := {input_.path for input_ in new} & {before[numbers[identity]].path for identity in vanished}:
             raise FileExistsError(f"{min(changed)} has another size, other values or another id: add --update")
         if new or vanished:
-            print(
-                f"{len(new)} new inputs and {len(vanished)} that vanished: add --update to take and drop them",
-                file=sys.stderr,
-            )
+            note = f"{len(new)} new inputs and {len(vanished)} that vanished: add --update to take and drop them"
+            print(note, file=sys.stderr)
         return earlier, before
     keys = {input_.key for input_ in before}
     new = [i._replace(key=f"{i.key}-{n}") if i.key in keys else i for n, i in enumerate(new, start=len(before))]
@@ -148,7 +137,7 @@ def merge_inputs(
         source=current["source"],
         count=len(before) + len(new),
         starts=earlier["starts"] + [len(before)] * bool(new),
-        dropped=sorted({*earlier["dropped"], *(numbers[identity] for identity in vanished)}),
+        dropped=sorted(dropped | {numbers[identity] for identity in vanished}),
     )
     return section, before + new
 

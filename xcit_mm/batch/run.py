@@ -111,7 +111,7 @@ class Run:
         for path in (self.out / SHARDS).glob(".in-flight-*"):
             for number, count in Counter(path.read_text().split()).items():
                 if count % 2 and int(number) not in self.dropped:
-                    self.suspects.setdefault((int(path.name[-6:]), int(number)), 0)
+                    self.suspects.setdefault((int(path.name.rpartition("-")[2]), int(number)), 0)
             self.save_suspects()
             path.unlink()
 
