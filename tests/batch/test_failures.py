@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from batch_runs import read_records, result_files, start_infer
+from batch_runs import read_records, result_files, run, start_infer, torchrun
 
 from xcit_mm.batch.run import open_run
 
 # A decoder that crashes, and a process that loses its folder: a step of the config's pipeline.
 FAULTY = """
-import os, signal
+import os, signal, time
 from mmcv.transforms import BaseTransform
 from mmengine.registry import TRANSFORMS
 
@@ -23,6 +23,7 @@ class Faulty(BaseTransform):
         if (results["img"] == 255).all() and os.path.exists(__file__ + ".kills"):
             os.kill(os.getpid(), signal.SIGKILL)
         if os.environ.get("RANK") == "1":
+            time.sleep(0.3)
             raise OSError("not mounted")
         return results
 """
@@ -121,6 +122,17 @@ def test_an_input_that_kills_the_process_is_predicted_last_and_fails(workers, fa
     undisturbed.join(300)
     assert process.exitcode == undisturbed.exitcode == 0, log.read_text()[-2000:]
     assert result_files(tmp_path / "out") == result_files(tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+def test_another_rank_takes_the_shards_of_a_rank_without_its_folder(faulty, photos, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(60):
+        (tmp_path / "in" / f"{number:02}.png").symlink_to(photos / "00.png")
+    arguments = [tmp_path / "in", *faulty, "--shard-size", 3, "--no-visualizations", "--out", tmp_path / "out"]
+    ended = run(*torchrun(29574), *arguments, "--workers", 0, "--launcher", "pytorch")
+    assert ended.returncode == 0 and "60 of 60 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+    assert "rank 1 stops: " in ended.stderr and "not mounted" in ended.stderr
 
 
 class TestUpdates:

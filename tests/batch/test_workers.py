@@ -13,27 +13,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from batch_runs import result_files, save_raster, start_infer, time_limit
+from batch_runs import ENV, INFER, result_files, run, save_raster, start_infer, time_limit, torchrun
 from paths import ROOT
 
 from xcit_mm.batch.run import open_run
 
-INFER = str(ROOT / "tools" / "infer.py")
-# The number of threads changes results by rounding.
-ENV = dict(os.environ, OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
-
-
-def run(*command: object) -> subprocess.CompletedProcess:
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=ENV)
-
 
 def infer(*arguments: object) -> subprocess.CompletedProcess:
     return run(sys.executable, INFER, *arguments)
-
-
-def torchrun(port: int) -> list[str]:
-    options = ["--nproc_per_node", "2", "--master_port", str(port)]
-    return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
 
 
 @contextmanager
@@ -41,7 +28,7 @@ def started(command: list[object], out: Path, log: Path, shards: int) -> Iterato
     """Start a command and wait until it has written some shards."""
     with (
         log.open("w") as file,
-        subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, env=ENV) as process,
+        subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, env=os.environ | ENV) as process,
     ):
         with time_limit(300) as tick:
             while len(list(out.glob("shards/shard-*"))) < shards:
