@@ -15,10 +15,24 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from paths import ROOT
 from processes import CONTEXT
 
 from xcit_mm.batch.run import open_run
 from xcit_mm.batch.shards import Record
+
+INFER = str(ROOT / "tools" / "infer.py")
+# The number of threads changes results by rounding.
+ENV = dict(OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
+
+
+def run(*command: object) -> subprocess.CompletedProcess:
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=os.environ | ENV)
+
+
+def torchrun(port: int) -> list[str]:
+    options = ["--nproc_per_node", "2", "--master_port", str(port)]
+    return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
 
 
 def read_records(out: Path) -> list[Record]:

@@ -24,8 +24,8 @@ can share a run:
 If the config loads rasters (LoadRasterFromFile), every input is a raster, and the model gets its bands unscaled.
 
 Hidden files, files that are neither image nor video, and files below DIR are left out of a folder or glob. If a file
-cannot be read, it is reported, the other files are predicted, and the exit code is 1. --retry-failed predicts such
-files again. Ctrl-C keeps completed results; the exit code is 130.
+cannot be read, it is reported, the other files are predicted, and the exit code is 3. --retry-failed predicts such
+files again. If the run itself fails, the exit code is 1. Ctrl-C keeps completed results; the exit code is 130.
 """
 
 import argparse
@@ -51,7 +51,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--overwrite", action="store_true", help="first remove the results of an earlier run")
+    parser.add_argument("--update", action="store_true", help="take new inputs, and drop those that vanished")
     parser.add_argument("--retry-failed", action="store_true", help="predict only inputs that failed before")
+    parser.add_argument("--max-failures", type=int, metavar="N", help="end the run after N failures (default: never)")
     parser.add_argument("--root", help="base folder of the paths in a list (default: this folder, or the .json's)")
     parser.add_argument("--format", choices=FORMATS, help="format of results (default: %(default)s)")
     parser.add_argument("--shard-size", type=int, metavar="N", help="maximum images per shard (default: %(default)s)")
@@ -126,7 +128,7 @@ def infer(args: argparse.Namespace) -> int:
             f"{report.pending} shards are pending: start again without --retry-failed and --redraw to resume",
             file=sys.stderr,
         )
-    return 130 if report.interrupted else int(report.failed > 0 or report.pending > 0)
+    return 130 if report.interrupted else 3 * (report.failed > 0 or report.pending > 0)
 
 
 def main() -> int:

@@ -162,7 +162,6 @@ class TestOtherRuns:
         for other, message in [
             (manifest(inputs, tile=64), "its tile was None, is 64"),
             (mine | dict(options=mine["options"] | dict(later=None)), "its later was not given, is None"),
-            (manifest(more), "its inputs were 2 at in, are 3 at in"),
             (mine | dict(versions=mine["versions"] | dict(torch="9.9")), r"its torch was \S+, is 9\.9"),
             (mine | dict(checkpoint=dict(path="b.pth", sha256="0" * 64)), r"was \S+ \(\w{8}\), is b.pth \(0{8}\)"),
             (
@@ -173,6 +172,10 @@ class TestOtherRuns:
             with pytest.raises(FileExistsError, match=message) as raised:
                 start_run(tmp_path, other, inputs)
             assert "--overwrite to start again" in str(raised.value) and "\n" not in str(raised.value)
+        others = inputs_of("c.png")
+        for update in (False, True):
+            with pytest.raises(FileExistsError, match="its inputs were 2 at in, are 1 at in; give another --out"):
+                start_run(tmp_path, manifest(others), others, update=update)
         assert start_run(tmp_path, mine | dict(config=dict(path="moved.py", text=text)), inputs).pending() == []
         assert start_run(tmp_path, manifest(more), more, overwrite=True).pending() == [0]
         assert open_run(tmp_path).inputs == more

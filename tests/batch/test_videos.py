@@ -53,7 +53,7 @@ def test_a_video_whose_end_is_missing_is_a_failure_with_the_frames_before(models
     assert call(*arguments)[0] == 0
     video.write_bytes(video.read_bytes()[: video.stat().st_size // 4])
     code, printed, errors = call(*arguments, "--overwrite")
-    assert code == 1 and "1 of 2 inputs predicted" in printed
+    assert code == 3 and "1 of 2 inputs predicted" in printed
     *frames, failure = [record for record in read_records(tmp_path / "out") if record.file_name == "a.avi"]
     assert 5 <= len(frames) <= 12 and not any(record.error for record in frames)
     assert failure.error == f"{len(frames)} of 40 frames can be read: repair the video, or its header"
@@ -78,7 +78,7 @@ def test_an_id_belongs_to_its_input(models, folder, call, tmp_path):
         images = json.loads((out / "images.json").read_text())["images"]
         return {(image["file_name"], image.get("frame")): image["id"] for image in images}
 
-    assert call(*arguments)[0] == 1 and ids() == {("b.png", None): 2}
+    assert call(*arguments)[0] == 3 and ids() == {("b.png", None): 2}
     write_video(video, np.zeros((64, 64, 3), np.uint8), 2)
     assert call(*arguments, "--retry-failed")[0] == 0
     assert ids() == {("a.avi", 0): 1_000_000_000, ("a.avi", 1): 1_000_000_001, ("b.png", None): 2}

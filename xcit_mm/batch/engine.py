@@ -1,17 +1,19 @@
 """Prediction of shards: processes read images, the model predicts batches, threads draw and encode the results."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, repeat
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor, Preprocessing, input_shapes
+from .failures import SUSPECT, FailureCounter
 from .inputs import Input
-from .loading import Loader
-from .options import Drawing
+from .loading import Loader, LoaderDied
+from .options import Drawing, Execution
 from .rasters import RasterPredictor
 from .reading import read_image
 from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
@@ -21,7 +23,9 @@ from .videos import VideoPredictor
 
 __all__ = ["Engine"]
 
-_Task = tuple[int, int, Input]  # shard, number of the input, input
+_Task = tuple[int, int, Input | str]  # shard, number of the input, input or the reason why it is not predicted
+MAX_DEATHS = 2  # of processes that predict a suspect alone
+KILLER = f"the process that predicts it died {MAX_DEATHS} times: out of memory, or a decoder crashes"
 
 
 class _LoadedImage(NamedTuple):
@@ -44,6 +48,8 @@ class _ImageReader:
     def __call__(self, task: _Task) -> _LoadedImage:
         shard, number, input_ = task
         loaded = _LoadedImage(shard, number)
+        if isinstance(input_, str):
+            return loaded._replace(error=input_)
         try:
             image = read_image(input_.path, **self._loading)
             data = self._preprocess(image) if self._preprocess else None
@@ -59,67 +65,126 @@ class Engine:
     """
 
     def __init__(
-        self, run: Run, predictor: Predictor, workers: int, retry: bool, progress: Progress, drawing: Drawing
+        self, run: Run, predictor: Predictor, execution: Execution, drawing: Drawing, progress: Progress
     ) -> None:
-        self.run, self.predictor, self.workers, self.retry, self.progress = run, predictor, workers, retry, progress
+        self.run, self.predictor, self.execution, self.progress = run, predictor, execution, progress
         self._results = ResultWriter(run, drawing)
         self._rasters = RasterPredictor(run, predictor, progress)
         self._videos = VideoPredictor(run, predictor, self._results, progress)
+        self._in_flight: dict[int, IO[bytes]] = {}  # lists of inputs, by shard
+        self._alone: int | None = None  # the only input to predict
+        self._failures = FailureCounter(run, predictor, execution.max_failures)
 
     def work(self, shards: Iterable[int]) -> None:
         """Predict shards.
 
         A shard of images is requested shortly before the previous shard is completed, so that images are read ahead.
+        Suspects are recorded as failures, and left to `predict_alone`.
+
+        Raises:
+            WorkerStopped: If an input fails that was predicted before, after a streak of failures.
+            RuntimeError: If there are more failures than allowed, or a process that reads images died.
         """
         self._shards = iter(shards)
         self._next = next(self._shards, None)
-        in_tiles = self.predictor.tile is not None
+        in_tiles, processes = self.predictor.tile is not None, self.execution.num_workers
         preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
             _ImageReader(preprocess, self.run.model.loading, self._results.visualize or in_tiles),
             self._tasks,
-            self.workers,
-            max(2, -(-2 * images_per_batch // max(1, self.workers))),
+            processes,
+            max(2, -(-2 * images_per_batch // max(1, processes))),
         )
-        with ThreadPoolExecutor(2) as pool:
-            while self._next is not None:
-                if self._has_images(self._next):
-                    for shard, images in groupby(loader, key=lambda image: image.shard):
-                        with write_records(self.run.shard_path(shard), self.run.format) as writer:
-                            self._predict_images(shard, images, writer, pool)
-                    continue
-                with write_records(self.run.shard_path(self._next), self.run.format) as writer:
-                    if self._first(self._next).is_video:
-                        self._videos.predict(self._next, writer, pool)
+        try:
+            with loader, ThreadPoolExecutor(2) as pool:
+                while self._next is not None:
+                    if self._has_images(self._next):
+                        for shard, images in groupby(loader, key=lambda image: image.shard):
+                            with self._write(shard) as writer:
+                                self._predict_images(shard, images, writer, pool)
                     else:
-                        self._rasters.predict(self._next, writer)
-                self._next = next(self._shards, None)
+                        with self._write(self._next) as writer:
+                            self._predict_file(self._next, writer, pool)
+                        self._next = next(self._shards, None)
+        except BaseException as error:
+            for shard, file in self._in_flight.items():
+                file.close()
+                if not isinstance(error, LoaderDied):
+                    self.run.in_flight_path(shard).unlink(missing_ok=True)
+            raise
 
-    def _first(self, shard: int) -> Input:
-        return self.run.inputs[self.run.shards[shard].inputs.start]
+    def predict_alone(self, shard: int, number: int) -> None:
+        """Predict one input of a completed shard, or record its failure if processes died from it before."""
+        self._alone = number
+        self.work([shard])
+
+    @contextlib.contextmanager
+    def _write(self, shard: int) -> Iterator[ShardFormat]:
+        """Open a shard for writing, and remove its list of inputs in flight when it is completed."""
+        if not self.execution.retry_failed:
+            self._failures.start_shard(shard)
+        with write_records(self.run.shard_path(shard), self.run.format) as writer:
+            yield writer
+        if shard in self._in_flight:
+            self._in_flight.pop(shard).close()
+            self.run.in_flight_path(shard).unlink()
+
+    def _mark(self, shard: int, number: int) -> None:
+        """Note that an input is in flight, or if it was, that it is completed."""
+        if self._alone is None:
+            if shard not in self._in_flight:
+                self._in_flight[shard] = self.run.in_flight_path(shard).open("wb", buffering=0)
+            self._in_flight[shard].write(b"%d\n" % number)
+
+    def _obstacle(self, shard: int, number: int) -> str | None:
+        """Return the reason why an input is not predicted now."""
+        deaths = self.run.suspects.get((shard, number))
+        if self._alone is None:
+            return None if deaths is None else SUSPECT
+        return KILLER if deaths is not None and deaths > MAX_DEATHS else None
 
     def _has_images(self, shard: int) -> bool:
         """Return whether a shard has images, not a video or raster."""
-        return not self._first(shard).is_video and self._first(shard).size is None
+        first = self.run.inputs[self.run.shards[shard].inputs.start]
+        return not first.is_video and first.size is None
 
     def _tasks(self) -> Iterator[_Task]:
         """Iterate over the images of the next shards, up to a shard of a video or raster."""
         while self._next is not None and self._has_images(self._next):
             shard = self._next
             completed = self._completed(shard, brief=True)
-            for number in self.run.shards[shard].inputs:
+            for number in self.run.numbers(shard):
                 if number not in completed:
-                    yield shard, number, self.run.inputs[number]
+                    self._mark(shard, number)
+                    yield shard, number, self._obstacle(shard, number) or self.run.inputs[number]
             self._next = next(self._shards, None)
 
     def _completed(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
-        return self.run.successful_records(shard, brief) if self.retry else {}
+        """Read the records of a shard that stay."""
+        if self._alone is not None:
+            records = self.run.records_by_input(shard, brief)
+            return {number: group for number, group in records.items() if number != self._alone}
+        return self.run.successful_records(shard, brief) if self.execution.retry_failed else {}
+
+    def _predict_file(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
+        """Predict a shard of a video or raster."""
+        number = self.run.shards[shard].inputs.start
+        input_ = self.run.inputs[number]
+        self._mark(shard, number)
+        obstacle = self._obstacle(shard, number)
+        if obstacle is not None:
+            writer.write(Record(number, input_.path, input_.name, input_.image_id, error=obstacle))
+            self.progress(self.run.shards[shard].size, 0)
+        elif input_.is_video:
+            self._failures.add(number, self._videos.predict(shard, writer, pool))
+        else:
+            self._failures.add(number, self._rasters.predict(shard, writer))
 
     def _predict_images(
         self, shard: int, images: Iterable[_LoadedImage], writer: ShardFormat, pool: ThreadPoolExecutor
     ) -> None:
-        records, numbers = self._completed(shard), deque(self.run.shards[shard].inputs)
+        records, numbers = self._completed(shard), deque(self.run.numbers(shard))
 
         def write(number: int) -> None:
             for record in records.pop(number):
@@ -129,7 +194,9 @@ class Engine:
             records[record.number] = [record]
             while numbers and numbers[0] in records:  # in the order of the inputs
                 write(numbers.popleft())
+            self._mark(shard, record.number)
             self.progress(1, 0)
+            self._failures.add(record.number, record.error)
 
         try:
             with thread_queue(pool, keep) as submit:

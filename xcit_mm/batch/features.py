@@ -108,7 +108,7 @@ def extract_features(
     tasks = [(paths[first : first + batch_size], size) for first in range(0, len(paths), batch_size)]
     loader = Loader(_read_crops, lambda: iter(tasks), workers)
     completed, failures, batches, interrupted = [], [], [], False
-    with progress_bar(len(paths), "image") as progress:
+    with loader, progress_bar(len(paths), "image") as progress:
         try:
             for batch in loader:
                 crops = [crop for _, crop in batch if isinstance(crop, Tensor)]

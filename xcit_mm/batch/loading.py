@@ -1,82 +1,106 @@
 """Loading of images in other processes, which send them through pipes."""
 
 import io
+import multiprocessing
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
-from torch import Tensor, from_numpy
-from torch.utils.data import DataLoader, Dataset
+import torch
 
-__all__ = ["MAX_WAIT", "Loader"]
+__all__ = ["Loader", "LoaderDied"]
 
-MAX_WAIT = 900  # seconds for the next item
+MAX_WAIT = 900  # seconds for one item
+
+
+class LoaderDied(RuntimeError):
+    """Error of a process that died or hung while it loaded an item."""
 
 
 class Loader:
-    """Iterable of the results of `load` for each of some tasks, computed in other processes, in the order of the tasks.
+    """Iterable of the results of `load` for some tasks, computed in other processes, in the order of the tasks.
 
-    Each iteration begins with `tasks()`. The processes stay for the next iteration. With 0 processes, this process
-    loads. Results are sent as bytes through pipes, not in shared memory, of which a container has little.
+    Each iteration begins with `tasks()`. With 0 processes, this process loads. The processes exist in a `with` block.
+    Each has a pipe, not shared memory, of which a container has little. If a process dies, its pipe ends.
 
     Raises:
-        RuntimeError: If a process dies, or no result arrives for `MAX_WAIT` seconds.
+        LoaderDied: If a process dies, or a result takes longer than `MAX_WAIT`.
     """
 
     def __init__(
         self, load: Callable[[Any], Any], tasks: Callable[[], Iterator[Any]], processes: int, prefetch: int = 2
     ) -> None:
-        options: dict[str, Any] = {}
-        if processes:
-            options = dict(prefetch_factor=prefetch, persistent_workers=True, timeout=MAX_WAIT)
-        self._loader: DataLoader = DataLoader(
-            _Dataset(load, as_bytes=processes > 0),
-            batch_size=None,
-            sampler=_Sampler(tasks),
-            collate_fn=_unchanged,
-            num_workers=processes,
-            worker_init_fn=_ignore_interrupts,
-            **options,
-        )
+        self._load, self._tasks, self._count, self._prefetch = load, tasks, processes, prefetch
+
+    def __enter__(self) -> "Loader":
+        context, self._processes, connections = multiprocessing.get_context("fork"), [], []
+        for _ in range(self._count):
+            ours, theirs = context.Pipe()
+            connections.append(ours)
+            process = context.Process(target=_serve, args=(self._load, theirs, connections), daemon=True)
+            process.start()
+            theirs.close()  # so that our end notices the death of the process
+            self._processes.append(process)
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+        for connection in connections:
+            self._idle.put(connection)
+        self._threads = ThreadPoolExecutor(max(1, self._count))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown(cancel_futures=True)
 
     def __iter__(self) -> Iterator[Any]:
-        for item in self._loader:
-            yield pickle.loads(item) if self._loader.num_workers else item
+        if not self._count:
+            yield from map(self._load, self._tasks())
+            return
+        futures: deque[Future] = deque()
+        for task in self._tasks():
+            futures.append(self._threads.submit(self._request, task))
+            if len(futures) == self._count * self._prefetch:
+                yield pickle.loads(futures.popleft().result())
+        while futures:
+            yield pickle.loads(futures.popleft().result())
+
+    def _request(self, task: Any) -> bytes:
+        connection = self._idle.get()
+        try:
+            connection.send(task)
+            if not connection.poll(MAX_WAIT):
+                raise LoaderDied(f"reading an image takes more than {MAX_WAIT} seconds")
+            result = connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            raise LoaderDied("a process that reads images died, out of memory or by a crash of a decoder") from error
+        finally:
+            self._idle.put(connection)
+        return result
 
 
-class _Sampler(Iterable):
-    def __init__(self, tasks: Callable[[], Iterator[Any]]) -> None:
-        self._tasks = tasks
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._tasks()
-
-
-class _Dataset(Dataset):
-    def __init__(self, load: Callable[[Any], Any], as_bytes: bool) -> None:
-        self._load, self._as_bytes = load, as_bytes
-
-    def __getitem__(self, task: Any) -> Any:
-        result = self._load(task)
-        if not self._as_bytes:
-            return result
-        file = io.BytesIO()
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(result)
-        return file.getvalue()
+def _serve(load: Callable[[Any], Any], connection: Connection, inherited: list[Connection]) -> None:
+    """Answer requests until the other end is closed."""
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process writes the results after Ctrl-C
+    torch.set_num_threads(1)
+    while True:
+        try:
+            result = load(connection.recv())
+            file = io.BytesIO()
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(result)
+            connection.send_bytes(file.getbuffer())
+        except (EOFError, BrokenPipeError):
+            return
 
 
 class _Pickler(pickle.Pickler):
     """Pickles tensors as arrays, which is faster."""
 
     def reducer_override(self, value: Any) -> Any:
-        return (from_numpy, (value.numpy(),)) if type(value) is Tensor else NotImplemented
-
-
-def _unchanged(item: Any) -> Any:
-    return item
-
-
-def _ignore_interrupts(process: int) -> None:
-    """Leave Ctrl-C to the main process, which writes the results."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return (torch.from_numpy, (value.numpy(),)) if type(value) is torch.Tensor else NotImplemented

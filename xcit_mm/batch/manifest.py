@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -20,7 +21,7 @@ from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from .inputs import Input
 from .options import RunOptions
 
-__all__ = ["ModelInfo", "create_manifest", "find_difference", "input_lines"]
+__all__ = ["ModelInfo", "create_manifest", "find_difference", "merge_inputs"]
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,10 @@ def create_manifest(
         options=asdict(options),
         model=asdict(model),
         versions=dict(xcit_mm=__version__) | {name: module.__version__ for name, module in modules.items()},
-        inputs=dict(source=source, count=len(inputs), sha256=_sha256(input_lines(inputs))),
+        # `starts` has the first input of each update; numbers of inputs that an update dropped are not used again.
+        inputs=dict(source=source, count=len(inputs), starts=[0], dropped=[]),
     )
     return json.loads(json.dumps(manifest))  # as read from a file, so that manifests can be compared
-
-
-def input_lines(inputs: Sequence[Input]) -> Iterator[bytes]:
-    """Return the lines of inputs.jsonl."""
-    return (json.dumps(input_).encode() + b"\n" for input_ in inputs)
 
 
 def _sha256(chunks: Iterator[bytes]) -> str:
@@ -86,14 +83,15 @@ def _sha256(chunks: Iterator[bytes]) -> str:
     return digest.hexdigest()
 
 
-_HASHED = dict(config="text", checkpoint="sha256", inputs="sha256")  # sections with one value that changes results
-_SUMMARIES = dict(checkpoint="{path} ({sha256:.8})", inputs="{count} at {source}")
+_HASHED = dict(config="text", checkpoint="sha256")  # sections with one value that changes results
 
 
 def find_difference(earlier: dict[str, Any], current: dict[str, Any]) -> str | None:
-    """Describe the first difference of two manifests that changes results, or return None."""
+    """Describe the first difference of two manifests that changes the result of an input, or return None."""
     absent = "not given"  # in the manifest of another version. None may be a value.
     for section, values in current.items():
+        if section == "inputs":
+            continue
         before = earlier.get(section, {})
         for name in [_HASHED[section]] if section in _HASHED else {**before, **values}:
             if before.get(name, absent) == values.get(name, absent):
@@ -102,10 +100,50 @@ def find_difference(earlier: dict[str, Any], current: dict[str, Any]) -> str | N
                 pairs = zip_longest(before[name].splitlines(), values[name].splitlines(), fillvalue="")
                 old, new = next(pair for pair in pairs if pair[0] != pair[1])
                 return f"its config had '{old.strip()}', {values['path']} has '{new.strip()}'"
-            if section in _SUMMARIES:
-                old, new = (_SUMMARIES[section].format(**manifest) for manifest in (before, values))
-                was, is_ = ("were", "are") if section == "inputs" else ("was", "is")
-                return f"its {section} {was} {old}, {is_} {new}"
+            if section == "checkpoint":
+                old, new = ("{path} ({sha256:.8})".format(**manifest) for manifest in (before, values))
+                return f"its checkpoint was {old}, is {new}"
             old, new = (str(manifest.get(name, absent))[:200] for manifest in (before, values))
             return f"its {name} was {old}, is {new}"
     return None
+
+
+def merge_inputs(
+    earlier: dict[str, Any], before: list[Input], current: dict[str, Any], listed: list[Input], update: bool
+) -> tuple[dict[str, Any], list[Input]]:
+    """Merge the inputs of a run, `before`, with those listed now, and return the manifest's section and the inputs.
+
+    An input keeps its number and its key. If `update`, new inputs follow, and vanished inputs are dropped. Else, the
+    inputs stay as they are.
+
+    Raises:
+        FileExistsError: If no input is the same, or an input has changed and `update` is not given.
+    """
+    dropped = set(earlier["dropped"])
+    numbers = {_identity(input_): n for n, input_ in enumerate(before) if n not in dropped}
+    new = [input_ for input_ in listed if _identity(input_) not in numbers]
+    vanished = numbers.keys() - set(map(_identity, listed))
+    if len(vanished) == len(numbers):
+        raise FileExistsError(
+            "its inputs were {count} at {source}, ".format(**earlier) + "are {count} at {source}".format(**current)
+        )
+    if not update:
+        if changed := {input_.path for input_ in new} & {before[numbers[identity]].path for identity in vanished}:
+            raise FileExistsError(f"{min(changed)} has another size, other values or another id: add --update")
+        if new or vanished:
+            note = f"{len(new)} new inputs and {len(vanished)} that vanished: add --update to take and drop them"
+            print(note, file=sys.stderr)
+        return earlier, before
+    keys = {input_.key for input_ in before}
+    new = [i._replace(key=f"{i.key}-{n}") if i.key in keys else i for n, i in enumerate(new, start=len(before))]
+    section = dict(
+        source=current["source"],
+        count=len(before) + len(new),
+        starts=earlier["starts"] + [len(before)] * bool(new),
+        dropped=sorted(dropped | {numbers[identity] for identity in vanished}),
+    )
+    return section, before + new
+
+
+def _identity(input_: Input) -> str:
+    return json.dumps(input_._replace(key=""))

@@ -49,7 +49,7 @@ def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
     are unchanged.
     """
     pending = run.pending()
-    report = RunReport(run.out, len(run.inputs), pending=len(pending), interrupted=interrupted)
+    report = RunReport(run.out, len(run.inputs) - len(run.dropped), pending=len(pending), interrupted=interrupted)
     if run.options.format == "parquet":
         for _ in _count(_read_records(run, brief=True), run, pending, report):
             pass

@@ -105,8 +105,11 @@ class Execution:
         launcher: 'none', or 'pytorch' in a process started by torchrun.
         ray: Address of a Ray cluster, 'auto' for the cluster of this machine, or 'local'.
         overwrite: Whether to remove the results of an earlier run first.
+        update: Whether to take inputs that are new since the run started, and to drop those that vanished.
         retry_failed: Whether to predict only inputs that failed before.
         redraw: Whether to predict nothing, and draw the stored results in this process.
+        max_failures: Number of failures, of each process that predicts, after which the run ends with an error. By
+            default, only the failure of an input that was predicted before ends a process.
 
     Raises:
         ValueError: If an option is out of its range, or two options exclude each other.
@@ -118,17 +121,20 @@ class Execution:
     launcher: str = "none"
     ray: str | None = None
     overwrite: bool = False
+    update: bool = False
     retry_failed: bool = False
     redraw: bool = False
+    max_failures: int | None = None
 
     def __post_init__(self) -> None:
         _check_minimum("batch_size", self.batch_size, 1)
         _check_minimum("workers", self.workers or 0, 0)
         if self.launcher not in ("none", "pytorch"):
             raise ValueError(f"launcher={self.launcher!r}: must be none or pytorch")
-        given = [name for name in ("overwrite", "retry_failed", "redraw") if getattr(self, name)]
+        given = [name for name in ("overwrite", "update", "retry_failed", "redraw") if getattr(self, name)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
+        _check_minimum("max_failures", self.max_failures or 0, 0)
         if self.ray and self.launcher != "none":
             raise ValueError("ray and launcher exclude each other: give one of them")
 

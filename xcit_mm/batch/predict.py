@@ -11,6 +11,7 @@ from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
 from ..weights.published import REMOTE_PREFIXES
 from .inputs import find_inputs, read_category_ids
+from .isolation import predict_suspects
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
 from .options import Drawing, Execution, RunOptions
@@ -89,6 +90,8 @@ def predict_many(
             run_on_ray(job, run)
         else:
             run_local(job, run)
+        if not execution.redraw:
+            predict_suspects(job, run)
         return _merge(job, run)
     except KeyboardInterrupt:
         return _merge_interrupted(run)
@@ -115,7 +118,7 @@ def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
     if options.tta and (raster := next((input_ for input_ in inputs if input_.size is not None), None)):
         raise ValueError(f"tta: {raster.path} is a raster, which is predicted in tiles: leave out one of them")
     manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)
-    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite)
+    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite, job.execution.update)
     if len(run.pending()) < len(run.shards) and not job.execution.retry_failed:
         print(f"resuming: {_state(run)}", file=sys.stderr)
     return run

@@ -39,8 +39,8 @@ class RasterPredictor:
         self._next: tuple[int, int] | None = None  # input and tile row that `_strips` continues with
         self._strips: Iterator[tuple[int, Tensor]] = iter(())
 
-    def predict(self, shard: int, writer: ShardFormat) -> None:
-        """Predict a shard and write its records. A raster that cannot be read gives a failed record."""
+    def predict(self, shard: int, writer: ShardFormat) -> str | None:
+        """Predict a shard, and write its records. Return the reason if the raster cannot be read."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
@@ -51,6 +51,8 @@ class RasterPredictor:
                     writer.write(part)
         except _UnreadableRaster as error:
             writer.write(record._replace(error=str(error)))
+            return str(error)
+        return None
 
     def _detect(self, shard: int, raster: Raster, record: Record) -> Iterator[Record]:
         tiled = self._tiled(raster)

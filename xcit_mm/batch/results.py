@@ -120,8 +120,6 @@ def try_or_message(function: Callable[..., Any], *args: Any) -> Any:
 
 def error_message(error: Exception) -> str:
     """Return the message of an input's failure as one line."""
-    if str(error).startswith("DataLoader worker"):  # was killed. torch raises this error wherever the main process is.
-        raise error
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -33,8 +33,8 @@ class VideoPredictor:
     def __init__(self, run: Run, predictor: Predictor, results: ResultWriter, progress: Progress) -> None:
         self.run, self.predictor, self.results, self.progress = run, predictor, results, progress
 
-    def predict(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
-        """Predict a shard, and write a record per frame. After an error, a failed record follows."""
+    def predict(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> str | None:
+        """Predict a shard, and write a record per frame. After an error, write and return its reason."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
         record = Record(number, input_.path, input_.name, input_.image_id)
@@ -65,6 +65,7 @@ class VideoPredictor:
         if error is not None:
             writer.write(record._replace(error=error))
         self.progress(1, 0)
+        return error
 
     def _predictions(self, path: str) -> Iterator[Prediction | str]:
         """Predict the frames of a video; after an error, yield its message."""

@@ -1,10 +1,12 @@
 """Workers that predict the shards of a run: the calling process, the ranks of torchrun, or actors of a Ray cluster."""
 
+import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import torch
 from ..prediction.predictor import Predictor
 from ..utils.cli import progress_bar
 from .engine import Engine
+from .failures import WorkerStopped
 from .options import Drawing, Execution
 from .results import Progress
 from .run import Run, open_run
@@ -42,19 +45,19 @@ class Job(NamedTuple):
         completed = sum(len(run.successful_records(shard, brief=True)) for shard in shards) if retry else 0
         return sum(run.shards[shard].size for shard in shards) - completed
 
-    def work(self, run: Run, shards: Iterable[int], progress: Progress, device: str | None) -> None:
-        """Load the model and predict shards."""
+    def engine(self, run: Run, progress: Progress, device: str | None) -> Engine:
+        """Load the model."""
         options, execution = run.options, self.execution
         image_options = options.tile, options.overlap, execution.batch_size, options.dtype, options.tta
         predictor = Predictor(self.config, self.checkpoint, device, *image_options, options.min_score)
-        Engine(run, predictor, execution.num_workers, execution.retry_failed, progress, self.drawing).work(shards)
+        return Engine(run, predictor, execution, self.drawing, progress)
 
 
 def run_local(job: Job, run: Run) -> None:
     """Predict the pending shards in this process."""
     if shards := job.shards(run):
         with run_progress(run, job.size(run, shards)) as progress:
-            job.work(run, shards, progress, job.execution.device)
+            job.engine(run, progress, job.execution.device).work(shards)
 
 
 class Ranks:
@@ -70,36 +73,63 @@ class Ranks:
         while not condition():
             time.sleep(0.2)
 
+    def wait_for_all(self, counter: str) -> None:
+        """Wait until each rank has increased a counter."""
+        self.wait(lambda: self.store.add(counter, 0) == self.size)
+
 
 def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
     """Predict pending shards until the ranks have predicted all. Each idle rank takes the next shard.
 
-    Rank 0 gives its run, which the other ranks open, and returns when all ranks have ended.
+    Rank 0 gives its run, which the other ranks open, and returns when all ranks have ended. If a rank stops because of
+    its own failures, the other ranks take its shards in another round.
     """
-    store = ranks.store
-    if run is not None:
-        shards = job.shards(run)
-        store.set("total", str(job.size(run, shards)))
-        store.set("shards", ",".join(map(str, shards)))
-    else:
-        ranks.wait(lambda: store.check(["shards"]))
-        run = open_run(Path(job.out))
-        shards = [int(shard) for shard in store.get("shards").decode().split(",") if shard]
+    store, device = ranks.store, job.execution.device
+    if device is None:
+        device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+    shards = job.shards(run) if run is not None else []
+    stopped = False
+    for turn in itertools.count():
+        if run is not None and ranks.rank == 0:
+            before = _file_times(run, shards)
+            store.set(f"total{turn}", str(job.size(run, shards)))
+            store.set(f"shards{turn}", ",".join(map(str, shards)))
+        else:
+            ranks.wait(partial(store.check, [f"shards{turn}"]))
+            run = run or open_run(Path(job.out))
+            shards = [int(shard) for shard in store.get(f"shards{turn}").decode().split(",") if shard]
+        if not shards:
+            break
+        if not stopped:
+            stopped = not _work_in_rank(job, run, shards, ranks, turn, device)
+        store.add(f"ended{turn}", 1)
+        if ranks.rank == 0:
+            ranks.wait_for_all(f"ended{turn}")
+            after = _file_times(run, shards)
+            shards = [shard for shard in shards if after[shard] == before[shard]]
+            if shards and store.add("stopped", 0) == ranks.size:
+                raise WorkerStopped("all ranks stopped")
+    store.add("left", 1)
+    if ranks.rank == 0:
+        ranks.wait_for_all("left")
+
+
+def _work_in_rank(job: Job, run: Run, shards: list[int], ranks: Ranks, turn: int, device: str) -> bool:
+    """Take shards and predict them. Return False if the rank stops because of its own failures."""
 
     def next_shards() -> Iterator[int]:
-        while (index := store.add("taken", 1) - 1) < len(shards):
+        while (index := ranks.store.add(f"taken{turn}", 1) - 1) < len(shards):
             yield shards[index]
 
-    if shards:
-        device = job.execution.device
-        if device is None:
-            device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
-        total = int(store.get("total"))
-        with run_progress(run, total, ranks.rank, lambda count: store.add("inputs", count)) as progress:
-            job.work(run, next_shards(), progress, device)
-    store.add("ended", 1)
-    if ranks.rank == 0:
-        ranks.wait(lambda: store.add("ended", 0) == ranks.size)
+    total = int(ranks.store.get(f"total{turn}"))
+    with run_progress(run, total, ranks.rank, lambda count: ranks.store.add(f"inputs{turn}", count)) as progress:
+        try:
+            job.engine(run, progress, device).work(next_shards())
+        except WorkerStopped as error:
+            print(f"rank {ranks.rank} stops: {error}", file=sys.stderr)
+            ranks.store.add("stopped", 1)
+            return False
+    return True
 
 
 @contextmanager
@@ -142,12 +172,13 @@ def run_on_ray(job: Job, run: Run) -> None:
         while shards:
             before = _file_times(run, shards)
             _run_actors(ray, job, run, shards, progress)
-            after = _file_times(run, shards)
+            after, suspects = _file_times(run, shards), len(run.suspects)
+            run.collect_suspects()
             remaining = [shard for shard in shards if after[shard] == before[shard]]
-            if len(remaining) == len(shards):
+            if len(remaining) == len(shards) and len(run.suspects) == suspects:
                 path = run.inputs[run.shards[shards[0]].inputs.start].path
                 raise RuntimeError(
-                    f"all actors died before a shard was completed, first that of {path}: see Ray's logs"
+                    f"all actors died or stopped before a shard was completed, first that of {path}: see Ray's logs"
                 )
             shards = remaining
 
@@ -181,7 +212,9 @@ def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: Progr
             except ray.exceptions.RayActorError as error:  # its shard stays pending
                 print(f"an actor died: {str(error).splitlines()[0]}", file=sys.stderr)
             except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
+                if not isinstance(error.cause, WorkerStopped):
+                    raise error.cause from None
+                print(f"an actor stopped: {error.cause}", file=sys.stderr)
             ray.kill(busy.pop(result))  # makes room for actors that wait for resources
     ray.kill(queue)
 
@@ -215,4 +248,4 @@ class _Actor:
 
         run = open_run(Path(self._job.out))
         shards = iter(lambda: ray.get(self._queue.next.remote()), None)
-        self._job.work(run, shards, progress, self._job.execution.device)
+        self._job.engine(run, progress, self._job.execution.device).work(shards)
