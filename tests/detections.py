@@ -7,7 +7,7 @@ from pycocotools.mask import decode
 
 from xcit_mm.batch.shards import Record
 from xcit_mm.deployment.comparison import DetectionComparison
-from xcit_mm.deployment.run import Detections
+from xcit_mm.deployment.runtime import Detections
 
 
 def assert_equal_detections(pairs: Sequence[tuple[Detections, Detections]], count: int) -> None:

@@ -32,6 +32,7 @@ BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_met
 # Extras of setup.py that a subpackage may import. The libraries are OpenMMLab's or their OneDL forks.
 STACKS = ("mm", "onedl")
 EXTRAS = dict(
+    weights=("hub",),
     utils=(*STACKS, "raster"),  # `compat` imports the libraries inside functions
     ops=STACKS,
     models=STACKS,

@@ -47,7 +47,7 @@ def test_odd_rasters_in_a_folder_are_failures_of_their_own(models, call, tmp_pat
     (folder / "text.img").write_text("not a raster")
     for attempt in ((), ("--retry-failed",)):
         code, printed, errors = call("infer", folder, *models["seg"], "--out", tmp_path / "out", *TILES, *attempt)
-        assert code == 1 and "1 of 7 inputs predicted" in printed
+        assert code == 3 and "1 of 7 inputs predicted" in printed
         for name, reason in [
             ("damaged.tif", "cannot be read"),
             ("empty.tif", "no valid pixel to scale by: give --bounds"),

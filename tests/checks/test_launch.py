@@ -360,7 +360,7 @@ def test_device_that_torch_cannot_use_is_named(refusal):
     check_device("cpu")
     with pytest.raises(ValueError, match=r"^--device gpu cannot be used \(.*\): leave it out, or take cpu$"):
         check_device("gpu")
-    for line in ("infer I C X --out o", "visualize I C.py X --out o.png", "features extract I W --out o.npz"):
+    for line in ("infer I C.py X --out o", "visualize I C.py X --out o.png", "features extract I W --out o.npz"):
         assert refusal(*line.split(), "--device", "gpu").startswith("ValueError: --device gpu cannot be used (")
 
 

@@ -188,7 +188,7 @@ class TestCommand:
         config, weights, out = models["seg"][0], tmp_path / "other.pth", tmp_path / "a.png"
         torch.save(dict(a=torch.ones(1)), weights)
         for *arguments, message in [
-            (blue, config, "--out", out, "give a config and its checkpoint, or weights alone"),
+            (blue, config, "--out", out, "has no checkpoint: give one after it"),
             (blue, weights, "--out", out, "other.pth"),
             (blue, config, weights, "--out", tmp_path / "a.txt", "name a .png"),
             (tmp_path / "none.png", weights, "--out", out, "none.png"),

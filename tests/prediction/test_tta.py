@@ -30,7 +30,7 @@ from pycocotools.mask import decode
 
 from xcit_mm import StrictLoadHook
 from xcit_mm.deployment.comparison import to_detections
-from xcit_mm.deployment.run import Detections
+from xcit_mm.deployment.runtime import Detections
 from xcit_mm.models.build import model_from_config
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.prediction.tta import MaskTTAModel

@@ -1,7 +1,7 @@
 """Write instances of a raster as GeoJSON: polygons along the edges of pixels."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ __all__ = ["MapInstance", "parse_crs", "write_instances"]
 
 Rings = list[np.ndarray]
 """A polygon: its outline, then its holes, each (k, 2) of x and y, closed."""
+_MASKS, _MASK_PIXELS = 1000, 2**22  # that GDAL gets at once
 
 
 class MapInstance(NamedTuple):
@@ -61,8 +62,8 @@ def write_instances(
     separator = b"\n"
     with atomic_write(path) as file:
         file.write(json.dumps(head, allow_nan=False)[:-1].encode() + b', "features": [')
-        for instance in instances:
-            feature = _feature(instance, georeference, classes)
+        for instance, polygons in _iter_polygons(instances, (georeference.height, georeference.width)):
+            feature = _feature(instance, polygons, georeference, classes)
             if crs is not None and feature["geometry"]:
                 feature["geometry"] = _convert(feature["geometry"], georeference.crs, target.crs)
             if has_longitudes and feature["geometry"]:
@@ -104,16 +105,29 @@ def _wrap(coordinates: Any) -> Any:
     return moved[0] if polygons[0] is coordinates else moved
 
 
-def _feature(instance: MapInstance, georeference: Georeference, classes: Sequence[str]) -> dict[str, Any]:
-    number, label, score, box, mask, cut = instance
+def _iter_polygons(
+    instances: Iterable[MapInstance], shape: tuple[int, int]
+) -> Iterator[tuple[MapInstance, list[Rings]]]:
+    """Iterate over instances and their polygons in pixels. GDAL gets many masks at once, which is faster."""
+    waiting: list[tuple[MapInstance, MaskCrop | None]] = []
+    height = width = 0
+    for instance in instances:
+        crop = None if instance.mask is None else decode_crop(instance.mask, *shape)
+        waiting.append((instance, crop))
+        rows, columns = (0, 0) if crop is None else crop.mask.shape
+        height, width = height + rows, max(width, columns)
+        if height * width > _MASK_PIXELS or len(waiting) == _MASKS:
+            yield from _polygons(waiting, height, width)
+            waiting, height, width = [], 0, 0
+    yield from _polygons(waiting, height, width)
+
+
+def _feature(
+    instance: MapInstance, polygons: list[Rings], georeference: Georeference, classes: Sequence[str]
+) -> dict[str, Any]:
+    number, label, score, _, _, cut = instance
     if not 0 <= label < len(classes):
         raise ValueError(f"instance {number} has the label {label}, of {len(classes)} classes")
-    if mask is None:
-        polygons = _box_rings(box)
-    else:
-        crop = decode_crop(mask, georeference.height, georeference.width)
-        with gdal("a mask"):
-            polygons = _mask_rings(crop) if crop is not None else []
     properties = {"id": number, "class": classes[label], "label": label, "score": score, "cut": cut}
     geometry = _geometry(polygons, georeference.transform)
     return dict(type="Feature", id=number, properties=properties, geometry=geometry)
@@ -141,18 +155,37 @@ def _describe_coordinates(georeference: Georeference) -> str:
     return "of the image's transform, in an unknown coordinate system" if unknown else "of the image's crs"
 
 
-def _mask_rings(crop: MaskCrop) -> list[Rings]:
-    """Return the polygons of a mask in pixels of the image. Holes run in the opposite direction of outlines.
+def _polygons(
+    instances: list[tuple[MapInstance, MaskCrop | None]], height: int, width: int
+) -> list[tuple[MapInstance, list[Rings]]]:
+    """Return instances with their polygons. Holes run in the opposite direction of outlines.
 
     The polygons follow the edges of pixels, so areas are exact. `cv2.findContours` would connect the centres of border
     pixels, and so lose half a pixel on all sides and the space between a hole and its surroundings. Pixels that only
     touch at a corner belong to separate polygons, since a ring must not cross itself.
+
+    Args:
+        height: Sum of the heights of the masks, which are stacked.
+        width: Width of the widest mask.
     """
     from rasterio.features import shapes
 
-    corner = np.array([crop.left, crop.top], np.float64)
-    polygons = shapes(crop.mask.astype(np.uint8), mask=crop.mask, connectivity=4)
-    return [[np.array(ring) + corner for ring in polygon["coordinates"]] for polygon, _ in polygons]
+    stacked = np.zeros((height, width), np.int32)
+    found: list[list[Rings]] = []
+    corners, top = [], 0
+    for number, (instance, crop) in enumerate(instances, start=1):
+        found.append(_box_rings(instance.box) if instance.mask is None else [])
+        corners.append(None if crop is None else np.array([crop.left, crop.top - top], np.float64))
+        if crop is not None:
+            rows, columns = crop.mask.shape
+            stacked[top : top + rows, :columns][crop.mask] = number
+            top += rows
+    if top:
+        with gdal("a mask"):
+            for polygon, number in shapes(stacked, mask=stacked > 0, connectivity=4):
+                index = int(number) - 1
+                found[index].append([np.array(ring) + corners[index] for ring in polygon["coordinates"]])
+    return [(instance, rings) for (instance, _), rings in zip(instances, found, strict=True)]
 
 
 def _box_rings(box: Sequence[float]) -> list[Rings]:

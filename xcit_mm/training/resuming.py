@@ -200,6 +200,7 @@ class ResumableCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         wrong = next((name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None)
         if wrong:
+            self._writer.check(wait=True)
             raise FloatingPointError(
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
                 "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
