@@ -161,6 +161,7 @@ def test_tiles_from_the_command_line(kind, images, models, call, tmp_path):
         coco = COCO()
         coco.imgs = {1: dict(height=96, width=96)}
         assert len(results) > 20  # a tile has at most 20
+        assert {type(result["cut"]) for result in results} == {bool}
         assert all(coco.annToMask(result).sum() > 0 for result in results)
 
 

@@ -65,9 +65,10 @@ class ResultWriter:
         """Add a prediction to a record. A segmentation map is written to a file unless the format includes it."""
         record = record._replace(height=size[0], width=size[1])
         if prediction.instances is not None:
-            boxes, scores, labels, _ = prediction.instances
+            boxes, scores, labels, _, cut = prediction.instances
+            record = record._replace(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist())
             codes = encode_masks(prediction.instances)
-            return record._replace(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist(), masks=codes)
+            return record._replace(masks=codes, cut=None if cut is None else cut.tolist())
         assert prediction.labels is not None  # of a segmentor
         png = cv2.imencode(".png", prediction.labels)[1].tobytes()
         if self._run.options.format == "parquet":

@@ -92,6 +92,7 @@ class Parquet:
                 scores=pa.list_(pa.float32()),
                 labels=pa.list_(pa.int32()),
                 masks=pa.list_(pa.string()),
+                cut=pa.list_(pa.bool_()),
                 segmentation_map=pa.binary(),
                 error=pa.string(),
             )

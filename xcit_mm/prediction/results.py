@@ -21,12 +21,14 @@ class Instances(NamedTuple):
         labels: Class numbers from 0, (n,).
         masks: (n, H, W), bool, or if encoded, as from tiles, a list of n in COCO's run-length code. None for a model
             without masks.
+        cut: Whether the edge of a tile may have cut an object, (n,), bool. None without tiles.
     """
 
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
     masks: np.ndarray | list[dict] | None
+    cut: np.ndarray | None = None
 
     def above(self, score: float) -> "Instances":
         """Select the instances with a higher score."""
@@ -37,7 +39,8 @@ class Instances(NamedTuple):
         masks = self.masks
         masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
         masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
-        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
+        cut = None if self.cut is None else self.cut[numbers]
+        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks, cut)
 
 
 def to_instances(sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Instances:
@@ -52,7 +55,7 @@ def to_instances(sample: BaseDataElement, max_mask_bytes: float = math.inf) -> I
     masks = arrays.get("masks")
     if isinstance(masks, np.ndarray) and masks.nbytes > max_mask_bytes:
         masks = [encode_mask(mask) for mask in masks]
-    instances = Instances(boxes, arrays.scores, arrays.labels, masks)
+    instances = Instances(boxes, arrays.scores, arrays.labels, masks, arrays.get("cut"))
     is_sorted = (np.diff(arrays.scores) <= 0).all()
     return instances if is_sorted else instances.select(np.argsort(-arrays.scores, kind="stable"))
 
