@@ -32,6 +32,7 @@ def last_score(folder: Path) -> float:
     return json.loads(max(folder.glob("*/2*.json")).read_text())["mIoU"]
 
 
+@pytest.mark.slow
 def test_the_demo_of_four_bands_trains_and_is_tested_with_several_views(rasters, tmp_path):
     options = cfg_options(FOUR.stem, rasters, 2)
     run = run_tool("train", FOUR, "--work-dir", tmp_path / "w", *options, cwd=tmp_path)

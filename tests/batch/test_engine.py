@@ -111,6 +111,7 @@ class TestBatches:
             assert call("infer", photos, *models["seg"], *options)[0] == 0
         assert result_files(tmp_path / "0") == result_files(tmp_path / "2")
 
+    @pytest.mark.slow
     def test_masks_that_take_much_memory_are_encoded_before_they_wait(
         self, models, photos, call, tmp_path, monkeypatch
     ):

@@ -276,6 +276,7 @@ def run_tta(tool: Callable, model: tuple[str, str], shapes: Path, out: Path) -> 
     assert SCORES[name] in json.loads(next((tool.cwd / "work").glob("2*/2*.json")).read_text())
 
 
+@pytest.mark.slow
 def test_command_merges_boxes_and_masks_of_both_views(models, shapes, tool, tmp_path):
     run_tta(tool, models["det"], shapes, tmp_path / "out.pkl")
     detector = model_from_config(read_config(models["det"][0], []), models["det"][1])
@@ -293,6 +294,7 @@ def test_command_merges_boxes_and_masks_of_both_views(models, shapes, tool, tmp_
         assert masks.any() and not torch.allclose(found["bboxes"], single.bboxes, atol=1)
 
 
+@pytest.mark.slow
 def test_command_averages_segmentation_maps_of_both_views(models, shapes, tool, tmp_path):
     run_tta(tool, models["seg"], shapes, tmp_path / "out")
     segmentor = Predictor(*models["seg"])

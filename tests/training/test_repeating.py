@@ -24,7 +24,8 @@ def algorithms():
     torch.backends.cudnn.deterministic = False
 
 
-@pytest.mark.parametrize("config", [SEG, pytest.param(DET, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [SEG, DET])
 def test_deterministic_runs_give_the_same_weights(config, shapes, tmp_path):
     records = []
     for workers in (2, 0):
