@@ -30,6 +30,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
+from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.published import download
 
@@ -206,13 +207,8 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
         ConnectionError: If the download fails.
     """
     repository, write = DATA[name]
-    if root.exists():
-        raise FileExistsError(f"{root} exists: remove it first")
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root.parent) as temporary:
-        counts = write(source or download_repository(repository, Path(temporary)), Path(temporary) / name)
-        (Path(temporary) / name).rename(root)
-    return counts
+    with atomic_folder(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as temporary:
+        return write(source or download_repository(repository, Path(temporary)), unfinished)
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from broken_pipe import ignore_broken_pipe
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
-from xcit_mm.weights.hub import write_model
+from xcit_mm.weights.hub import write_model, write_safetensors
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
 from xcit_mm.weights.models import find_model
 from xcit_mm.weights.pickle_globals import Namespace
@@ -76,14 +76,7 @@ def convert(args: argparse.Namespace) -> None:
     content = to_layout(weights, "official" if args.to == "safetensors" else args.to)
     with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
-            from safetensors import SafetensorError
-            from safetensors.torch import save_file
-
-            flat = content.get("state_dict") or content.get("model") or content
-            try:
-                save_file({key: value.contiguous() for key, value in flat.items()}, unfinished)
-            except SafetensorError as error:
-                raise OSError(f"{out} cannot be written: {error}") from error
+            write_safetensors(content.get("state_dict") or content.get("model") or content, unfinished)
         else:
             torch.save(content, unfinished)
     print(f"{out} ({args.to} layout)")

@@ -1,8 +1,8 @@
 """The command `xcit-mm`, which runs the scripts in tools/ of a clone or of the installed package."""
 
-import importlib.util
 import sys
-from pathlib import Path
+
+from xcit_mm.utils.scripts import load_script, shipped_folder
 
 COMMANDS = {
     "predict": ("infer", "detect or segment in images, videos, folders and rasters"),
@@ -35,16 +35,10 @@ def main() -> int:
     if command not in COMMANDS:
         print(f"{command!r} is not a command: choose from {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    package = Path(__file__).parent
-    tools = next(path for path in (package / ".mim" / "tools", package.parent / "tools") if path.is_dir())
+    tools = shipped_folder("tools")
     sys.argv[:2] = [f"xcit-mm {command}"]
     sys.path.insert(0, str(tools))  # for the modules that the scripts share
-    script = COMMANDS[command][0]
-    spec = importlib.util.spec_from_file_location(f"xcit_mm_{script}", tools / f"{script}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main()
+    return load_script(tools / f"{COMMANDS[command][0]}.py").main()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import glob
 from collections.abc import Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from ..geo import Raster
 from ..geo.area import points_within
 from ..geo.geojson import MapInstance, write_instances
 from ..geo.geotiff import DamagedRows, join_maps, open_map
+from ..prediction.joining import merge_tiles, select_instances
 from ..prediction.predictor import Predictor
-from ..prediction.tiled_detection import merge_tiles
 from ..prediction.tiles import TiledImage, windows
 from ..utils.atomic import unfinished_files
 from ..utils.configs import resizes_images
@@ -150,7 +149,8 @@ def merge_raster(run: Run, shards: range) -> Record:
     if is_detector:
         found = merge_tiles([_to_instances(record) for record in records if record.boxes])
         if raster.area is not None:
-            found = _select_within(found, raster.area)
+            centres = (found.bboxes[:, :2] + found.bboxes[:, 2:]).numpy() / 2
+            found = select_instances(found, np.flatnonzero(points_within(raster.area, centres)))
         merged = _fill(merged, found)
         boxes, scores, labels, cut = merged.boxes or [], merged.scores or [], merged.labels or [], merged.cut or []
         masks = merged.masks or repeat(None, len(boxes))
@@ -165,16 +165,6 @@ def merge_raster(run: Run, shards: range) -> Record:
     with write_records(stored, run.format) as writer:
         writer.write(merged)
     return merged
-
-
-def _select_within(found: InstanceData, area: Any) -> InstanceData:
-    """Select the objects whose centres lie in an area."""
-    within = points_within(area, (found.bboxes[:, :2] + found.bboxes[:, 2:]).numpy() / 2)
-    masks = found.pop("masks", None)  # mmengine takes quadratic time to index lists
-    found = found[torch.from_numpy(within)]
-    if masks is not None:
-        found.masks = [masks[number] for number in np.flatnonzero(within)]
-    return found
 
 
 def _remove_unfinished(path: Path) -> None:
@@ -195,7 +185,7 @@ def _crop(found: InstanceData, padded: tuple[int, int], shape: tuple[int, int]) 
         parts = [crop and crop._replace(mask=crop.mask[: height - crop.top, : width - crop.left]) for crop in crops]
         keep &= torch.tensor([part is not None and bool(part.mask.any()) for part in parts], dtype=torch.bool)
         found.masks = [encode_mask(part.mask, (part.top, part.left), shape) if part else None for part in parts]
-    return found[keep]
+    return select_instances(found, np.flatnonzero(keep))
 
 
 def _fill(record: Record, found: InstanceData) -> Record:

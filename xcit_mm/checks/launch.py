@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mmengine.config import Config
@@ -15,6 +14,7 @@ from ..training.repeating import NotDeterministic
 from ..utils.cli import cli_main
 from ..utils.configs import read_config
 from ..utils.errors import reason
+from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.models import find_config, find_model, last_checkpoint
 from .findings import raise_first
@@ -51,7 +51,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
     def run() -> int | None:
         sys.argv = command
         try:
-            return _load(Path(command[0])).main()
+            return load_script(Path(command[0])).main()
         except KeyboardInterrupt:
             if is_first_process():
                 raise
@@ -60,18 +60,6 @@ def run_tool(tool: str, argv: list[str]) -> int:
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
     code = cli_main(lambda: command.extend(_checked_command(tool, argv)), "the run has not started", *_ERRORS)
     return code if code or not command else cli_main(run, end, CheckpointMismatch, NotDeterministic)
-
-
-def _load(script: Path) -> ModuleType:
-    """Import a library's script under its own name.
-
-    Spawned workers import `__main__` again, which must be the tool of this package: it imports xcit_mm before mmcv.ops.
-    """
-    spec = importlib.util.spec_from_file_location(f"{script.stem}_script", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:

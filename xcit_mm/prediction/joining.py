@@ -10,7 +10,7 @@ from mmengine.structures import InstanceData
 
 from ..utils.run_lengths import decode_crop, mask_areas, unite_masks
 
-__all__ = ["SIDES", "merge_tiles"]
+__all__ = ["SIDES", "merge_tiles", "select_instances"]
 
 SIDES = 1, 2, 4, 8
 """Left, top, right and bottom of a box, at which the edge of a tile may have cut an instance. The sum is stored."""
@@ -37,10 +37,8 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
         a tile may have cut the object, and no other tile reports where the object continues.
     """
     merged = InstanceData.cat(found) if found else _no_instances()
-    order = merged.scores.argsort(descending=True, stable=True)
-    codes = merged.pop("masks", None)  # mmengine takes quadratic time to index lists
-    masks = None if codes is None else [codes[number] for number in order.tolist()]
-    merged = merged[order]
+    merged = select_instances(merged, merged.scores.argsort(descending=True, stable=True).numpy())
+    masks = merged.get("masks")
     sides, tiles = merged.pop("sides").numpy(), merged.pop("tiles").numpy()
     boxes, labels = merged.bboxes.numpy(), merged.labels.numpy()
     fragments = _Fragments(boxes.astype(np.float64), labels, sides, tiles, masks)
@@ -57,10 +55,16 @@ def merge_tiles(found: list[InstanceData]) -> InstanceData:
             if masks is not None:
                 masks[kept] = unite_masks([masks[number] for number in members])
     merged.cut = torch.from_numpy(cut)
-    merged = merged[torch.from_numpy(keep)]
+    return select_instances(merged, np.flatnonzero(keep))
+
+
+def select_instances(found: InstanceData, numbers: np.ndarray) -> InstanceData:
+    """Select instances by their numbers. Lists of masks take linear time, unlike in mmengine; they leave `found`."""
+    masks = found.pop("masks", None)
+    selected = found[torch.from_numpy(numbers)]
     if masks is not None:
-        merged.masks = [masks[number] for number in np.flatnonzero(keep)]
-    return merged
+        selected.masks = [masks[number] for number in numbers]
+    return selected
 
 
 def _no_instances() -> InstanceData:

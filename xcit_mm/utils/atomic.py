@@ -1,13 +1,14 @@
-"""Files that are complete or absent."""
+"""Files and folders that are complete or absent."""
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["atomic_path", "atomic_write", "unfinished_files"]
+__all__ = ["atomic_folder", "atomic_path", "atomic_write", "unfinished_files"]
 
 
 @contextmanager
@@ -33,6 +34,25 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`."""
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
         yield file
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder in the same folder to fill. When the block ends, it is renamed to `path`.
+
+    If the block raises, the new folder is removed.
+
+    Raises:
+        FileExistsError: If `path` exists.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists: remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as temporary:
+        unfinished = Path(temporary) / path.name
+        unfinished.mkdir()
+        yield unfinished
+        unfinished.rename(path)
 
 
 def unfinished_files(path: Path) -> Iterator[Path]:

@@ -1,20 +1,22 @@
 """Models as folders for the Hugging Face Hub: weights in safetensors, a config of plain values, a model card."""
 
 import ast
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import CheckpointLoader
+from torch import Tensor
 
+from ..utils.atomic import atomic_folder
 from ..utils.configs import read_config, tested_metainfo, type_name
 from ..utils.errors import reason
 from ..version import __version__
 from .matching import match_model
 from .reader import load_checkpoint, load_from_file
 
-__all__ = ["CONFIG", "HUB_PREFIX", "WEIGHTS", "download_model", "write_model"]
+__all__ = ["CONFIG", "HUB_PREFIX", "WEIGHTS", "download_model", "write_model", "write_safetensors"]
 
 HUB_PREFIX = "hf://"
 CONFIG, WEIGHTS = "config.py", "model.safetensors"
@@ -116,34 +118,41 @@ def write_model(
         FileNotFoundError: If config or checkpoint are missing.
         ValueError: If the checkpoint is not of the config's model.
     """
-    from safetensors.torch import save_file
+    with atomic_folder(folder) as unfinished:
+        cfg, content = read_config(config, []), load_checkpoint(checkpoint)
+        init_default_scope(cfg.get("default_scope"))
+        match_model(MODELS.build(cfg.model), content)
+        write_safetensors(content.get("state_dict", content), unfinished / WEIGHTS)
+        cfg.load_from = None  # a path of this machine
+        cfg.dump(unfinished / CONFIG)
+        (unfinished / "README.md").write_text(_model_card(cfg, name, license_id, scores))
 
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: remove it or choose another folder")
-    cfg, content = read_config(config, []), load_checkpoint(checkpoint)
-    state = content.get("state_dict", content)
-    init_default_scope(cfg.get("default_scope"))
-    match_model(MODELS.build(cfg.model), content)
-    classes = tested_metainfo(cfg)["classes"]
-    cfg.load_from = None  # a path of this machine
+
+def _model_card(cfg: Config, name: str, license_id: str, scores: Sequence[str]) -> str:
     backbone, library = cfg.model.backbone, cfg.default_scope
-    card = _CARD.format(
+    has_masks = library == "mmseg" or "segm" in str(cfg.get("test_evaluator"))
+    return _CARD.format(
         name=name,
         license=license_id,
         library=library,
-        task="image-segmentation"
-        if library == "mmseg" or "segm" in str(cfg.get("test_evaluator"))
-        else "object-detection",
+        task="image-segmentation" if has_masks else "object-detection",
         model=f"{type_name(cfg.model)} with XCiT-{backbone.arch}/{backbone.patch_size}",
-        classes=", ".join(classes),
+        classes=", ".join(tested_metainfo(cfg)["classes"]),
         scores="\n".join(f"- {score}" for score in scores) or "No score has been measured.",
         version=__version__,
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        unfinished = Path(temporary) / folder.name
-        unfinished.mkdir()
-        save_file({key: value.clone().contiguous() for key, value in state.items()}, unfinished / WEIGHTS)
-        cfg.dump(unfinished / CONFIG)
-        (unfinished / "README.md").write_text(card)
-        unfinished.rename(folder)
+
+
+def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors, which may share memory.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({key: value.clone().contiguous() for key, value in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error

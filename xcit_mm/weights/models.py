@@ -9,12 +9,11 @@ from typing import NamedTuple
 from mmengine.fileio import load
 
 from ..utils.configs import SUFFIXES
+from ..utils.scripts import shipped_folder
 from .hub import HUB_PREFIX, WEIGHTS, download_model
 from .published import PUBLISHED
 
 __all__ = ["Model", "find_config", "find_model", "last_checkpoint", "shipped_models"]
-
-_PACKAGE = Path(__file__).parents[1]
 
 
 class Model(NamedTuple):
@@ -32,14 +31,13 @@ class Model(NamedTuple):
 @functools.cache
 def shipped_models() -> dict[str, tuple[str, str | None]]:
     """Return config and weights, if published, of the shipped models, by the names of both."""
-    # An installed package has configs and metafiles in .mim; a clone has them beside the package.
-    root = next(folder for folder in (_PACKAGE / ".mim", _PACKAGE.parent) if (folder / "configs").is_dir())
+    configs = shipped_folder("configs")
     names = {url: name for name, url in PUBLISHED.items()}
     models: dict[str, tuple[str, str | None]] = {}
-    for metafile in sorted(root.glob("configs/*/metafile.yml")):
+    for metafile in sorted(configs.glob("*/metafile.yml")):
         for entry in load(metafile)["Models"]:
             weights = names.get(entry.get("Weights"))
-            model = (str(root / entry["Config"]), weights and f"xcit://{weights}")
+            model = (str(configs.parent / entry["Config"]), weights and f"xcit://{weights}")
             models[entry["Name"]] = model
             if weights:
                 models[weights] = model
