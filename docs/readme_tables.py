@@ -1,4 +1,4 @@
-"""Write the tables of models and speed into README.md and docs/model-zoo.md, or check them.
+"""Write the table of speed into README.md and those of models into docs/model-zoo.md, or check them.
 
 python docs/readme_tables.py            # replaces the tables between their comments, draws docs/speed.png
 python docs/readme_tables.py --check    # changes nothing, exits with 1 and one line at the first mismatch
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
     Attributes:
         folder: Name of the folder under configs/.
-        title: Name in the README's table.
+        title: Name in the model zoo.
         tested_on: Name of the test data in the configs.
         metrics: Names of the scores of every model.
         weights: Prefix of the published names of the weights.
@@ -194,23 +194,6 @@ def link(text: str, path: str) -> str:
     return f"[{text}]({path})"
 
 
-def published_table(zoo: dict[str, list[Model]]) -> str:
-    """Return a table of the scores of each task, by arch and patch size, with links to the configs."""
-    models = {(task, *arch_and_patch(model["Config"])): model for task in TASKS for model in zoo[task.folder]}
-    header = ["XCiT"]
-    for task in TASKS:
-        header += [f"{task.title}: {task.metrics[0]}", *task.metrics[1:]]
-    rows = []
-    for arch, patch in dict.fromkeys((arch, patch) for _, arch, patch in models):
-        cells = [f"{arch.upper()}/{patch}"]
-        for task in TASKS:
-            model = models.get((task, arch, patch))
-            values = [f"{scores(model)[metric]:.1f}" if model else "" for metric in task.metrics]
-            cells += [link(values[0], model["Config"]) if model else "", *values[1:]]
-        rows.append(cells)
-    return table(header, rows)
-
-
 def task_tables(zoo: dict[str, list[Model]]) -> str:
     """Return a table of each task: config, scores, parameters and weights of its models."""
     tables = []
@@ -267,7 +250,7 @@ def with_block(text: str, name: str, content: str, file: str) -> str:
 def render(root: Path, zoo: dict[str, list[Model]]) -> dict[str, str]:
     """Return README.md and docs/model-zoo.md with current tables. Raises like `with_block`."""
     blocks = {
-        "README.md": {"speed": readme_speed.report(root), "models": published_table(zoo)},
+        "README.md": {"speed": readme_speed.report(root)},
         "docs/model-zoo.md": {
             "published": task_tables(zoo),
             "measured": measured_table(root, zoo[DEMO]),

@@ -44,7 +44,7 @@ def test_relative_links_of_a_page_are_not_broken(page):
 
 def test_the_readme_on_pypi_links_to_the_repository(package):
     links = relative_links(README)
-    assert len(links) > 30
+    assert len(links) > 20
     text = package["with_absolute_links"](README.read_text(encoding="utf-8"), REPOSITORY)
     found = re.findall(rf"\]\({REPOSITORY}/(blob|raw)/main/([^)]+)\)", text)
     assert [path for _, path in found] == links
