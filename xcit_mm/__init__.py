@@ -13,6 +13,7 @@ from mmengine.registry import MODELS
 from . import ops
 from .geo.loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
+from .models.build import build_backbone as backbone
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .utils.compat import keep_scope_of_bases
 from .version import __version__
@@ -31,6 +32,7 @@ __all__ = [
     "XCiT",
     "XCiTClassifier",
     "__version__",
+    "backbone",
 ]
 
 ops.install()
