@@ -13,7 +13,6 @@ from ..prediction.predictor import Prediction, Predictor, Preprocessing, input_s
 from .failures import SUSPECT, FailureCounter
 from .inputs import Input
 from .loading import Loader, LoaderDied
-from .options import Drawing, Execution
 from .rasters import RasterPredictor
 from .reading import read_image
 from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
@@ -64,16 +63,14 @@ class Engine:
     The files of a shard do not depend on the process that predicts it.
     """
 
-    def __init__(
-        self, run: Run, predictor: Predictor, execution: Execution, drawing: Drawing, progress: Progress
-    ) -> None:
-        self.run, self.predictor, self.execution, self.progress = run, predictor, execution, progress
-        self._results = ResultWriter(run, drawing)
+    def __init__(self, run: Run, predictor: Predictor, progress: Progress) -> None:
+        self.run, self.predictor, self.execution, self.progress = run, predictor, run.execution, progress
+        self._results = ResultWriter(run)
         self._rasters = RasterPredictor(run, predictor, progress)
         self._videos = VideoPredictor(run, predictor, self._results, progress)
         self._in_flight: dict[int, IO[bytes]] = {}  # lists of inputs, by shard
         self._alone: int | None = None  # the only input to predict
-        self._failures = FailureCounter(run, predictor, execution.max_failures)
+        self._failures = FailureCounter(run, predictor)
 
     def work(self, shards: Iterable[int]) -> None:
         """Predict shards.
@@ -91,7 +88,7 @@ class Engine:
         preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
-            _ImageReader(preprocess, self.run.model.loading, self._results.visualize or in_tiles),
+            _ImageReader(preprocess, self.run.model.loading, self.run.drawing.visualize or in_tiles),
             self._tasks,
             processes,
             max(2, -(-2 * images_per_batch // max(1, processes))),
@@ -170,13 +167,12 @@ class Engine:
     def _predict_file(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
         """Predict a shard of a video or raster."""
         number = self.run.shards[shard].inputs.start
-        input_ = self.run.inputs[number]
         self._mark(shard, number)
         obstacle = self._obstacle(shard, number)
         if obstacle is not None:
-            writer.write(Record(number, input_.path, input_.name, input_.image_id, error=obstacle))
+            writer.write(self.run.record(number)._replace(error=obstacle))
             self.progress(self.run.shards[shard].size, 0)
-        elif input_.is_video:
+        elif self.run.inputs[number].is_video:
             self._failures.add(number, self._videos.predict(shard, writer, pool))
         else:
             self._failures.add(number, self._rasters.predict(shard, writer))

@@ -41,11 +41,10 @@ class RasterPredictor:
     def predict(self, shard: int, writer: ShardFormat) -> str | None:
         """Predict a shard, and write its records. Return the reason if the raster cannot be read."""
         number = self.run.shards[shard].inputs.start
-        input_ = self.run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self.run.record(number)
         predict = self._detect if self.predictor.is_detector else self._segment
         try:
-            with _open(input_, self.run) as raster:
+            with _open(self.run.inputs[number], self.run) as raster:
                 for part in predict(shard, raster, record._replace(height=raster.height, width=raster.width)):
                     writer.write(part)
         except _UnreadableRaster as error:
@@ -143,7 +142,7 @@ def merge_raster(run: Run, shards: range) -> Record:
         return failure
     with open_raster_input(input_, run.options, run.model) as raster:
         georeference = raster.georeference
-    merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
+    merged = run.record(number)._replace(height=georeference.height, width=georeference.width)
     classes = run.model.classes
     _remove_unfinished(output)
     if is_detector:

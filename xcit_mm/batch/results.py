@@ -15,7 +15,6 @@ from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
 from ..prediction.predictor import Prediction
 from ..prediction.results import encode_masks
 from .inputs import Input
-from .options import Drawing
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
 
@@ -38,18 +37,18 @@ Progress = Callable[[int, int], None]
 class ResultWriter:
     """Converts predictions to records, and writes visualizations and segmentation maps; used by several threads."""
 
-    def __init__(self, run: Run, drawing: Drawing) -> None:
-        self._run, self.visualize, self._score_thr = run, drawing.visualize, drawing.score_thr
+    def __init__(self, run: Run) -> None:
+        self._run, drawing = run, run.drawing
         style = Style(drawing.alpha, drawing.labels, drawing.color_by)
         self._drawing = run.model.classes, run.model.palette, style
 
     def write_image(self, number: int, size: tuple[int, int], prediction: Prediction | str) -> Record:
         """Write the files of an image (height, width), or take the reason of its failure, and return its record."""
         input_ = self._run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self._run.record(number)
         if isinstance(prediction, str):
             return record._replace(error=prediction)
-        if self.visualize:
+        if self._run.drawing.visualize:
             self.write_drawing(input_, prediction)
         return self.fill(record, size, prediction, input_.key)
 
@@ -81,7 +80,7 @@ class ResultWriter:
         image = prediction.image
         image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) if image.ndim == 2 else image
         if prediction.instances is not None:
-            instances = prediction.instances.above(self._score_thr)
+            instances = prediction.instances.above(self._run.drawing.score_thr)
             return draw_instances(image, instances, *self._drawing)
         assert prediction.labels is not None
         return draw_segmentation_map(image, prediction.labels, *self._drawing)

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,7 +17,7 @@ from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
 from .inputs import Input
 from .manifest import ModelInfo, find_difference, merge_inputs
-from .options import RunOptions
+from .options import Drawing, Execution, RunOptions
 from .shards import FORMATS, DamagedShard, Record, interrupted_path, read_records, write_records
 
 __all__ = ["Run", "Shard", "lock_folder", "open_run", "start_run"]
@@ -48,16 +48,23 @@ class Run:
             predicted it alone has died.
     """
 
-    def __init__(self, out: Path, manifest: dict[str, Any], inputs: list[Input], lock: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        manifest: dict[str, Any],
+        inputs: list[Input],
+        execution: Execution | None = None,
+        drawing: Drawing | None = None,
+        lock: IO[bytes] | None = None,
+    ) -> None:
         self.out, self.manifest, self.inputs, self.lock = out, manifest, inputs, lock
+        self.execution, self.drawing = execution or Execution(), drawing or Drawing()
         self.options = RunOptions(**manifest["options"])
         self.model = ModelInfo(**manifest["model"])
         self.format = FORMATS[self.options.format]
         self.dropped = set(manifest["inputs"]["dropped"])
         self.shards = self._split()
-        path = out / SUSPECTS
-        suspects = json.loads(path.read_text()) if path.exists() else []
-        self.suspects = {(shard, number): deaths for shard, number, deaths in suspects}
+        self.read_suspects()
 
     def tiling(self, size: Sequence[int]) -> tuple[int, int]:
         """Return tile and overlap in pixels for a raster of this height and width."""
@@ -96,15 +103,38 @@ class Run:
     def shard_path(self, shard: int) -> Path:
         return self.out / SHARDS / f"shard-{shard:06}{self.format.suffix}"
 
+    def to_predict(self) -> list[int]:
+        """Return the shards to predict: those that are pending, or with `retry_failed` those with failures."""
+        return self.failed() if self.execution.retry_failed else self.pending()
+
+    def size(self, shards: Iterable[int]) -> int:
+        """Return the number of inputs or tiles to predict in some shards."""
+        retry = self.execution.retry_failed
+        completed = sum(len(self.successful_records(shard, brief=True)) for shard in shards) if retry else 0
+        return sum(self.shards[shard].size for shard in shards) - completed
+
+    def record(self, number: int) -> Record:
+        """Return a record of an input without a result."""
+        input_ = self.inputs[number]
+        return Record(number, input_.path, input_.name, input_.image_id)
+
     def pending(self) -> list[int]:
         """Return the shards without a file."""
         files = {entry.name for entry in os.scandir(self.out / SHARDS)}
         shards = (shard for shard in range(len(self.shards)) if self.shards[shard].size)
         return [shard for shard in shards if self.shard_path(shard).name not in files]
 
+    def completed(self) -> list[int]:
+        return sorted(set(range(len(self.shards))) - set(self.pending()))
+
     def in_flight_path(self, shard: int) -> Path:
         """Return the path of a list of inputs in flight. A number stands in it once, and after completion twice."""
         return self.out / SHARDS / f".in-flight-{shard:06}"
+
+    def read_suspects(self) -> None:
+        path = self.out / SUSPECTS
+        suspects = json.loads(path.read_text()) if path.exists() else []
+        self.suspects = {(shard, number): deaths for shard, number, deaths in suspects}
 
     def collect_suspects(self) -> None:
         """Add the inputs that were in flight in processes that died."""
@@ -150,8 +180,7 @@ class Run:
             except DamagedShard:
                 return True
 
-        pending = set(self.pending())
-        return [shard for shard in range(len(self.shards)) if shard not in pending and has_failures(shard)]
+        return [shard for shard in self.completed() if has_failures(shard)]
 
     def records(self, shard: int, brief: bool = False) -> Iterator[Record]:
         """Read the records of a shard, in the order of the inputs, as far as it is completed; see `read_records`."""
@@ -176,24 +205,28 @@ class Run:
 
 
 def start_run(
-    out: Path, manifest: dict[str, Any], inputs: list[Input], overwrite: bool = False, update: bool = False
+    out: Path,
+    manifest: dict[str, Any],
+    inputs: list[Input],
+    execution: Execution | None = None,
+    drawing: Drawing | None = None,
 ) -> Run:
-    """Start or resume a run in a folder, and lock the folder. If `update`, see `merge_inputs`."""
-    out.mkdir(parents=True, exist_ok=True)
-    is_first = not (out / _LOCK).exists()
+    """Start or resume a run in a folder, and lock the folder.
+
+    Raises:
+        FileExistsError: If the folder has the results of another run, or files of another origin.
+        BlockingIOError: If another process runs in the folder.
+    """
+    execution = execution or Execution()
+    overwrite = execution.overwrite
+    _read_manifest(out)  # raises before the folder is touched
     lock = lock_folder(out)
-    try:
-        earlier = _read_manifest(out)
-    except FileExistsError:
-        lock.close()
-        if is_first:
-            (out / _LOCK).unlink()
-        raise
+    earlier = _read_manifest(out)
     before = _read_inputs(out, earlier) if earlier else []
     difference = find_difference(earlier, manifest) if earlier else None
     if earlier and not overwrite and not difference and before:
         try:
-            section, inputs = merge_inputs(earlier["inputs"], before, manifest["inputs"], inputs, update)
+            section, inputs = merge_inputs(earlier["inputs"], before, manifest["inputs"], inputs, execution.update)
             manifest = manifest | dict(inputs=section)
         except FileExistsError as error:
             difference = str(error)
@@ -222,9 +255,9 @@ def start_run(
     if inputs != before:
         with atomic_write(out / INPUTS) as file:
             file.writelines(json.dumps(input_).encode() + b"\n" for input_ in inputs)
-    if earlier is not None and manifest["inputs"] != earlier["inputs"]:
+    if earlier is not None and manifest != earlier:
         _write_manifest(out, manifest)
-    run = Run(out, manifest, inputs, lock)
+    run = Run(out, manifest, inputs, execution, drawing, lock)
     run.remove_dropped()
     run.collect_suspects()
     return run
@@ -235,10 +268,10 @@ def _write_manifest(out: Path, manifest: dict[str, Any]) -> None:
         file.write(json.dumps(manifest, indent=2).encode())
 
 
-def open_run(out: Path) -> Run:
+def open_run(out: Path, execution: Execution | None = None, drawing: Drawing | None = None) -> Run:
     """Open a run that another process has started."""
     manifest = json.loads((out / MANIFEST).read_text())
-    return Run(out, manifest, _read_inputs(out, manifest))
+    return Run(out, manifest, _read_inputs(out, manifest), execution, drawing)
 
 
 def _read_inputs(out: Path, manifest: dict[str, Any]) -> list[Input]:
@@ -251,6 +284,7 @@ def _read_inputs(out: Path, manifest: dict[str, Any]) -> list[Input]:
 
 def lock_folder(out: Path) -> IO[bytes]:
     """Lock a folder until the returned file is closed or the process ends. Child processes do not inherit the lock."""
+    out.mkdir(parents=True, exist_ok=True)
     file = (out / _LOCK).open("wb")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

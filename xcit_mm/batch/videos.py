@@ -37,13 +37,13 @@ class VideoPredictor:
         """Predict a shard, and write a record per frame. After an error, write and return its reason."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self.run.record(number)
         drawn = DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_)
 
         def process(frame: int, prediction: Prediction) -> tuple[Record, np.ndarray | str | None]:
             shape, key = prediction.image.shape[:2], map_key(input_, frame)
             filled = self.results.fill(record._replace(frame=frame), shape, prediction, key)
-            return filled, try_or_message(self.results.draw, prediction) if self.results.visualize else None
+            return filled, try_or_message(self.results.draw, prediction) if self.run.drawing.visualize else None
 
         def write(result: tuple[Record, np.ndarray | str | None]) -> None:
             filled, image = result
