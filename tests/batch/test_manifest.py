@@ -10,6 +10,7 @@ import pytest
 from mmengine.config import Config
 from processes import CONTEXT
 
+from xcit_mm.batch import manifest as manifest_module
 from xcit_mm.batch import run as run_module
 from xcit_mm.batch.inputs import Input
 from xcit_mm.batch.manifest import ModelInfo, create_manifest
@@ -127,7 +128,7 @@ class TestStates:
         assert opened.inputs == inputs and opened.manifest == run.manifest and opened.options == run.options
         assert opened.pending() == [1, 2] and opened.failed() == [0]
         assert list(opened.records(0)) == RECORDS and list(opened.records(1)) == []
-        assert list(opened.successful_records(0)) == [0, 1]
+        assert list(opened.kept_records(0)) == [0, 1]
 
     def test_a_resumed_run_keeps_shards_and_removes_unfinished_files(self, manifest, tmp_path):
         run = start_run(tmp_path, manifest(), ONE)
@@ -145,7 +146,8 @@ class TestStates:
                 raise OSError("the disk is full")
             return atomic_write(path)
 
-        monkeypatch.setattr(run_module, "atomic_write", full)
+        for module in (manifest_module, run_module):
+            monkeypatch.setattr(module, "atomic_write", full)
         with pytest.raises(OSError, match="full"):
             start_run(tmp_path, manifest(), ONE)
         monkeypatch.undo()

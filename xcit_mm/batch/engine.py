@@ -96,7 +96,7 @@ class Engine:
         try:
             with loader, ThreadPoolExecutor(2) as pool:
                 while self._next is not None:
-                    if self._has_images(self._next):
+                    if self._first_input(self._next).is_image:
                         for shard, images in groupby(loader, key=lambda image: image.shard):
                             with self._write(shard) as writer:
                                 self._predict_images(shard, images, writer, pool)
@@ -141,14 +141,12 @@ class Engine:
             return None if deaths is None else SUSPECT
         return KILLER if deaths is not None and deaths > MAX_DEATHS else None
 
-    def _has_images(self, shard: int) -> bool:
-        """Return whether a shard has images, not a video or raster."""
-        first = self.run.inputs[self.run.shards[shard].inputs.start]
-        return not first.is_video and first.size is None
+    def _first_input(self, shard: int) -> Input:
+        return self.run.inputs[self.run.shards[shard].inputs.start]
 
     def _tasks(self) -> Iterator[_Task]:
         """Iterate over the images of the next shards, up to a shard of a video or raster."""
-        while self._next is not None and self._has_images(self._next):
+        while self._next is not None and self._first_input(self._next).is_image:
             shard = self._next
             completed = self._completed(shard, brief=True)
             for number in self.run.numbers(shard):
@@ -159,10 +157,8 @@ class Engine:
 
     def _completed(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
         """Read the records of a shard that stay."""
-        if self._alone is not None:
-            records = self.run.records_by_input(shard, brief)
-            return {number: group for number, group in records.items() if number != self._alone}
-        return self.run.successful_records(shard, brief) if self.execution.retry_failed else {}
+        predicts_again = self.execution.retry_failed or self._alone is not None
+        return self.run.kept_records(shard, brief, self._alone) if predicts_again else {}
 
     def _predict_file(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
         """Predict a shard of a video or raster."""

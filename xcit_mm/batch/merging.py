@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..utils.atomic import atomic_write
+from .manifest import IMAGES, PREDICTIONS
 from .rasters import merge_raster
-from .run import IMAGES, PREDICTIONS, Run
+from .run import Run
 from .shards import Record
 
 __all__ = ["RunReport", "coco_results", "merge_shards"]

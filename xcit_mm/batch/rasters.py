@@ -22,9 +22,10 @@ from ..utils.atomic import unfinished_files
 from ..utils.configs import resizes_images
 from ..utils.run_lengths import decode_crop, encode_mask
 from .inputs import Input
+from .manifest import INSTANCES, LABELS, SHARDS
 from .raster_inputs import open_raster_input
 from .results import Progress, error_message
-from .run import INSTANCES, LABELS, SHARDS, Run
+from .run import Run
 from .shards import DamagedShard, Record, ShardFormat, read_records, write_records
 
 __all__ = ["RasterPredictor", "merge_raster"]

@@ -9,9 +9,10 @@ import numpy as np
 from ..prediction.predictor import Prediction
 from ..prediction.results import Instances
 from .inputs import Input
+from .manifest import LABELS, VISUALIZATIONS
 from .reading import Video, read_image
 from .results import ResultWriter, report_undrawn, thread_queue, try_or_message
-from .run import LABELS, VISUALIZATIONS, Run
+from .run import Run
 from .shards import Record
 from .videos import DrawnVideo, map_key
 from .workers import run_progress

@@ -15,7 +15,8 @@ from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
 from ..prediction.predictor import Prediction
 from ..prediction.results import encode_masks
 from .inputs import Input
-from .run import LABELS, VISUALIZATIONS, Run
+from .manifest import LABELS, VISUALIZATIONS
+from .run import Run
 from .shards import Record
 
 __all__ = [

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..prediction.predictor import Prediction, Predictor
 from .inputs import Input
+from .manifest import VISUALIZATIONS
 from .reading import Video
 from .results import (
     MAX_MASK_BYTES,
@@ -21,7 +22,7 @@ from .results import (
     try_or_message,
     write_file,
 )
-from .run import VISUALIZATIONS, Run
+from .run import Run
 from .shards import Record, ShardFormat
 
 __all__ = ["DrawnVideo", "VideoPredictor", "map_key"]
