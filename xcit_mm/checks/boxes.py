@@ -15,11 +15,7 @@ SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyo
 
 
 def check_boxes(path: str, annotations: Sequence[dict], images: Sequence[dict]) -> Iterator[Finding]:
-    """Check boxes against their images, polygons and areas, up to the first failure, which may cause others.
-
-    Args:
-        annotations: At least one annotation. Its image must be in `images`.
-    """
+    """Check boxes against their images, polygons and areas, up to the first failure, which may cause others."""
     by_id = {image["id"]: (image["width"], image["height"]) for image in images}
     sizes = np.array([by_id[annotation["image_id"]] for annotation in annotations], float)
     boxes = np.array([annotation["bbox"] for annotation in annotations], float)

@@ -41,11 +41,7 @@ EMPTY = "annotate images, or correct ann_file, metainfo.classes and filter_cfg"
 
 
 def check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
-    """Check a data set of a split against its json and its images.
-
-    Args:
-        read: `read_coco`, or a version with a cache.
-    """
+    """Check a data set of a split against its json, which `read` reads as `read_coco`, and its images."""
     gc.disable()  # the millions of objects of a json hold no garbage, and a search for garbage takes seconds
     try:
         yield from _check_coco(cfg, split, dataset, read)
@@ -198,11 +194,7 @@ def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequ
 
 
 def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
-    """Return the reason for which mmdet drops each annotation, or ''.
-
-    Args:
-        used: Ids of the images that mmdet uses.
-    """
+    """Return the reason for which mmdet drops each annotation, or ''. It uses the images with the ids `used`."""
     images = {image["id"]: image for image in coco["images"]}
     known = {category["id"]: category["name"] in classes for category in coco["categories"]}
 
@@ -229,11 +221,7 @@ def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
 
 
 def _check_dropped(path: str, dropped: Counter[str], number: int, used: bool) -> Iterator[Finding]:
-    """Report the annotations of a json that mmdet drops, and the reasons.
-
-    Args:
-        used: Whether mmdet uses images, which may be without annotations.
-    """
+    """Report the annotations of a json that mmdet drops, and the reasons. The images may be used without them."""
     left = number - dropped.total()
     named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
     if left and not named:

@@ -51,11 +51,9 @@ def _parsed(text: bytes) -> Any:
 
 
 def load_instances(dataset: dict, content: Coco) -> list[dict]:
-    """Return the images of a data set of mmdet after its filter, each with its `instances`.
+    """Return the images of a `CocoDataset` after its filter, each with its `instances`.
 
-    Args:
-        dataset: Config of a `CocoDataset`, or of a class derived from it.
-        content: Its json, as `read_coco` returns it, which saves a second parsing.
+    Its json, as `read_coco` returns it, is not parsed a second time.
     """
     kind: Any = dataset_class(dataset)
 

@@ -102,11 +102,7 @@ def _data_format(dataset: dict) -> str:
 
 @check("D391", "correct the {split} data set")
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the files of a split, 'train' or 'val', and their content.
-
-    Args:
-        heads: The heads with classes, by name.
-    """
+    """Check the files of a split, 'train' or 'val', and their content."""
     missing = check_paths(cfg, [split])
     if missing:
         yield missing[0]

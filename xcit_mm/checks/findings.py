@@ -48,11 +48,8 @@ def check(
 ) -> Callable[[Callable[Arguments, Iterator[Finding]]], Callable[Arguments, list[Finding]]]:
     """Decorate a generator of findings, so that it returns a list and does not raise.
 
-    An `ok` after a failure is left out. An exception becomes a failure.
-
-    Args:
-        code: Code of that failure.
-        fix: Fix of that failure. '{name}' stands for an argument of the generator.
+    An `ok` after a failure is left out. An exception becomes a failure with this code and fix, in which '{name}' stands
+    for an argument of the generator.
     """
 
     def decorate(generator: Callable[Arguments, Iterator[Finding]]) -> Callable[Arguments, list[Finding]]:

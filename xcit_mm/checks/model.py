@@ -24,9 +24,6 @@ SIDE = 512  # pixels of the square image whose feature maps are computed, a mult
 def build_checked_model(cfg: Config, tta: bool = False) -> tuple[nn.Module, Finding]:
     """Build the model of a config, without memory for its tensors where possible.
 
-    Args:
-        tta: Whether the model is tested with test-time augmentation.
-
     Returns:
         The model and an `ok`, or an empty module and a failure.
     """

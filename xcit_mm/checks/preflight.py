@@ -26,10 +26,6 @@ __all__ = ["check_backbone", "check_checkpoint", "check_device"]
 def check_backbone(cfg: Config, tta: bool = False) -> None:
     """Build the XCiT of a config without memory, so that a wrong argument raises its error now.
 
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain. Other backbones are not checked.
-        tta: Whether the model is tested with test-time augmentation.
-
     Raises:
         TypeError, ValueError: If an argument is wrong, or if the data preprocessor or values of a base config do not
             fit the backbone.

@@ -73,7 +73,6 @@ def _check_file(option: str, name: str, model: nn.Module, options: dict, strict:
     """Check a file against the model if `strict`, else against the model's backbone.
 
     Args:
-        option: 'init_cfg' or 'load_from'.
         options: `init_cfg`, or the hook that loads the file.
     """
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()

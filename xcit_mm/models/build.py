@@ -10,6 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
+from ..utils.errors import reason
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import match_model, match_trunk
 from ..weights.reader import load_checkpoint
@@ -58,10 +59,6 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
 
 def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval mode.
-
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain, which is not changed.
-        checkpoint: A path, a URL or `xcit://NAME`.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -117,9 +114,8 @@ def _build(cfg: Config, part: ConfigDict) -> nn.Module:
     try:
         return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         fix = "correct the model in the config" if cfg.get("default_scope") else "give the config a default_scope"
-        raise ValueError(f"the model cannot be built: {why}; {fix}") from error
+        raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

@@ -16,9 +16,6 @@ InitCfg = dict | list[dict] | None
 class PretrainedModule(BaseModule):
     """`BaseModule` whose `init_cfg` of type 'Pretrained' is read by `load_pretrained`.
 
-    Args:
-        init_cfg: See mmengine.
-
     Raises:
         ValueError: If `init_cfg` has no type or an option that `load_pretrained` does not have.
     """

@@ -17,13 +17,7 @@ class UnpaddedRPNHead(RPNHead):
     """
 
     def predict_by_feat(self, *maps: list[Tensor], batch_img_metas: list[dict], **options: Any) -> list[Any]:
-        """Return the proposals of each image; see RPNHead.
-
-        Args:
-            maps: Scores and boxes of the anchors, a map (B, C, h, w) for each level.
-            batch_img_metas: For each image a dict with its `img_shape`.
-            options: Options of RPNHead.
-        """
+        """Return the proposals of each image from scores and boxes of the anchors, (B, C, h, w) for each level."""
         proposals = []
         for index, meta in enumerate(batch_img_metas):
             size = meta["img_shape"][:2]

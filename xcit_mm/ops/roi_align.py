@@ -53,12 +53,7 @@ def _counts(length: Tensor, bins: int, sampling_ratio: int) -> Tensor:
 
 
 def _sample(start: Tensor, length: Tensor, bins: int, sampling_ratio: int) -> tuple[Tensor, Tensor]:
-    """Place the samples of RoIs along an axis.
-
-    Args:
-        start, length: (n,), in cells.
-        bins: Number of bins.
-        sampling_ratio: See `roi_align`.
+    """Place the samples of RoIs from `start` (n,) over `length` (n,), in cells along an axis.
 
     Returns:
         Positions (n, bins, samples) in cells, and the number of them that each RoI uses, (n, 1, 1).
@@ -178,11 +173,8 @@ def roi_align_backward(
 ) -> Tensor:
     """Compute the gradient of the maps of `roi_align`, which have the given `shape`, (B, C, H, W).
 
-    The weights are computed again, since mmcv passes only the arguments of the forward pass.
-
-    Args:
-        grad: Gradient of the result, (n, C, rows, columns).
-        rois, scale, sampling_ratio, aligned: See `roi_align`.
+    The weights are computed again, since mmcv passes only the arguments of the forward pass, and the gradient of the
+    result, `grad` (n, C, rows, columns).
     """
     images, channels, *map_size = shape
     bins = tuple(grad.shape[2:])
@@ -235,10 +227,7 @@ def roi_max_align(
 def roi_max_align_backward(grad: Tensor, rois: Tensor, y: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Compute the gradient of the maps of `roi_max_align`, which have the given `shape`, (B, C, H, W).
 
-    Args:
-        grad: Gradient of the maxima, (n, C, rows, columns).
-        rois: (n, 5); the index of the image is used.
-        y, x: Positions of the maxima as `roi_max_align` returned them.
+    `grad` is the gradient of the maxima, (n, C, rows, columns); `y` and `x` are their positions.
     """
     images, channels, height, width = shape
     grad_maps = _in_single_precision(grad, grad).new_zeros(images, channels, height * width)

@@ -58,11 +58,7 @@ class BackgroundWriter:
         self._tasks.append(self._pool.submit(run))
 
     def check(self, wait: bool = False) -> None:
-        """Raise the exception of a task that has failed.
-
-        Args:
-            wait: Whether to wait until all tasks are complete.
-        """
+        """Raise the exception of a task that has failed, after waiting for all tasks if `wait`."""
         while self._tasks and (wait or self._tasks[0].done()):
             self._tasks[0].result()  # a failed task stays, so that later ones do not run
             self._tasks.pop(0)

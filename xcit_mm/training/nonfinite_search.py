@@ -20,7 +20,6 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
 
     Args:
         model: Model in training mode. Its gradients stay unchanged, its BatchNorm statistics change.
-        args, kwargs: Arguments of `model(...)`, which returns losses as mmengine's models do.
 
     Returns:
         A description of the first non-finite value, or '' if all values are finite.

@@ -39,10 +39,7 @@ _STRUCTURES = dict(
 
 
 def write_snapshot(content: Mapping[str, Any], path: str | Path) -> None:
-    """Write an iteration atomically.
-
-    Args:
-        content: Mapping with the keys iteration, parameters, buffers, args, kwargs, autocast and random_state.
+    """Write an iteration, with the keys of `_CONTENT`, atomically.
 
     Raises:
         TypeError: If a value is neither plain nor a known data structure.
@@ -89,11 +86,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> Any:
-    """Invert `_pack`.
-
-    Raises:
-        KeyError: If the value names an unknown data structure.
-    """
+    """Invert `_pack`; a KeyError names an unknown data structure."""
     if isinstance(value, list | tuple):
         return type(value)(map(_unpack, value))
     if not isinstance(value, dict):

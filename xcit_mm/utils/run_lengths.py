@@ -21,10 +21,9 @@ class MaskCrop(NamedTuple):
 
 
 def encode_mask(mask: np.ndarray, corner: tuple[int, int] = (0, 0), shape: tuple[int, int] | None = None) -> dict:
-    """Encode a mask (h, w) as COCO's `size` and compressed `counts`.
+    """Encode a mask (h, w), bool, as COCO's `size` and compressed `counts`.
 
     Args:
-        mask: (h, w), bool.
         corner: Row and column of the mask's first pixel in the image.
         shape: Height and width of the image. Default: those of the mask.
     """

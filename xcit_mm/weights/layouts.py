@@ -69,10 +69,9 @@ class Weights:
 
 
 def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
-    """Find the weights in a checkpoint and give them their published names.
+    """Find the weights in the content of a file and give them their published names.
 
     Args:
-        checkpoint: Content of a file.
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
             its `model`.
 

@@ -53,10 +53,7 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the path of a file from the web, after downloading it if necessary.
-
-    Args:
-        name: A URL or a published name, with or without `xcit://`.
+    """Return the path of a URL or of a published name, with or without `xcit://`, after a download if necessary.
 
     Raises:
         ValueError: If the name is not a published name.

@@ -60,11 +60,7 @@ def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
 
 
 def load_checkpoint(name: str) -> Any:
-    """Read a checkpoint to the CPU, without a line in the log.
-
-    Args:
-        name: A published name, with or without `xcit://`, or any name that mmengine can read.
-    """
+    """Read a published name, with or without `xcit://`, or any name that mmengine can read, without a log."""
     if name in PUBLISHED and not Path(name).exists():
         name = f"xcit://{name}"
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
