@@ -107,9 +107,10 @@ def _check_keys(path: str, dataset: dict, coco: Coco, scored: bool) -> Iterator[
     if wrong:
         text = f"{len(wrong)} annotations of {path} have a bbox such as {wrong[0]}"
         yield fail("D403", text, "bbox=[x, y, width, height], four numbers")
-    flat = sum(bool(with_mask) and _is_flat(entry.get("segmentation")) for entry in coco["annotations"])
+    masks = [entry.get("segmentation") for entry in coco["annotations"]] if with_mask else []
+    flat = [mask for mask in masks if mask and isinstance(mask, list) and not isinstance(mask[0], list)]
     if flat:
-        text = f"{flat} segmentations of {path} are not lists of polygons"
+        text = f"{len(flat)} segmentations of {path} are not lists of polygons"
         yield fail("D404", text, "segmentation=[[x1, y1, x2, y2, ...], ...]")
 
 
@@ -118,10 +119,6 @@ def _is_box(bbox: Sequence) -> bool:
         return len(bbox) == 4 and all(map(math.isfinite, bbox))
     except TypeError:
         return False
-
-
-def _is_flat(segmentation: object) -> bool:
-    return isinstance(segmentation, list) and bool(segmentation) and not isinstance(segmentation[0], list)
 
 
 def _check_categories(coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
@@ -176,11 +173,8 @@ def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequ
     yield from _check_dropped(path, dropped, len(reasons), bool(loaded))
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
-        yield fail(
-            "D409",
-            f"all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them",
-            "iscrowd=0 for single objects",
-        )
+        text = f"all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them"
+        yield fail("D409", text, "iscrowd=0 for single objects")
     missing = [name for label, name in enumerate(classes) if not objects[label]]
     if objects and missing:
         yield note("D410", f"{path} has no objects of {preview(missing)}", "annotate objects, or remove the classes")

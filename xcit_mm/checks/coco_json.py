@@ -65,7 +65,6 @@ def load_instances(dataset: dict, content: Coco) -> list[dict]:
             self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     reader = type(kind.__name__, (kind,), dict(COCOAPI=Parsed))
+    config = {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        return DATASETS.build(
-            {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
-        ).data_list
+        return DATASETS.build(config).data_list

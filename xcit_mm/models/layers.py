@@ -213,9 +213,7 @@ class Block(nn.Module):
         super().__init__()
         # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published numbering.
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = XCA(
-            dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate, implementation=attn_implementation
-        )
+        self.attn = XCA(dim, num_heads, attn_drop_rate, drop_rate, attn_implementation)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
         self.local_mp = LPI(dim, norm_cfg)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
