@@ -7,8 +7,6 @@ import numpy as np
 
 from .findings import Finding, fail, note
 
-__all__ = ["MAX_WRONG", "check_boxes"]
-
 MAX_WRONG = 0.05  # fraction of the annotations of a data set that is otherwise correct
 MIN_BOXES = 20  # boxes that cannot be alike by chance
 SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box

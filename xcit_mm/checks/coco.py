@@ -15,8 +15,6 @@ from .coco_json import Coco, load_instances
 from .findings import Finding, fail, note, ok
 from .images import check_images, pipeline_step
 
-__all__ = ["check_coco"]
-
 # Reasons for which mmdet drops annotations without a message. The first two do not occur in a correct json.
 NO_IMAGE = "with an unknown image_id"
 NO_CATEGORY = "with an unknown category_id"

@@ -13,8 +13,6 @@ from mmengine.registry import DATASETS
 from ..utils.configs import dataset_class
 from ..utils.errors import reason
 
-__all__ = ["Coco", "load_instances", "read_coco"]
-
 Coco = dict[str, list[dict]]
 _KINDS = ("images", "annotations", "categories")
 

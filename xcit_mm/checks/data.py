@@ -19,8 +19,6 @@ from .coco_json import read_coco
 from .findings import Finding, check, fail, note, ok
 from .segmentation_maps import check_segmentation_maps
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_overlap", "check_paths"]
-
 SPLITS = ("train", "val")
 
 

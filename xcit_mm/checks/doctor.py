@@ -22,8 +22,6 @@ from .preflight import check_checkpoint
 from .schedule import check_input, check_optimizer, check_parts, check_schedule
 from .weights import check_weights, download_weights, strict_load_hooks
 
-__all__ = ["check_resume", "check_test", "check_training", "diagnose", "is_first_process"]
-
 _MAX_JSON_BYTES = 30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
 
 

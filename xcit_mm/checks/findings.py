@@ -7,8 +7,6 @@ from typing import NamedTuple, ParamSpec
 
 from ..utils.errors import reason
 
-__all__ = ["Finding", "check", "fail", "note", "ok", "raise_first"]
-
 Arguments = ParamSpec("Arguments")
 
 

@@ -12,16 +12,6 @@ from ..utils.configs import loading_step, normalize_step, part_class, type_name
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note
 
-__all__ = [
-    "check_bands",
-    "check_images",
-    "has_own_steps",
-    "load_each",
-    "missing_paths",
-    "pipeline_step",
-    "sample_evenly",
-]
-
 SAMPLE_SIZE = 32  # images of a data set to read
 
 

@@ -13,8 +13,6 @@ from torch import nn
 from ..utils.configs import part_class
 from .findings import Finding, check, fail, ok
 
-__all__ = ["check_disk", "check_launcher", "check_precision"]
-
 
 def check_launcher(launcher: str | None) -> Iterator[Finding]:
     """Check that several processes have GPUs: every launcher of mmengine selects one by `torch.cuda`."""

@@ -16,8 +16,6 @@ from ..utils.errors import reason
 from .findings import Finding, check, fail, note, ok
 from .preflight import check_backbone
 
-__all__ = ["build_checked_model", "build_model", "check_channels", "check_norms", "class_heads"]
-
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
 
 

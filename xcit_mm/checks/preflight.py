@@ -20,8 +20,6 @@ from ..utils.configs import (
     type_name,
 )
 
-__all__ = ["check_backbone", "check_checkpoint", "check_device"]
-
 
 def check_backbone(cfg: Config, tta: bool = False) -> None:
     """Build the XCiT of a config without memory, so that a wrong argument raises its error now.

@@ -23,8 +23,6 @@ from .findings import Finding, check, fail, note
 from .images import has_own_steps, pipeline_step
 from .weights import started_from
 
-__all__ = ["check_input", "check_optimizer", "check_parts", "check_schedule"]
-
 HIGH_RATE = 0.01  # of Adam and AdamW, ten times the highest of the recipes
 
 

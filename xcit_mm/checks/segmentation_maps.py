@@ -15,8 +15,6 @@ from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
 from .images import check_bands, check_images, has_own_steps, load_each, missing_paths, pipeline_step, sample_evenly
 
-__all__ = ["check_segmentation_maps"]
-
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 
 

@@ -18,8 +18,6 @@ from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_weights", "download_weights", "started_from", "strict_load_hooks"]
-
 
 def strict_load_hooks(cfg: Config) -> list[dict]:
     """Return the configs of the hooks that load a checkpoint completely or not at all."""

@@ -11,8 +11,6 @@ from mmengine.model import BaseModule
 from ..archs import PATCH_SIZES
 from .pyramid import STRIDES
 
-__all__ = ["check_argument_names", "check_choices", "check_out_indices", "check_rates", "check_strides"]
-
 
 def check_argument_names(model: type[BaseModule], names: Iterable[str]) -> None:
     """Check that keyword arguments are arguments of a class or of the base classes that get its remaining arguments.

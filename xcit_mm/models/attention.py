@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ..utils.compat import is_plain
 
-__all__ = ["IMPLEMENTATIONS", "XCA", "choose_implementation"]
-
 IMPLEMENTATIONS = ("auto", "plain", "gram", "covariance")
 
 

@@ -18,8 +18,6 @@ from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
 from .pyramid import STRIDES
 
-__all__ = ["backbone_from_config", "model_config", "model_from_config", "model_from_weights"]
-
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
     """Build the model of a file in any layout, in eval mode.

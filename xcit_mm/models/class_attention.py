@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from ..utils.compat import is_plain
 from .layers import MLP
 
-__all__ = ["ClassAttention", "ClassAttentionBlock"]
-
 
 class ClassAttention(nn.Module):
     """Attention of the CLS token to all tokens (paper, section 3.3; CaiT, arXiv 2103.17239, section 3).

@@ -7,8 +7,6 @@ from ..utils.compat import log_initialization_to_file_only
 from ..weights.bands import check_stem_rule
 from ..weights.matching import load_pretrained
 
-__all__ = ["PretrainedModule"]
-
 InitCfg = dict | list[dict] | None
 
 

@@ -12,18 +12,6 @@ from .chunks import in_chunks
 from .norms import build_norm
 from .recompute import recompute
 
-__all__ = [
-    "LPI",
-    "MLP",
-    "Block",
-    "ConvPatchEmbed",
-    "DropPath",
-    "LinearPatchEmbed",
-    "PositionalEncoding",
-    "channels_last",
-    "init_linear",
-]
-
 
 def init_linear(module: nn.Module) -> None:
     """Initialise a linear layer, for `nn.Module.apply`."""

@@ -5,8 +5,6 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import nn
 
-__all__ = ["build_norm"]
-
 # The layers that mmcv registers under these names, where mmcv is not installed or not imported.
 _TORCH = dict(BN=nn.BatchNorm2d, BN2d=nn.BatchNorm2d, SyncBN=nn.SyncBatchNorm, GN=nn.GroupNorm)
 

@@ -20,8 +20,6 @@ from .recompute import recompute
 if TYPE_CHECKING:
     from .backbone import Trunk, XCiT
 
-__all__ = ["Unpadded", "forward_unpadded", "unpad"]
-
 Sizes = list[tuple[int, int]]
 
 

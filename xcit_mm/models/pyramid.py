@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from .chunks import in_chunks
 from .norms import build_norm
 
-__all__ = ["STRIDES", "pyramid_levels"]
-
 STRIDES = (4, 8, 16, 32)
 
 

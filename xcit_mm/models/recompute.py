@@ -10,8 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ..utils.compat import BatchNorm, has_hooks, in_function_transform
 
-__all__ = ["recompute"]
-
 Output = TypeVar("Output", bound=Tensor | list[Tensor])
 
 

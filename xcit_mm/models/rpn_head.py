@@ -5,8 +5,6 @@ from typing import Any
 from mmdet.models.dense_heads import RPNHead
 from torch import Tensor
 
-__all__ = ["UnpaddedRPNHead"]
-
 
 class UnpaddedRPNHead(RPNHead):
     """mmdet's RPNHead, but each image has proposals from its own cells alone.

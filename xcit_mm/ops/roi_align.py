@@ -6,8 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["roi_align", "roi_align_backward", "roi_max_align", "roi_max_align_backward"]
-
 MAX_SAMPLES = 2**18  # along an axis, over the RoIs whose weights are in memory at a time
 MAX_COUNT = 2**20  # samples per bin and axis of a RoI, thousands of times the size of an image
 EMPTY = -10_000.0  # mmcv's maximum of a bin without samples

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .nonfinite_search import iter_tensors
 
-__all__ = ["BackgroundWriter"]
-
 
 class BackgroundWriter:
     """Runs tasks one after another in a thread. At its end the process waits for them.

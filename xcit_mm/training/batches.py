@@ -14,8 +14,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from ..utils.compat import set_iteration, train_dataloader_config
 from .random_state import seeded
 
-__all__ = ["NumberedBatches", "NumberedLoop", "SeededDataset", "numbered_loader"]
-
 # Options of a DataLoader besides its data set, its samplers and its generator.
 _OPTIONS = [
     *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),

@@ -21,8 +21,6 @@ from .nonfinite_search import finite_buffers
 from .random_state import get_random_state, set_random_state
 from .snapshots import ALL_FINITE, copy_tensors, locate_again, write_snapshot
 
-__all__ = ["NonFiniteHook"]
-
 
 @dataclass
 class Iteration:

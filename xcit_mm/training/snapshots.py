@@ -19,8 +19,6 @@ from .nonfinite_search import find_non_finite
 from .random_state import set_random_state
 from .resuming import AtomicBackend
 
-__all__ = ["ALL_FINITE", "copy_tensors", "locate_again", "read_snapshot", "replay", "write_snapshot"]
-
 ALL_FINITE = "every loss and gradient is finite when the iteration is run again without loss scaling"
 _CONTENT = {"iteration", "parameters", "buffers", "args", "kwargs", "autocast", "random_state"}
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype)

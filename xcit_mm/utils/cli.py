@@ -9,8 +9,6 @@ from tqdm import tqdm
 
 from .errors import reason
 
-__all__ = ["cli_main", "progress_bar"]
-
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
     """Run a command and return its exit code: that of `work`, or of a command that `work` started and that failed.

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MaskCrop", "compress_counts", "decode_crop", "encode_mask", "mask_areas", "parse_counts", "unite_masks"]
-
 
 class MaskCrop(NamedTuple):
     """A mask (h, w), bool, cropped to its bounding box, and the first row and column of the box in the image."""

@@ -11,17 +11,6 @@ from torch import Tensor
 from ..archs import ARCHS, Arch, arch_name
 from .bands import stem_key
 
-__all__ = [
-    "CLASSIFIER_PREFIXES",
-    "LAYOUTS",
-    "Weights",
-    "backbone_options",
-    "describe",
-    "parse_checkpoint",
-    "to_layout",
-    "unknown_keys",
-]
-
 # Prefixes of the keys that only a classifier has.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 

@@ -14,8 +14,6 @@ from . import reader  # noqa: F401  registers the readers with mmengine
 from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 
-__all__ = ["BandMismatch", "CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
-
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE_TASKS = ("detector", "segmentor")
 

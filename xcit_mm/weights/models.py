@@ -13,8 +13,6 @@ from ..utils.scripts import shipped_folder
 from .hub import HUB_PREFIX, WEIGHTS, download_model
 from .published import PUBLISHED
 
-__all__ = ["Model", "find_config", "find_model", "last_checkpoint", "shipped_models"]
-
 
 class Model(NamedTuple):
     """Files of a trained model.

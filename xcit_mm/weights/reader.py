@@ -9,8 +9,6 @@ from mmengine.runner import CheckpointLoader
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 from .torch_files import place, read_legacy, read_zip
 
-__all__ = ["load_checkpoint", "load_from_file"]
-
 
 # mmengine logs a loader by its function's name less "load_from_".
 @CheckpointLoader.register_scheme(prefixes="", force=True)

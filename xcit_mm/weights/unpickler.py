@@ -23,8 +23,6 @@ from mmengine.logging import HistoryBuffer
 
 from .pickle_globals import GLOBALS, Global, Namespace, check_keys, check_type, name_of
 
-__all__ = ["GetStorage", "SafeUnpickler"]
-
 GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 
 # Largest size of all tensors together, in sizes of the file. Copies that share their data, such as `model` and
