@@ -14,8 +14,6 @@ from . import reader  # noqa: F401  registers the readers with mmengine
 from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 
-__all__ = ["BandMismatch", "CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
-
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE_TASKS = ("detector", "segmentor")
 
@@ -85,11 +83,7 @@ def match_model(
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
-    `strict_heads` and `fill_stem` are those of `StrictLoadHook`.
-
-    Args:
-        model: A model whose backbone is an `XCiT` or an `XCiTClassifier`; it is not changed.
-        checkpoint: Content of a file in any layout.
+    `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
 
     Raises:
         CheckpointMismatch: If the checkpoint does not fit: a HeadMismatch if `strict_heads=False` might help, a
@@ -120,10 +114,6 @@ def match_trunk(
     A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves unused what only a
     classifier has, the blocks after its last tap, and levels of the pyramid that it does not have. A classifier without
     classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
-
-    Args:
-        backbone: A `Trunk`, an `XCiT` or an `XCiTClassifier`; it is not changed.
-        weights: See `parse_checkpoint`.
 
     Raises:
         ValueError: If they do not fit, or `backbone` has another type: a HeadMismatch if `strict_heads=False` might
