@@ -16,6 +16,7 @@ from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE_TASKS = ("detector", "segmentor")
+_MASK_HEAD = "roi_head.mask_head."
 
 
 class CheckpointMismatch(ValueError):
@@ -187,6 +188,8 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     # `parse_checkpoint` leaves the head of a classifier with the trunk.
     given = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
     resized = [key for key in expected if key in given and given[key].shape != expected[key].shape]
+    if not strict and not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster R-CNN from a Mask R-CNN
+        given = {key: value for key, value in given.items() if not key.startswith(_MASK_HEAD)}
     if resized and not strict:
         expected, given = (
             {key: value for key, value in state.items() if key not in resized} for state in (expected, given)
