@@ -62,13 +62,12 @@ def parse_args() -> argparse.Namespace:
 
 def plain_loop(predictor: Any, paths: list[str]) -> None:
     """Predict one image after the other in one process, with all results in memory."""
-    from xcit_mm.batch.reading import read_image
-    from xcit_mm.prediction.results import encode_masks
+    from xcit_mm.prediction.results import encode_instances
 
     results = []
     for path in paths:
-        found = predictor.predict(read_image(path))
-        results.append(found.labels if found.instances is None else encode_masks(found.instances))
+        found = predictor(path)
+        results.append(found.segmentation if found.instances is None else encode_instances(found.instances))
 
 
 def measure_speed(args: argparse.Namespace) -> None:

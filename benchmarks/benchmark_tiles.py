@@ -52,7 +52,7 @@ def count_seams(predictor: Predictor, image: np.ndarray, tile: int, overlap: int
 
     def predict(crop: np.ndarray) -> np.ndarray:
         (sample,) = predictor.predict_preprocessed([predictor.preprocess(crop)])
-        return predictor.to_prediction(crop, sample).labels
+        return predictor.to_prediction(crop, sample).segmentation
 
     lines, columns = (windows(length, tile, overlap) for length in image.shape[:2])
     labels = [[predict(image[y.start : y.stop, x.start : x.stop]) for x in columns] for y in lines]
@@ -88,7 +88,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, float]]:
             predictor.tile, predictor.overlap = tile, overlap
             confusion, shared = np.zeros((count, count), np.int64), np.zeros(2, np.int64)
             for image, truth in pairs:
-                found = predictor.predict(image).labels
+                found = predictor(image).segmentation
                 known = truth < count
                 pixels = truth[known].astype(np.int64) * count + found[known]
                 confusion += np.bincount(pixels, minlength=count**2).reshape(count, count)

@@ -192,14 +192,14 @@ def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
 
     pixels = read_first_frame(image)
     predict = Predictor(config, checkpoint, "cpu")
-    found, meta = predict.predict(pixels), predict.metainfo
+    found, meta = predict(pixels), predict.metainfo
     ratio = pixels.shape[0] / pixels.shape[1]
     panel = PANEL, round(PANEL * ratio)
     # Resized before drawing, so that lines and labels keep their size.
     shown = cv2.resize(pixels, panel, interpolation=cv2.INTER_AREA)
     if found.instances is None:
-        assert found.labels is not None
-        labels = cv2.resize(found.labels, panel, interpolation=cv2.INTER_NEAREST)
+        assert found.segmentation is not None
+        labels = cv2.resize(found.segmentation, panel, interpolation=cv2.INTER_NEAREST)
         drawn = draw_segmentation_map(shown, labels, meta["classes"], meta["palette"], Style(0.5, labels=False))
     else:
         confident = found.instances.scores > 0.5

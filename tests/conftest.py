@@ -127,7 +127,7 @@ def models(
 
     config, checkpoint = untrained("fpn_xcit-n12-p16_shapes")
     image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    logits = Predictor(str(config), str(checkpoint))(image).seg_logits.data
+    logits = Predictor(str(config), str(checkpoint)).predict_sample(image).seg_logits.data
     content = torch.load(checkpoint)
     content["state_dict"]["decode_head.conv_seg.bias"] -= logits.mean(dim=(1, 2))
     torch.save(content, folder / "seg.pth")

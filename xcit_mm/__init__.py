@@ -1,6 +1,6 @@
 """XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes in mmengine."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     from mmengine.config.utils import MODULE2PACKAGE
@@ -13,20 +13,26 @@ from mmengine.registry import MODELS
 from . import ops
 from .geo.loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
+from .models.build import build_backbone as backbone
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .utils.compat import keep_scope_of_bases
 from .version import __version__
 from .weights import StrictLoadHook
 
+if TYPE_CHECKING:
+    from .prediction import Predictor
+
 __all__ = [
     "LayerDecayOptimWrapperConstructor",
     "LoadRasterFromFile",
     "NonFiniteHook",
+    "Predictor",
     "ResumableCheckpointHook",
     "StrictLoadHook",
     "XCiT",
     "XCiTClassifier",
     "__version__",
+    "backbone",
 ]
 
 ops.install()
@@ -37,6 +43,15 @@ MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
 # The distribution is mmsegmentation in one stack and onedl-mmsegmentation in the other. The module has one name.
 MODULE2PACKAGE["mmseg"] = "mmseg"
 keep_scope_of_bases()
+
+
+def __getattr__(name: str) -> Any:
+    """Return `Predictor`, which needs mmcv and is imported only on use."""
+    if name != "Predictor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .prediction import Predictor
+
+    return Predictor
 
 
 @MODELS.register_module(name="MaskTTAModel")

@@ -14,7 +14,8 @@ from PIL import Image
 
 from xcit_mm.batch import find_inputs, inputs, reading
 from xcit_mm.batch.inputs import read_category_ids
-from xcit_mm.batch.reading import Video, read_image
+from xcit_mm.batch.reading import Video
+from xcit_mm.utils.images import read_image
 
 
 def touch(folder: Path, *names: str) -> None:

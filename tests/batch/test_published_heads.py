@@ -32,7 +32,7 @@ def test_solo_may_find_nothing(name, tiles, photos, call, tmp_path):
 @pytest.mark.parametrize("name", ["MS R-CNN", "Mask2Former"])
 def test_the_best_object_comes_first(name, image, tmp_path):
     predictor = Predictor(*write_model(tmp_path, name))
-    sample = predictor(image)
+    sample = predictor.predict_sample(image)
     scores = sample.pred_instances.scores.tolist()
     assert scores != sorted(scores, reverse=True)  # the head's own order
     found = predictor.to_prediction(image, sample).instances
@@ -88,6 +88,6 @@ def test_images_are_loaded_as_the_config_states(options, tiles, models, photos, 
 
 def test_point_rend_in_half_precision(image, tmp_path):
     model = write_model(tmp_path, "PointRend")
-    single, half = (Predictor(*model, dtype=dtype).predict(image).instances for dtype in ("float32", "bfloat16"))
+    single, half = (Predictor(*model, dtype=dtype)(image).instances for dtype in ("float32", "bfloat16"))
     assert len(half.boxes) == len(single.boxes) == 5 and half.masks.any()
     assert np.abs(half.scores - single.scores).max() < 0.02

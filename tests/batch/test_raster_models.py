@@ -39,7 +39,7 @@ def model(data, untrained, tmp_path_factory) -> tuple[str, str]:
     config, checkpoint = untrained("fpn_xcit-n12-p16_shapes-4band")
     places = "".join(f"{split}_dataloader = dict(dataset=dict(data_root={str(data)!r}))\n" for split in ("val", "test"))
     (folder / "four.py").write_text(f"_base_ = {str(config)!r}\n{places}")
-    logits = Predictor(str(config), str(checkpoint))(load(paths(data)[0])).seg_logits.data
+    logits = Predictor(str(config), str(checkpoint)).predict_sample(load(paths(data)[0])).seg_logits.data
     content = torch.load(checkpoint)
     content["state_dict"]["decode_head.conv_seg.bias"] -= logits.mean(dim=(1, 2))
     torch.save(content, folder / "four.pth")
@@ -85,7 +85,7 @@ def test_maps_equal_those_of_the_test_pipeline(data, model, call, tmp_path):
 
 def test_a_raster_in_tiles_equals_tiling_in_memory(raster_file, model, call, tmp_path):
     assert call("infer", raster_file, *model, "--out", tmp_path / "out", *TILES, "--batch-size", 2)[0] == 0
-    expected = Predictor(*model, tile=96, overlap=24).predict(load(raster_file)).labels
+    expected = Predictor(*model, tile=96, overlap=24)(load(raster_file)).segmentation
     assert len(np.unique(expected)) > 2
     assert np.array_equal(map_in(tmp_path / "out"), expected)
 
@@ -116,7 +116,7 @@ def test_a_png_of_four_channels_is_a_raster(data, model, call, tmp_path):
     cv2.imwrite(str(tmp_path / "four.png"), image[..., [2, 1, 0, 3]])
     assert call("infer", tmp_path / "four.png", *model, "--out", tmp_path / "out")[0] == 0
     labels = map_in(tmp_path / "out", "four")
-    assert np.array_equal(labels, Predictor(*model).predict(image).labels) and labels.max() < 5
+    assert np.array_equal(labels, Predictor(*model)(image).segmentation) and labels.max() < 5
 
 
 def test_a_detector_of_rasters(raster_file, untrained, tmp_path):
@@ -135,7 +135,11 @@ def test_a_detector_of_rasters(raster_file, untrained, tmp_path):
     from demo import save_untrained
 
     save_untrained(tmp_path / "four.py", tmp_path / "four.pth")
-    found = Predictor(str(tmp_path / "four.py"), str(tmp_path / "four.pth"))(load(raster_file)).pred_instances
+    found = (
+        Predictor(str(tmp_path / "four.py"), str(tmp_path / "four.pth"))
+        .predict_sample(load(raster_file))
+        .pred_instances
+    )
     cfg = Config.fromfile(tmp_path / "four.py")
     init_default_scope("mmdet")
     results = dict(img_path=str(raster_file), img_id=1)

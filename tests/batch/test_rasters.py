@@ -10,7 +10,6 @@ from batch_runs import map_in, result_files, save_raster
 from perfect_detector import NO_FAULTS, Scene, judge, replace_network
 
 from xcit_mm.batch import rasters, run
-from xcit_mm.batch.reading import read_image
 from xcit_mm.batch.run import open_run
 from xcit_mm.prediction.predictor import Predictor
 from xcit_mm.utils.configs import image_side, read_config
@@ -41,7 +40,7 @@ def small_shards(monkeypatch):
 def test_a_map_equals_that_of_tiling_in_memory(image, models, call, tmp_path):
     path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *models["seg"], "--out", tmp_path / "out", *TILES)[0] == 0
-    expected = Predictor(*models["seg"], tile=96, overlap=24).predict(read_image(path)).labels
+    expected = Predictor(*models["seg"], tile=96, overlap=24)(path).segmentation
     assert len(np.unique(expected)) > 2
     with rasterio.open(tmp_path / "out" / "labels" / "raster.tif") as found:
         assert np.array_equal(found.read(1), expected)
@@ -65,7 +64,7 @@ def test_the_map_of_a_segmentor_of_one_class_has_a_background(image, binary, cal
 def test_instances_equal_those_of_tiling_in_memory(image, models, call, tmp_path):
     path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *models["det"], "--out", tmp_path / "out", *TILES)[0] == 0
-    expected = Predictor(*models["det"], tile=96, overlap=24).predict(read_image(path)).instances
+    expected = Predictor(*models["det"], tile=96, overlap=24)(path).instances
     found = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert [one["score"] for one in found] == expected.scores.tolist() != []
     left, top, width, height = np.array([one["bbox"] for one in found]).T
@@ -164,10 +163,10 @@ def test_a_small_raster_is_padded_to_a_tile(image, models, call, tmp_path):
     pairs = dict(seg=(str(config), models["seg"][1]), det=models["det"])
     for kind in ("seg", "det"):
         assert call("infer", path, *pairs[kind], "--out", tmp_path / kind, "--bounds", "0", "65280")[0] == 0
-    expected = Predictor(*pairs["seg"]).predict(padded).labels
+    expected = Predictor(*pairs["seg"])(padded).segmentation
     assert np.array_equal(map_in(tmp_path / "seg"), expected[:90, :60])
     found = json.loads((tmp_path / "det" / "predictions.json").read_text())
-    expected = Predictor(*models["det"]).predict(padded).instances
+    expected = Predictor(*models["det"])(padded).instances
     is_inside = (expected.boxes[:, 0] < 60) & (expected.boxes[:, 1] < 90)
     assert 0 < len(found) <= is_inside.sum() and {one["score"] for one in found} <= set(expected.scores.tolist())
     for one in found:

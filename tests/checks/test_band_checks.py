@@ -19,8 +19,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
+from xcit_mm.checks.doctor import check_test, check_training
 from xcit_mm.checks.machine import check_precision
-from xcit_mm.checks.start import check_test, check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 

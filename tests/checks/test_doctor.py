@@ -38,8 +38,8 @@ from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.checks.data import check_classes
+from xcit_mm.checks.doctor import check_training
 from xcit_mm.checks.model import build_model, check_channels
-from xcit_mm.checks.start import check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 

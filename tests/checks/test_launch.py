@@ -19,7 +19,8 @@ from processes import run_script
 from processes import run_tool as run_in_process
 
 from configs import read_config_file
-from xcit_mm.checks import launch, start
+from xcit_mm.checks import config as config_checks
+from xcit_mm.checks import doctor
 from xcit_mm.checks.launch import run_tool
 from xcit_mm.checks.preflight import check_device
 
@@ -183,7 +184,7 @@ def test_misspelt_or_reordered_classes_do_not_start(classes, message, shapes, mo
     given = [f"{split}_dataloader.dataset.metainfo.classes=({classes})" for split in ("train", "val")]
     arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), *given)
     assert re.match(f"ValueError: {message}", rejected("train", *arguments))
-    monkeypatch.setattr(start, "_MAX_JSON_BYTES", 0)  # only the doctor reads a large json
+    monkeypatch.setattr(doctor, "_MAX_JSON_BYTES", 0)  # only the doctor reads a large json
     assert started("train", *arguments)
 
 
@@ -407,6 +408,6 @@ def test_show_dir_has_all_tested_images(config, folder, shapes, weights, tmp_pat
 def test_folder_with_the_name_of_a_library_is_not_the_library(tmp_path, monkeypatch):
     (tmp_path / "libraryless").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(launch._LIBRARIES, "libraryless", "mm")
+    monkeypatch.setitem(config_checks._LIBRARIES, "libraryless", "mm")
     with pytest.raises(ModuleNotFoundError, match=r"needs libraryless, which is not installed: .*/mm\.txt"):
-        launch.find_script(Config(dict(default_scope="libraryless")), "own.py", "train")
+        config_checks.find_script(Config(dict(default_scope="libraryless")), "own.py", "train")

@@ -4,8 +4,8 @@ import pytest
 from doctor_data import MASK_RCNN, SEMANTIC_FPN, SHAPES, assert_named, failures, findings
 from mmengine.config import Config
 
+from xcit_mm.checks.doctor import check_training
 from xcit_mm.checks.schedule import check_input, check_optimizer, check_parts, check_schedule
-from xcit_mm.checks.start import check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 

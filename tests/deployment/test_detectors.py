@@ -306,8 +306,10 @@ def test_file_that_scores_otherwise_than_torch_is_reported():
         "mIoU": dict(torch=40.0, float32=40.3),
     }
     boxes, _, masks, regions = lines = score_lines(scores)
-    assert boxes.endswith("WARNING: -2.00 points, more than 0.2") and "+0.30 points" in regions
-    assert sum("WARNING" in line for line in lines) == 2 and masks == "coco/segm_mAP 0.4890 (torch: 0.4870)"
+    assert boxes.endswith("-2.00 points, WARNING: more than 0.2") and "+0.30 points" in regions
+    assert (
+        sum("WARNING" in line for line in lines) == 2 and masks == "coco/segm_mAP 0.4890 (torch: 0.4870): +0.20 points"
+    )
 
 
 def ground_truth(path: Path) -> list[tuple[Tensor, Tensor]]:

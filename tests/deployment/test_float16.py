@@ -7,6 +7,7 @@ import pytest
 from onnx_files import load_standard, metadata
 
 from xcit_mm.deployment import float16
+from xcit_mm.deployment.precision import compare_precision
 from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
@@ -45,7 +46,9 @@ def test_layers_are_float16_but_boxes_and_sums_over_tokens_are_not(mask_rcnn_fil
 
 def test_float16_detector_finds_the_same_objects(mask_rcnn, mask_rcnn_file, shapes, tmp_path):
     out = tmp_path / "fp16.onnx"
-    report = float16.write_float16(*mask_rcnn.load(), mask_rcnn_file, out, None)
+    trained = mask_rcnn.load()
+    report = float16.write_float16(*trained, mask_rcnn_file, out)
+    compare_precision(*trained, mask_rcnn_file, out, report, 0)
     assert report.images == "4 images of the test set" and report.scores == {}
     assert report.drift.share < 0.05 and report.drift.shift is not None
     image = read_image(next((shapes / "images" / "validation").iterdir()))
@@ -85,7 +88,7 @@ def test_layer_that_overflows_on_a_gpu_is_named(segmentor, segmentor_file, tmp_p
     conv.input[0] = name
     onnx.save(file, tmp_path / "float32.onnx")
     with pytest.raises(RuntimeError, match=r"^scaled1 reaches [\d.e+]+, above float16's maximum of 65504"):
-        float16.write_float16(*segmentor.load(), tmp_path / "float32.onnx", tmp_path / "fp16.onnx", None)
+        float16.write_float16(*segmentor.load(), tmp_path / "float32.onnx", tmp_path / "fp16.onnx")
 
 
 @pytest.mark.parametrize(
@@ -103,5 +106,7 @@ def test_file_ruined_by_float16_is_not_written(value, message, segmentor, segmen
 
     to_float16 = float16.to_float16
     monkeypatch.setattr(float16, "to_float16", ruined)
+    trained, out = segmentor.load(), tmp_path / "fp16.onnx"
+    report = float16.write_float16(*trained, segmentor_file, out)
     with pytest.raises(RuntimeError, match=message):
-        float16.write_float16(*segmentor.load(), segmentor_file, tmp_path / "fp16.onnx", None)
+        compare_precision(*trained, segmentor_file, out, report, 0)

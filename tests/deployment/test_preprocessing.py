@@ -153,7 +153,7 @@ def test_segmentor_file_with_preprocessing_returns_mmseg_s_map(segmentor, call, 
     for height, width in [(64, 97), (203, 330)]:
         pixels = mmcv.imresize(noise(6, 8), (width, height))
         (found,) = session.run(["segmentation_map"], dict(pixels=pixels))
-        expected = predictor.predict(np.ascontiguousarray(pixels[..., ::-1])).labels
+        expected = predictor(np.ascontiguousarray(pixels[..., ::-1])).segmentation
         assert found.dtype == np.uint8 and found.shape == (height, width)
         assert (found != expected).mean() < 0.01 and len(np.unique(found)) > 1
 

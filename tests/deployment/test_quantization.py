@@ -10,8 +10,9 @@ from xcit_mm.deployment import ExportTarget, export_model
 from xcit_mm.deployment.comparison import Drift
 from xcit_mm.deployment.formats import count_operators
 from xcit_mm.deployment.images import calibration_paths
+from xcit_mm.deployment.precision import PrecisionReport, compare_precision
 from xcit_mm.deployment.preprocessing import add_preprocessing
-from xcit_mm.deployment.quantization import Int8Report, losses_in_points, write_int8
+from xcit_mm.deployment.quantization import write_int8
 from xcit_mm.deployment.runtime import Model, read_image
 
 onnx = pytest.importorskip("onnx")
@@ -43,7 +44,7 @@ def test_int8_segmentor_runs_and_reports_its_loss(segmentor, segmentor_file, sha
     assert list(tmp_path.iterdir()) == [out]
     file = load_standard(out)
     int8, float32 = quantised_layers(out)
-    assert len(int8) == report.int8.layers > 8
+    assert len(int8) == report.precision.details["layers"] > 8
     assert [name for name in int8 if ".mlp." in name] and [name for name in int8 if ".fpn_convs." in name]
     for layer in (".attn/", ".local_mp.", ".conv_seg/"):
         assert [name for name in float32 if layer in name] and not [name for name in int8 if layer in name]
@@ -56,7 +57,7 @@ def test_int8_segmentor_runs_and_reports_its_loss(segmentor, segmentor_file, sha
     assert written == json.loads(report.metadata["int8"])
     assert (written["calibration_images"], written["evaluated"]) == (8, 4)
     scores = written["scores"]["mIoU"]
-    assert written["losses"]["mIoU"] == pytest.approx(scores["float32"] - scores["int8"])
+    assert scores == report.precision.scores["mIoU"] and scores.keys() == {"torch", "float32", "int8"}
     assert written["milliseconds"]["1"]["int8"] > 0
     assert written["megabytes"]["int8"] < written["megabytes"]["float32"]
 
@@ -70,7 +71,9 @@ def test_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, mask_rcnn_
     paths = calibration_paths(cfg, f"{shapes}/images/training/*")
     shared = calibration_paths(cfg, f"{shapes}/images/validation/*")[:1]
     report = write_int8(cfg, model, mask_rcnn_file, out, paths + shared, 2)
-    assert report.shared_images == 1 and report.drift.compared > 0
+    compare_precision(cfg, model, mask_rcnn_file, out, report, 2)
+    assert report.details["shared_images"] == 1 and report.drift.compared > 0
+    assert "1 evaluated images were calibrated" in "".join(report.notes)
     add_preprocessing(out)
     int8, float32 = quantised_layers(out)
     for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.3.conv"):
@@ -81,7 +84,7 @@ def test_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, mask_rcnn_
     (threshold,) = (tensor for tensor in onnx.load(out).graph.initializer if tensor.name == "score_threshold")
     assert onnx.numpy_helper.to_array(threshold) == pytest.approx(0.05)
     assert count_operators(out)["DequantizeLinear"] > 2 * len(int8) - 1
-    assert report.evaluated == 2 and {"coco/bbox_mAP", "coco/segm_mAP"} == report.losses.keys()
+    assert report.evaluated == 2 and {"coco/bbox_mAP", "coco/segm_mAP"} < report.scores.keys()
     results = Model(out)(read_image(next((shapes / "images" / "validation").iterdir())))
     assert results.boxes.shape[1] == 4 and results.masks.shape[0] == len(results.scores)
 
@@ -90,20 +93,14 @@ def test_large_loss_is_reported():
     scores = {
         "coco/bbox_mAP": dict(torch=0.41, float32=0.41, int8=0.38),
         "coco/bbox_mAP_50": dict(torch=0.6, float32=0.6, int8=0.1),
-        "coco/segm_mAP": dict(torch=0.4, float32=0.4, int8=0.4),
+        "coco/segm_mAP": dict(torch=0.41, float32=0.41, int8=0.405),  # the difference of floats exceeds 0.005
     }
-    losses = losses_in_points(scores)
-    assert losses == pytest.approx({"coco/bbox_mAP": 3, "coco/segm_mAP": 0})
-    times, sizes = {1: dict(float32=200.0, int8=100.0)}, dict(float32=180.0, int8=50.0)
-    given = (100, scores, losses, times, (800, 1344), sizes)
-    layers, drift, boxes, masks, speed = Int8Report(30, 40, 32, 0, Drift(100, 26, 9.0), "8 images", *given).lines()
-    assert drift == "26 of 100 detections have no match, boxes move by 9.00 px (8 images)"
-    assert "3 evaluated images were calibrated" in Int8Report(30, 40, 32, 3, Drift(), "8 images", *given).lines()[2]
-    assert "-3.00 points on 100 images, a loss of more than 0.5" in boxes and masks.endswith("points on 100 images")
-    assert "30 of 40 layers" in layers and "2.00 times as fast" in speed
-    half = {"coco/bbox_mAP": dict(torch=0.41, float32=0.41, int8=0.405)}  # the difference of floats exceeds 0.005
-    line = Int8Report(1, 1, 1, 0, Drift(), "no image", 1, half, losses_in_points(half), {}, (1, 1), sizes).lines()[2]
-    assert line.endswith("-0.50 points on 1 images")
+    notes, sizes = ["30 of 40 layers"], dict(float32=180.0, int8=50.0)
+    report = PrecisionReport("int8", {}, notes, 0.5, None, "8 images", Drift(100, 26, 9.0), sizes, 100, scores)
+    drift, layers, boxes, _, masks = report.lines()
+    assert drift.endswith("CPU, 26 of 100 detections have no match, boxes move by 9.00 px (8 images)")
+    assert boxes.endswith("-3.00 points, WARNING: more than 0.5 on 100 images") and layers == notes[0]
+    assert masks.endswith("-0.50 points on 100 images")
 
 
 @pytest.mark.parametrize(

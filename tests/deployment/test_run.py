@@ -80,7 +80,7 @@ def test_segmentation_maps_are_mmseg_s(segmentor, segmentor_file, shapes):
     model, predictor = runtime.Model(segmentor_file, threads=1), Predictor(*segmentor, device="cpu")
     photos = sorted((shapes / "images" / "validation").iterdir())
     for image in [*map(runtime.read_image, photos), smooth_image(203, 330)]:
-        expected = predictor.predict(np.ascontiguousarray(image[..., ::-1])).labels
+        expected = predictor(np.ascontiguousarray(image[..., ::-1])).segmentation
         found = model(image).labels
         assert found.dtype == expected.dtype and found.shape == expected.shape
         assert (found != expected).mean() < 0.01

@@ -8,7 +8,7 @@ from paths import CONFIGS, ROOT
 from xcit_mm.checks.doctor import diagnose
 
 DETECTOR, SEGMENTOR = (code for _, code in blocks(ROOT / "docs" / "backbone.md") if code.startswith('_base_ = "mm'))
-(README,) = (code for language, code in blocks(ROOT / "README.md") if language == "python")
+(README,) = (code for _, code in blocks(ROOT / "README.md") if code.startswith("custom_imports"))
 SGD = '_base_ = "mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py"\n' + README
 
 

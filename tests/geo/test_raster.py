@@ -18,8 +18,8 @@ from PIL import Image, features  # noqa: E402
 from rasterio.enums import ColorInterp, Resampling  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
-from xcit_mm.batch.reading import read_image  # noqa: E402
 from xcit_mm.geo import Raster, gdal, is_raster, scaling  # noqa: E402
+from xcit_mm.utils.images import read_image  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 UTM = dict(crs="EPSG:32633", transform=Affine(0.5, 0, 500000, 0, -0.5, 5400000))

@@ -11,8 +11,8 @@ from file_server import serve  # noqa: E402
 from rasterio.shutil import copy  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
-from xcit_mm.batch.reading import read_image  # noqa: E402
 from xcit_mm.geo import Raster, is_raster  # noqa: E402
+from xcit_mm.utils.images import read_image  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 UTM = dict(crs="EPSG:32633", transform=Affine(0.5, 0, 500000, 0, -0.5, 5400000))

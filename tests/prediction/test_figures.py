@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from xcit_mm.archs import PATCH_SIZES
 from xcit_mm.models.attention import XCA, choose_implementation
 from xcit_mm.models.pyramid import STRIDES, pyramid_levels
-from xcit_mm.prediction.predictor import Prediction, Predictor
+from xcit_mm.prediction import Prediction, Predictor
 from xcit_mm.prediction.results import Instances
 
 PAGE = (ROOT / "docs" / "how-xcit-works.md").read_text()
@@ -105,7 +105,7 @@ def test_the_readme_s_image_of_a_detector_without_masks(figures, models, tmp_pat
     cv2.imwrite(str(tmp_path / "black.png"), np.zeros((72, 96, 3), np.uint8))
     boxes = np.array([[10.0, 10, 60, 50], [0, 0, 30, 30]], np.float32)
     found = Instances(boxes, np.array([0.9, 0.1]), np.array([1, 0]), None)
-    monkeypatch.setattr(Predictor, "predict", lambda predictor, image: Prediction(image, found, None))
+    monkeypatch.setattr(Predictor, "__call__", lambda predictor, image: Prediction(image, found, None, ()))
     drawn = figures.hero(tmp_path / "black.png", *models["det"])[:, :600]
     assert drawn[60:320, 60:380].any() and not drawn[:40, :40].any()  # the box of the high score
 

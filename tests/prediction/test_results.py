@@ -15,7 +15,8 @@ from mmengine.structures import InstanceData
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm.prediction.predictor import Predictor, Preprocessing
+from xcit_mm.prediction import Predictor
+from xcit_mm.prediction.preprocessing import Preprocessing
 from xcit_mm.prediction.results import to_instances
 
 METRICS = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
@@ -55,7 +56,7 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     ids = dict(zip(predictor.metainfo["classes"], (20, 3, 41, 7), strict=True))
     truth = dict(images=[], annotations=[], categories=[dict(id=number, name=name) for name, number in ids.items()])
     for number, image_path in enumerate(sorted(folder.iterdir())):
-        sample, image_id = predictor(cv2.imread(str(image_path))), 100 - 7 * number
+        sample, image_id = predictor.predict_sample(cv2.imread(str(image_path))), 100 - 7 * number
         truth["images"].insert(0, dict(id=image_id, file_name=image_path.name, height=96, width=96))
         for result in results_of(to_instances(sample), image_id, list(ids.values()))[::3]:
             x, y, w, h = result["bbox"] + rng.uniform(-2, 2, 4)

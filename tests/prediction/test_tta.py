@@ -301,8 +301,8 @@ def test_command_averages_segmentation_maps_of_both_views(models, shapes, tool, 
     paths = sorted((shapes / "images" / "validation").iterdir())
     for path in paths:
         pixels = cv2.imread(str(path))
-        single = segmentor(pixels).seg_logits.data.softmax(dim=0)
-        flipped = segmentor(pixels[:, ::-1].copy()).seg_logits.data.softmax(dim=0).flip(2)
+        single = segmentor.predict_sample(pixels).seg_logits.data.softmax(dim=0)
+        flipped = segmentor.predict_sample(pixels[:, ::-1].copy()).seg_logits.data.softmax(dim=0).flip(2)
         # 0 is no class, as in ADE's files.
         found = torch.from_numpy(cv2.imread(str(tmp_path / "out" / f"{path.stem}.png"), -1)) - 1
         assert (found == (single + flipped).argmax(dim=0)).float().mean() > 0.999
@@ -331,7 +331,7 @@ def test_infer_predicts_the_views_of_tools_test(kind, models, shapes, call, tmp_
         else:
             segmentor = Predictor(*models["seg"])
             single, flipped = (
-                segmentor(array.copy()).seg_logits.data.softmax(0) for array in (pixels, pixels[:, ::-1])
+                segmentor.predict_sample(array.copy()).seg_logits.data.softmax(0) for array in (pixels, pixels[:, ::-1])
             )
             found = cv2.imread(str(tmp_path / "out" / "labels" / f"{Path(record.path).stem}.png"), -1)
             assert (found == (single + flipped.flip(2)).argmax(0).numpy()).mean() > 0.999

@@ -17,7 +17,7 @@ from paths import CONFIGS
 from torch.utils.data import DataLoader, Dataset
 
 from configs import read_config_file
-from xcit_mm.training.batches import EndlessBatches, SeededDataset, numbered_loader
+from xcit_mm.training.batches import SeededDataset, numbered_loader
 
 ADE20K_IMAGES = 20210
 INFINITE = dict(type="InfiniteSampler", shuffle=True)
@@ -139,11 +139,8 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     loader = numbered(config, endless=True)
     loader.dataset.loaded.clear()
     loader.batch_sampler.first = 100_000
-    iterator = EndlessBatches(loader, 100_000)
     start = time.perf_counter()
-    for _ in range(100_000):  # mmengine's loop
-        next(iterator)
-    next(iterator)
+    next(iter(loader))
     assert time.perf_counter() - start < 5
     assert len(loader.dataset.loaded) == 2
 

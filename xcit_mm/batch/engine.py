@@ -9,13 +9,14 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..prediction.predictor import Prediction, Predictor, Preprocessing, input_shapes
+from ..prediction import Prediction, Predictor
+from ..prediction.preprocessing import Preprocessing, input_shapes
+from ..utils.images import read_image
 from .failures import SUSPECT, FailureCounter
 from .inputs import Input
 from .loading import Loader, LoaderDied
 from .options import Drawing, Execution
 from .rasters import RasterPredictor
-from .reading import read_image
 from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
 from .shards import Record, ShardFormat, write_records
@@ -215,7 +216,7 @@ class Engine:
                 yield image, image.error
             elif image.data is None:
                 assert image.image is not None  # for tiles
-                yield image, try_or_message(self.predictor.predict, image.image)
+                yield image, try_or_message(self.predictor, image.image)
             else:
                 size = input_shapes(image.data)
                 waiting.setdefault(size, []).append(image)

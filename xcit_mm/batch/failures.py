@@ -7,7 +7,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..prediction.predictor import Predictor
-from .reading import Video, read_image
+from ..utils.images import read_image
+from .reading import Video
 from .results import try_or_message
 from .run import Run
 from .shards import DamagedShard

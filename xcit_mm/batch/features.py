@@ -17,9 +17,9 @@ from ..models.classifier import XCiTClassifier
 from ..utils.atomic import atomic_path
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
+from ..utils.images import read_image
 from .inputs import IMAGE_SUFFIXES, find_files
 from .loading import Loader
-from .reading import read_image
 
 __all__ = ["DESCRIPTORS", "Features", "extract_features", "gem", "load_classifier", "read_descriptors"]
 

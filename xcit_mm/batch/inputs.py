@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..geo.files import RASTER_SUFFIXES, is_raster
+from ..utils.images import HEIF_NEEDS, URL_PREFIXES
 
-__all__ = ["HEIF_NEEDS", "Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
+__all__ = ["Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
 
-HEIF_SUFFIXES, HEIF_NEEDS = (".heic", ".heif"), "HEIC needs pillow-heif: pip install xcit_mm[heif]"
+HEIF_SUFFIXES = (".heic", ".heif")
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".avif"),
     *(HEIF_SUFFIXES if importlib.util.find_spec("pillow_heif") else ()),
 )
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
-URL_PREFIXES = ("http://", "https://", "/vsi")  # and the file systems of GDAL
 _SUPPORTED = tuple(dict.fromkeys(IMAGE_SUFFIXES + VIDEO_SUFFIXES + RASTER_SUFFIXES))
 
 

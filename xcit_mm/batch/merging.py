@@ -8,12 +8,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
+from ..prediction.results import coco_results
 from ..utils.atomic import atomic_write
 from .rasters import merge_raster
 from .run import IMAGES, PREDICTIONS, Run
 from .shards import Record
 
-__all__ = ["RunReport", "coco_results", "merge_shards"]
+__all__ = ["RunReport", "merge_shards"]
 
 
 @dataclass
@@ -65,7 +66,7 @@ def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
             image = dict(id=record.id, file_name=record.file_name, height=record.height, width=record.width)
             images.add(image if record.frame is None else image | dict(frame=record.frame))
             if results is not None:
-                for result in coco_results(record, record.id, run.model.category_ids):
+                for result in coco_results(record._asdict(), record.id, run.model.category_ids):
                     results.add(result)
         names = zip(run.model.category_ids, run.model.classes, strict=True)
         categories = json.dumps([dict(id=id_, name=name) for id_, name in names])
@@ -111,20 +112,3 @@ class _JsonList:
     def add(self, value: dict[str, Any]) -> None:
         self.file.write(self._separator + json.dumps(value).encode())
         self._separator = b",\n"
-
-
-def coco_results(record: Record, image_id: int | float | str, category_ids: list[int]) -> Iterator[dict[str, Any]]:
-    """Convert a record to COCO results, as `COCO.loadRes` reads them."""
-    for number, (left, top, right, bottom) in enumerate(record.boxes or []):
-        assert record.labels is not None and record.scores is not None
-        result: dict[str, Any] = dict(
-            image_id=image_id,
-            category_id=category_ids[record.labels[number]],
-            bbox=[left, top, right - left, bottom - top],
-            score=record.scores[number],
-        )
-        if record.masks is not None:
-            result["segmentation"] = dict(size=[record.height, record.width], counts=record.masks[number])
-        if record.cut is not None:
-            result["cut"] = record.cut[number]
-        yield result

@@ -6,11 +6,11 @@ from itertools import groupby
 import cv2
 import numpy as np
 
-from ..prediction.predictor import Prediction
-from ..prediction.results import Instances
+from ..prediction import Instances, Prediction
+from ..utils.images import read_image
 from .inputs import Input
 from .options import Drawing
-from .reading import Video, read_image
+from .reading import Video
 from .results import ResultWriter, report_undrawn, thread_queue, try_or_message
 from .run import LABELS, VISUALIZATIONS, Run
 from .shards import Record
@@ -56,14 +56,15 @@ def _draw_video(run: Run, results: ResultWriter, input_: Input, records: list[Re
 
 
 def _stored_prediction(run: Run, input_: Input, record: Record, image: np.ndarray) -> Prediction:
-    size = [record.height, record.width]
+    size, drawing = [record.height, record.width], (run.model.classes, run.model.palette)
     if list(image.shape[:2]) != size:
         raise ValueError(f"the image has {image.shape[0]}x{image.shape[1]} pixels, its prediction {size[0]}x{size[1]}")
     if record.boxes is not None:
         masks = None if record.masks is None else [dict(size=size, counts=code.encode()) for code in record.masks]
         boxes, scores = (np.array(values, np.float32) for values in (record.boxes, record.scores))
-        return Prediction(image, Instances(boxes.reshape(-1, 4), scores, np.array(record.labels, int), masks), None)
+        instances = Instances(boxes.reshape(-1, 4), scores, np.array(record.labels, int), masks)
+        return Prediction(image, instances, None, *drawing)
     png = record.segmentation_map
     if png is None:
         png = (run.out / LABELS / f"{map_key(input_, record.frame)}.png").read_bytes()
-    return Prediction(image, None, cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED))
+    return Prediction(image, None, cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED), *drawing)

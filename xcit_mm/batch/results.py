@@ -11,9 +11,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..prediction.drawing import Style, draw_instances, draw_segmentation_map
-from ..prediction.predictor import Prediction
-from ..prediction.results import encode_masks
+from ..prediction import Prediction, Style
+from ..prediction.results import encode_instances
 from .inputs import Input
 from .options import Drawing
 from .run import LABELS, VISUALIZATIONS, Run
@@ -40,8 +39,7 @@ class ResultWriter:
 
     def __init__(self, run: Run, drawing: Drawing) -> None:
         self._run, self.visualize, self._score_thr = run, drawing.visualize, drawing.score_thr
-        style = Style(drawing.alpha, drawing.labels, drawing.color_by)
-        self._drawing = run.model.classes, run.model.palette, style
+        self._style = Style(drawing.alpha, drawing.labels, drawing.color_by)
 
     def write_image(self, number: int, size: tuple[int, int], prediction: Prediction | str) -> Record:
         """Write the files of an image (height, width), or take the reason of its failure, and return its record."""
@@ -65,12 +63,9 @@ class ResultWriter:
         """Add a prediction to a record. A segmentation map is written to a file unless the format includes it."""
         record = record._replace(height=size[0], width=size[1])
         if prediction.instances is not None:
-            boxes, scores, labels, _, cut = prediction.instances
-            record = record._replace(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist())
-            codes = encode_masks(prediction.instances)
-            return record._replace(masks=codes, cut=None if cut is None else cut.tolist())
-        assert prediction.labels is not None  # of a segmentor
-        png = cv2.imencode(".png", prediction.labels)[1].tobytes()
+            return record._replace(**encode_instances(prediction.instances))
+        assert prediction.segmentation is not None
+        png = cv2.imencode(".png", prediction.segmentation)[1].tobytes()
         if self._run.options.format == "parquet":
             return record._replace(segmentation_map=png)
         write_file(self._run.out / LABELS / f"{key}.png", png)
@@ -78,13 +73,7 @@ class ResultWriter:
 
     def draw(self, prediction: Prediction) -> np.ndarray:
         """Draw a prediction over its image."""
-        image = prediction.image
-        image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) if image.ndim == 2 else image
-        if prediction.instances is not None:
-            instances = prediction.instances.above(self._score_thr)
-            return draw_instances(image, instances, *self._drawing)
-        assert prediction.labels is not None
-        return draw_segmentation_map(image, prediction.labels, *self._drawing)
+        return prediction.draw(self._score_thr, self._style)
 
 
 @contextmanager

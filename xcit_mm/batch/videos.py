@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..prediction.predictor import Prediction, Predictor
+from ..prediction import Prediction, Predictor
 from .inputs import Input
 from .reading import Video
 from .results import (
@@ -75,7 +75,7 @@ class VideoPredictor:
             frames = iter(video)
             while batch := list(islice(frames, predictor.batch_size)):
                 if predictor.tile is not None:
-                    yield from map(predictor.predict, batch)
+                    yield from map(predictor, batch)
                 else:
                     samples = predictor.predict_preprocessed([predictor.preprocess(frame) for frame in batch])
                     yield from map(predictor.to_prediction, batch, samples, repeat(MAX_MASK_BYTES))

@@ -59,44 +59,38 @@ def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Co
     try:
         coco = read(path)
     except ValueError as error:
-        yield fail("D401", f"{split}: {error}", "export the file again, with one id for each entry")
+        yield fail("D401", str(error), "export the file again, with one id for each entry")
         return
-    missing_keys = list(_check_keys(split, path, dataset, coco))
-    yield from missing_keys
-    if missing_keys:
+    wrong = list(_check_keys(path, dataset, coco, scored=split == "val"))
+    if wrong:
+        yield from wrong
         return
     classes = metainfo(dataset)["classes"]
     ids = used = {image["id"] for image in coco["images"]}
     if not isinstance(classes, str):  # check_classes reports a string
-        yield from _check_categories(split, coco, classes)
+        yield from _check_categories(coco, classes)
         loaded = load_instances(dataset, coco)
         used = {image["img_id"] for image in loaded}
-        yield from _check_instances(split, path, classes, coco, loaded)
+        yield from _check_instances(path, classes, coco, loaded)
     for evaluator in evaluators(cfg, split):
         scored = evaluator.get("ann_file")
         if scored and not ids <= {image["id"] for image in read(scored)["images"]}:
-            yield fail(
-                "D416",
-                f"{split}: {split}_evaluator.ann_file={scored} lacks images of {path}",
-                f"--cfg-options {split}_evaluator.ann_file={path}",
-            )
+            option = f"{split}_evaluator.ann_file"
+            yield fail("D416", f"{option}={scored} lacks images of {path}", f"--cfg-options {option}={path}")
     repeated = len(ids) - len({image["file_name"] for image in coco["images"]})
     if repeated:
-        yield note(
-            "D415",
-            f"{split}: {repeated} images of {path} repeat the file of another image",
-            "one image for each file, with all annotations of the file",
-        )
+        text = f"{repeated} images of {path} repeat the file of another image"
+        yield note("D415", text, "one image for each file, with all annotations of the file")
     folder = os.path.join(root, dataset["data_prefix"]["img"])
     images = [
         dict(img_path=os.path.join(folder, image["file_name"]), shape=(image["height"], image["width"]))
         for image in coco["images"]
         if image["id"] in used
     ]
-    yield from check_images(split, dataset, images)
+    yield from check_images(dataset, images)
 
 
-def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Finding]:
+def _check_keys(path: str, dataset: dict, coco: Coco, scored: bool) -> Iterator[Finding]:
     """Check the keys that mmdet reads, and the types of their values."""
     with_mask = (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask")
     needed = dict(
@@ -104,29 +98,23 @@ def _check_keys(split: str, path: str, dataset: dict, coco: Coco) -> Iterator[Fi
         images=["file_name", "height", "width"],
         annotations=["image_id", "category_id", "bbox", "area"]
         + ["segmentation"] * bool(with_mask)
-        + ["iscrowd"] * (split == "val"),
+        + ["iscrowd"] * scored,
     )
     for kind, keys in needed.items():
         for key in keys:
             values = [entry.get(key) for entry in coco[kind]]
             missing = values.count(None) + values.count([])
             if missing:
-                yield fail("D402", f"{split}: {missing} {kind} of {path} have no {key}", f"add {key}: mmdet reads it")
+                yield fail("D402", f"{missing} {kind} of {path} have no {key}", f"add {key}: mmdet reads it")
     boxes = [annotation.get("bbox") for annotation in coco["annotations"]]
     wrong = [box for box in boxes if box and not _is_box(box)]
     if wrong:
-        yield fail(
-            "D403",
-            f"{split}: {len(wrong)} annotations of {path} have a bbox such as {wrong[0]}",
-            "bbox=[x, y, width, height], four numbers",
-        )
+        text = f"{len(wrong)} annotations of {path} have a bbox such as {wrong[0]}"
+        yield fail("D403", text, "bbox=[x, y, width, height], four numbers")
     flat = sum(bool(with_mask) and _is_flat(entry.get("segmentation")) for entry in coco["annotations"])
     if flat:
-        yield fail(
-            "D404",
-            f"{split}: {flat} segmentations of {path} are not lists of polygons",
-            "segmentation=[[x1, y1, x2, y2, ...], ...]",
-        )
+        text = f"{flat} segmentations of {path} are not lists of polygons"
+        yield fail("D404", text, "segmentation=[[x1, y1, x2, y2, ...], ...]")
 
 
 def _is_box(bbox: Sequence) -> bool:
@@ -140,7 +128,7 @@ def _is_flat(segmentation: object) -> bool:
     return isinstance(segmentation, list) and bool(segmentation) and not isinstance(segmentation[0], list)
 
 
-def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
+def _check_categories(coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
     """Compare categories with classes. mmdet numbers the categories that are classes in the order of the json."""
     by_id = {category["id"]: category["name"] for category in coco["categories"]}
     names = list(by_id.values())
@@ -150,7 +138,7 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
         empty = [number for number in twice if not counts[number]]
         yield fail(
             "D417",
-            f"{split}: {len(twice)} categories have the name of another, to mmdet they are different classes: "
+            f"{len(twice)} categories have the name of another, to mmdet they are different classes: "
             + ", ".join(f"id {number} is {name}" for number, name in twice.items()),
             (f"remove category {preview(empty)} from the json, which has no annotations" if empty else "")
             or "give all annotations of a name one category_id, and remove the other categories",
@@ -166,7 +154,7 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
     if absent:
         yield fail(
             "D405",
-            f"{split}: {len(absent)} of {len(classes)} classes are not categories of the json: {preview(absent)}"
+            f"{len(absent)} of {len(classes)} classes are not categories of the json: {preview(absent)}"
             + (f"; the config leaves out its {preview(left_out)}" if left_out else ""),
             f"metainfo=dict(classes={tuple(names)}), the categories in the order of the json, or add the classes to it",
         )
@@ -174,43 +162,37 @@ def _check_categories(split: str, coco: Coco, classes: Sequence[str]) -> Iterato
         swapped = [f"{theirs} as {ours}" for theirs, ours in zip(learned, classes, strict=False) if theirs != ours]
         yield fail(
             "D406",
-            f"{split}: mmdet numbers categories in the order of the json, not of the classes: it would show "
+            "mmdet numbers categories in the order of the json, not of the classes: it would show "
             + preview(swapped or learned),
             f"metainfo=dict(classes={tuple(dict.fromkeys(learned))}), the order of the json",
         )
     elif left_out:
-        yield note(
-            "D407", f"{split}: the classes leave out categories: {preview(left_out)}", "add these categories to classes"
-        )
+        yield note("D407", f"the classes leave out categories: {preview(left_out)}", "add these categories to classes")
 
 
-def _check_instances(
-    split: str, path: str, classes: Sequence[str], coco: Coco, loaded: Sequence[dict]
-) -> Iterator[Finding]:
+def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequence[dict]) -> Iterator[Finding]:
     """Compare the annotations of the images that mmdet has loaded with those of the json."""
     instances = [instance for image in loaded for instance in image["instances"]]
     reasons = _reasons(coco, classes, {image["img_id"] for image in loaded})
     dropped = Counter(filter(None, reasons))
     if dropped.total() != len(reasons) - len(instances):  # a class derived from mmdet's has its own rules
         dropped = Counter({BY_CLASS: len(reasons) - len(instances)})
-    yield from _check_dropped(split, path, dropped, len(reasons), bool(loaded))
+    yield from _check_dropped(path, dropped, len(reasons), bool(loaded))
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
         yield fail(
             "D409",
-            f"{split}: all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them",
+            f"all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them",
             "iscrowd=0 for single objects",
         )
     missing = [name for label, name in enumerate(classes) if not objects[label]]
     if objects and missing:
-        yield note(
-            "D410", f"{split}: {path} has no objects of {preview(missing)}", "annotate objects, or remove the classes"
-        )
+        yield note("D410", f"{path} has no objects of {preview(missing)}", "annotate objects, or remove the classes")
     kept = [a for a, why in zip(coco["annotations"], reasons, strict=True) if not why and not a.get("iscrowd")]
     if kept:
-        yield from check_boxes(split, path, kept, coco["images"])
+        yield from check_boxes(path, kept, coco["images"])
     yield ok(
-        f"{split}: {len(loaded)} of {len(coco['images'])} images are used, with {objects.total()} objects"
+        f"{len(loaded)} of {len(coco['images'])} images are used, with {objects.total()} objects"
         + (f" and {len(instances) - objects.total()} crowds" if objects.total() < len(instances) else "")
     )
 
@@ -246,7 +228,7 @@ def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
     return [reason(annotation) for annotation in coco["annotations"]]
 
 
-def _check_dropped(split: str, path: str, dropped: Counter[str], number: int, used: bool) -> Iterator[Finding]:
+def _check_dropped(path: str, dropped: Counter[str], number: int, used: bool) -> Iterator[Finding]:
     """Report the annotations of a json that mmdet drops, and the reasons.
 
     Args:
@@ -256,16 +238,9 @@ def _check_dropped(split: str, path: str, dropped: Counter[str], number: int, us
     named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
     if left and not named:
         return
-    text = f"{split}: mmdet loads {left} of {number} annotations of {path}"
+    text = f"mmdet loads {left} of {number} annotations of {path}"
     text += ": " + ", ".join(f"{times} {why}" for why, times in named) if named else ""
     fix = FIXES.get(named[0][0], EMPTY) if named else EMPTY
-    if (
-        not used
-        or (number and not left)
-        or dropped[NO_IMAGE]
-        or dropped[NO_CATEGORY]
-        or dropped[NO_AREA] > MAX_WRONG * number
-    ):
-        yield fail("D408", text, fix)
-    else:
-        yield note("D408", text, fix)
+    useless = not used or (number and not left)
+    wrong = dropped[NO_IMAGE] or dropped[NO_CATEGORY] or dropped[NO_AREA] > MAX_WRONG * number
+    yield (fail if useless or wrong else note)("D408", text, fix)

@@ -1,9 +1,11 @@
-"""Checks of a config: imports, batch size, ignored labels."""
+"""Checks of a config: its library, imports, batch size, ignored labels."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mmengine.registry
@@ -15,7 +17,32 @@ from ..utils.configs import data_preprocessor, data_sets, evaluators, part_class
 from .data import SPLITS
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_batch", "check_ignored_labels", "check_imports"]
+__all__ = ["check_batch", "check_ignored_labels", "check_imports", "find_script"]
+
+
+# Libraries, and the files in requirements/ that install them.
+_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
+
+
+def find_script(cfg: Config, config: str, tool: str) -> Path:
+    """Return `tools/TOOL.py` of the library that a config belongs to.
+
+    Raises:
+        ValueError: If the config does not belong to a library.
+        FileNotFoundError, ModuleNotFoundError: If the library or its tools are not installed.
+    """
+    library = cfg.get("default_scope")
+    if library not in _LIBRARIES:
+        raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
+    package = importlib.util.find_spec(library)
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            f"{config} needs {library}, which is not installed: pip install -r requirements/{_LIBRARIES[library]}.txt"
+        )
+    script = Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
+    if not script.is_file():
+        raise FileNotFoundError(f"{script} is missing: install {library} with pip or mim, which include its tools")
+    return script
 
 
 @check("D290", "correct custom_imports")

@@ -95,11 +95,6 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     yield ok(f"{len(next(iter(given), ()))} classes in data sets and heads")
 
 
-def _channels(cfg: Config) -> int | None:
-    """Return the input channels of an XCiT, or None for another backbone."""
-    return cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
-
-
 def _data_format(dataset: dict) -> str:
     """Return the name of the class that defines how the data set's class reads its files."""
     return getattr(dataset_class(dataset), "load_data_list", dict).__qualname__.partition(".")[0]
@@ -116,21 +111,25 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
     if missing:
         yield missing[0]
         return
+    for finding in _check_content(cfg, split, heads):
+        yield finding._replace(text=f"{split}: {finding.text}")
+
+
+def _check_content(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
     read = functools.cache(read_coco)  # of one split only: a parsed json takes a gigabyte
     given = list(data_sets(cfg, split))
     for dataset in given:
         data_format = _data_format(dataset)
         remote = [path for path in _paths(dataset) if "://" in path]
         if remote:
-            yield note("D312", f"{split}: {remote[0]} is remote storage, which the doctor does not read")
-        elif (
-            data_format == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO"
-        ):  # not COCO's panoptic format
+            yield note("D312", f"{remote[0]} is remote storage, which the doctor does not read")
+        elif data_format == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO":  # not panoptic
             yield from check_coco(cfg, split, dataset, read)
         elif data_format == "BaseSegDataset":
-            yield from check_segmentation_maps(split, dataset, heads, _channels(cfg), len(given) == 1)
+            channels = cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
+            yield from check_segmentation_maps(dataset, heads, channels, split == "train" and len(given) == 1)
         else:
-            yield note("D313", f"{split}: the doctor cannot check data sets of type {type_name(dataset)}")
+            yield note("D313", f"the doctor cannot check data sets of type {type_name(dataset)}")
 
 
 @check("D391", "correct the data sets")

@@ -1,21 +1,30 @@
-"""The doctor: findings about a training run before it starts."""
+"""The checks of a run: all of them for the doctor, those that take seconds at the start of a run."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from ..utils.configs import read_config
+from mmengine.config import Config
+from torch import Tensor, nn
+
+from ..training.nonfinite_search import is_finite
+from ..utils.configs import data_sets, read_config
 from ..utils.errors import reason
+from ..weights.matching import match_model
 from ..weights.models import find_config
-from .config import check_batch, check_ignored_labels, check_imports
-from .data import SPLITS, check_classes, check_data_sets, check_overlap
-from .findings import Finding, fail, note
-from .launch import find_script
+from ..weights.reader import load_checkpoint
+from .config import check_batch, check_ignored_labels, check_imports, find_script
+from .data import SPLITS, check_classes, check_data_sets, check_overlap, check_paths
+from .findings import Finding, fail, note, raise_first
 from .machine import check_disk, check_launcher, check_precision
 from .model import build_checked_model, check_channels, check_norms, class_heads
+from .preflight import check_checkpoint
 from .schedule import check_input, check_optimizer, check_parts, check_schedule
-from .weights import check_weights
+from .weights import check_weights, download_weights, strict_load_hooks
 
-__all__ = ["diagnose"]
+__all__ = ["check_resume", "check_test", "check_training", "diagnose", "is_first_process"]
+
+_MAX_JSON_BYTES = 30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
 
 
 def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
@@ -62,3 +71,117 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     for finding in check_launcher("pytorch" if processes > 1 else None):
         yield note("D220", finding.text, finding.fix)
     yield from check_disk(cfg, config, model)
+
+
+def check_training(cfg: Config, amp: bool = False) -> None:
+    """Check that training can start: precision, data, model, weights.
+
+    Every process of a run checks, so that all of them stop. The first process of a machine downloads weights.
+
+    Args:
+        cfg: A config of mmdet, mmseg or mmpretrain, with the final `load_from`.
+        amp: Whether the command line sets `--amp`.
+
+    Raises:
+        ValueError, OSError: If training cannot start. The message has the doctor's code and a fix.
+    """
+    raise_first(check_precision(cfg, amp))
+    raise_first(check_paths(cfg, SPLITS), FileNotFoundError)
+    model = _model(cfg)
+    heads = class_heads(model)
+    raise_first(check_parts(cfg))
+    raise_first(check_classes(cfg, heads))
+    for split in SPLITS:
+        if not _is_large(cfg, split):
+            raise_first(check_data_sets(cfg, split, heads))
+    if is_first_process():
+        download_weights(cfg)
+    raise_first(check_weights(cfg, model))
+
+
+def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
+    """Check that testing can start: data, model, checkpoint.
+
+    The first process of a machine downloads the checkpoint.
+
+    Args:
+        cfg: A config of mmdet, mmseg or mmpretrain.
+        checkpoint: A path, a URL or `xcit://NAME`.
+        tta: Whether the test uses test-time augmentation.
+
+    Raises:
+        ValueError, OSError: If testing cannot start.
+    """
+    raise_first(check_paths(cfg, ["test"]), FileNotFoundError)
+    check_checkpoint(checkpoint)
+    model = _model(cfg, tta)
+    if "://" in checkpoint and not is_first_process():
+        return
+    content = load_checkpoint(checkpoint)
+    if any(hook.get("strict_heads", True) for hook in strict_load_hooks(cfg)):
+        try:
+            match_model(model, content)
+        except ValueError as error:
+            raise ValueError(f"{checkpoint}: {error}") from None
+
+
+def is_first_process() -> bool:
+    """Whether this process is the first of its machine, by the variables of torchrun, Slurm and Open MPI."""
+    names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
+
+
+def _model(cfg: Config, tta: bool = False) -> nn.Module:
+    model, finding = build_checked_model(cfg, tta)
+    raise_first([finding, *check_channels(cfg, model)])
+    return model
+
+
+def _is_large(cfg: Config, split: str) -> bool:
+    paths = (os.path.join(data.get("data_root") or "", data.get("ann_file") or "") for data in data_sets(cfg, split))
+    return any(os.path.isfile(path) and os.path.getsize(path) > _MAX_JSON_BYTES for path in paths)
+
+
+def check_resume(checkpoint: str, work_dir: Path) -> None:
+    """Check that a run can resume from a checkpoint.
+
+    Args:
+        checkpoint: A path, a URL or `xcit://NAME`.
+        work_dir: Folder of the run.
+
+    Raises:
+        ValueError: If the checkpoint is missing, broken or not finite, or holds weights only. The message names the
+            newest complete checkpoint of the folder.
+    """
+    try:
+        _training_state(checkpoint)
+    except (OSError, ValueError) as error:
+        paths = [path for path in work_dir.glob("*.pth") if path.stem.startswith(("iter_", "epoch_", "latest"))]
+        newest_first = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+        complete = next((path for path in newest_first if path != Path(checkpoint) and _is_complete(path)), None)
+        fix = f"resume from {complete}: --resume {complete}" if complete else f"{work_dir} has no complete checkpoint"
+        raise ValueError(f"cannot resume from {checkpoint}: {error}; {fix}") from None
+
+
+def _training_state(checkpoint: str) -> dict:
+    """Read a checkpoint from which mmengine can resume.
+
+    Raises:
+        OSError, ValueError: If the checkpoint is missing, broken or not finite, or holds weights only.
+    """
+    content = load_checkpoint(checkpoint)
+    meta = content.get("meta") if isinstance(content, dict) else None
+    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
+        raise ValueError("it holds weights, not the state of a training run of mmengine: start from it with load_from")
+    state = content.get("state_dict")
+    values = state.values() if isinstance(state, dict) else ()
+    if not all(is_finite(value) for value in values if isinstance(value, Tensor)):  # nested lists may have no end
+        raise ValueError("its weights or BatchNorm statistics are not finite")
+    return content
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        return bool(_training_state(str(path)))
+    except (OSError, ValueError):
+        return False

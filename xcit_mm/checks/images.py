@@ -28,7 +28,7 @@ SAMPLE_SIZE = 32  # images of a data set to read
 Shape = tuple[int, ...]  # height and width
 
 
-def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Generator[Finding, None, dict[str, Shape]]:
+def check_images(dataset: dict, images: Sequence[dict]) -> Generator[Finding, None, dict[str, Shape]]:
     """Check that images exist, and that the pipeline reads a sample of them with their `shape`.
 
     Returns:
@@ -36,11 +36,8 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Generator
     """
     missing = missing_paths([image["img_path"] for image in images])
     if missing:
-        yield fail(
-            "D314",
-            f"{split}: {len(missing)} of {len(images)} images are missing: {preview(missing)}",
-            "add these files, or correct data_prefix",
-        )
+        text = f"{len(missing)} of {len(images)} images are missing: {preview(missing)}"
+        yield fail("D314", text, "add these files, or correct data_prefix")
     step = loading_step(dataset) or dict(type="LoadImageFromFile")
     wrong: list[str] = []
     turned: list[str] = []
@@ -55,13 +52,13 @@ def check_images(split: str, dataset: dict, images: Sequence[dict]) -> Generator
                 differing = f"{image['img_path']} has {shape} pixels, {given} in the json"
                 (turned if shape == given[::-1] else wrong).append(differing)
     if turned:
-        yield note("D318", f"{split}: {preview(turned)}", "compare boxes and photo: EXIF turns it, and so does mmcv")
+        yield note("D318", preview(turned), "compare boxes and photo: EXIF turns it, and so does mmcv")
     if wrong:
-        yield fail("D315", f"{split}: {preview(wrong)}", "replace these files, and check the rest: this is a sample")
+        yield fail("D315", preview(wrong), "replace these files, and check the rest: this is a sample")
     return shapes
 
 
-def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
+def check_bands(dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
     """Check that the pipeline gives an image the number of channels that the model takes.
 
     Args:
@@ -75,13 +72,13 @@ def check_bands(split: str, dataset: dict, image: dict, channels: int) -> Iterat
     try:
         found = Compose(pipeline)(dict(image, seg_fields=[]))
     except Exception as error:  # a pipeline may need more than an image, such as other images to mix
-        yield note("D316", f"{split}: the pipeline cannot process {image['img_path']} alone ({reason(error)})")
+        yield note("D316", f"the pipeline cannot process {image['img_path']} alone ({reason(error)})")
         return
     inputs = (found or {}).get("inputs")  # a step may drop the image, or no step packs it
     if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
         yield fail(
             "D317",
-            f"{split}: the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
+            f"the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
             "load the images by LoadRasterFromFile, whose `bands` chooses bands, or correct in_channels",
         )
 

@@ -1,7 +1,6 @@
 """Train and test with the library that a config belongs to, after checks of the run."""
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -17,15 +16,12 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.models import find_config, find_model, last_checkpoint
+from .config import find_script
+from .doctor import check_resume, check_test, check_training, is_first_process
 from .findings import raise_first
 from .machine import check_launcher
-from .resume import check_resume
-from .start import check_test, check_training, is_first_process
 
-__all__ = ["find_script", "run_tool"]
-
-# Libraries, and the files in requirements/ that install them.
-_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
+__all__ = ["run_tool"]
 
 _ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
 _SKIP = "--skip-checks"
@@ -176,24 +172,3 @@ def _resume_flags(library: str, checkpoint: str) -> list[str]:
     if set(checkpoint) & set(" ,'\""):  # --cfg-options makes a list or another path of it
         raise ValueError(f"--resume {checkpoint!r}: mmseg takes no blank, comma or quote in it: link it elsewhere")
     return ["--resume", "--cfg-options", f"load_from={checkpoint or None}"]
-
-
-def find_script(cfg: Config, config: str, tool: str) -> Path:
-    """Return `tools/TOOL.py` of the library that a config belongs to.
-
-    Raises:
-        ValueError: If the config does not belong to a library.
-        FileNotFoundError, ModuleNotFoundError: If the library or its tools are not installed.
-    """
-    library = cfg.get("default_scope")
-    if library not in _LIBRARIES:
-        raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
-    package = importlib.util.find_spec(library)
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(
-            f"{config} needs {library}, which is not installed: pip install -r requirements/{_LIBRARIES[library]}.txt"
-        )
-    script = Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
-    if not script.is_file():
-        raise FileNotFoundError(f"{script} is missing: install {library} with pip or mim, which include its tools")
-    return script

@@ -21,71 +21,61 @@ IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 
 
 def check_segmentation_maps(
-    split: str, dataset: dict, heads: Mapping[str, nn.Module], channels: int | None, alone: bool
+    dataset: dict, heads: Mapping[str, nn.Module], channels: int | None, decisive: bool
 ) -> Iterator[Finding]:
     """Check images and segmentation maps of a data set.
 
     Args:
         heads: The heads with classes, by name.
         channels: Number of input channels of the model, if known.
-        alone: Whether the split has no other data set, which may hold other classes.
+        decisive: Whether training has no other data set, which may hold other classes.
     """
     built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
     images = built.data_list
     if not images:
-        yield fail("D501", f"{split}: no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
+        yield fail("D501", f"no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
         return
     unlabelled = missing_paths([image["seg_map_path"] for image in images])
     if unlabelled:
-        yield fail(
-            "D502",
-            f"{split}: {len(unlabelled)} of {len(images)} images have no segmentation map: {preview(unlabelled)}",
-            "add these files, or correct seg_map_suffix and data_prefix.seg_map_path",
-        )
-    shapes = yield from check_images(split, dataset, images)
+        text = f"{len(unlabelled)} of {len(images)} images have no segmentation map: {preview(unlabelled)}"
+        yield fail("D502", text, "add these files, or correct seg_map_suffix and data_prefix.seg_map_path")
+    shapes = yield from check_images(dataset, images)
     step = pipeline_step(dataset, "LoadAnnotations")
     if step is None:
-        yield note("D510", f"{split}: the pipeline has no LoadAnnotations", "add it, if no other step reads the maps")
+        yield note("D510", "the pipeline has no LoadAnnotations", "add it, if no other step reads the maps")
         return
     report = note if has_own_steps(dataset) else fail  # such a step may correct labels and sizes
     if step.get("reduce_zero_label") not in (None, built.reduce_zero_label):
-        yield fail(
-            "D503",
-            f"{split}: reduce_zero_label={built.reduce_zero_label} in the data set, not in its LoadAnnotations",
-            "remove it from LoadAnnotations, which follows the data set",
-        )
+        text = f"reduce_zero_label={built.reduce_zero_label} in the data set, not in its LoadAnnotations"
+        yield fail("D503", text, "remove it from LoadAnnotations, which follows the data set")
         return
     sample = [image for image in sample_evenly(images) if image["seg_map_path"] not in unlabelled]
     maps = _read_maps(step, dataset, sample, shapes)
     if maps.coloured:
         fix = "write segmentation maps of one channel, or with a palette, whose values are class numbers"
-        yield report("D505", f"{split}: {maps.coloured}: colours instead of labels", fix)
+        yield report("D505", f"{maps.coloured}: colours instead of labels", fix)
         return
     if maps.unreadable:
-        yield fail(
-            "D504", f"{split}: {preview(maps.unreadable)}", "replace these files, and check the rest: this is a sample"
-        )
+        yield fail("D504", preview(maps.unreadable), "replace these files, and check the rest: this is a sample")
     if maps.misplaced:
-        fix = "write each map in the size of its image"
-        yield report("D511", f"{split}: {preview(maps.misplaced)}", fix)
+        yield report("D511", preview(maps.misplaced), "write each map in the size of its image")
     if maps.wrapped:
         fix = "write 8-bit maps with the numbers of the classes"
-        yield fail("D512", f"{split}: mmseg keeps the last 8 bits of a label: {preview(maps.wrapped)}", fix)
+        yield fail("D512", f"mmseg keeps the last 8 bits of a label: {preview(maps.wrapped)}", fix)
     if not maps.counts.any():
         return
     if channels and maps.readable:
-        yield from check_bands(split, dataset, maps.readable[0], channels)
+        yield from check_bands(dataset, maps.readable[0], channels)
     wrong = [
         finding
         for name, head in heads.items()
-        for finding in _check_labels(f"{split}: {name}", head, maps.counts, built.reduce_zero_label, report)
+        for finding in _check_labels(name, head, maps.counts, built.reduce_zero_label, report)
     ]
     yield from wrong
     ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
     names = list(built.metainfo.get("classes") or ())
     names = ["background", *names] if len(names) == 1 else names
     absent = _absent(names, maps.counts, ignored)
-    decisive = alone and split == "train"
     if decisive and len(absent) >= len(names) - 1 and not wrong:  # read on until a second class occurs
         read = {image["seg_map_path"] for image in maps.readable}
         for image, loaded in load_each(step, [image for image in images if image["seg_map_path"] not in read]):
@@ -101,13 +91,13 @@ def check_segmentation_maps(
         useless = complete and decisive and len(absent) >= len(names) - 1
         yield (report if useless else note)(
             "D513",
-            f"{split}: {len(maps.readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
+            f"{len(maps.readable)} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
             f"and {maps.counts[ignored]} pixels of label {ignored}, which is ignored",
             "write the numbers of the classes, 0, 1, ..., into the maps, or remove classes that never occur",
         )
     last = maps.counts[:IGNORED].nonzero()[0].max(initial=0)
     labels = f"labels up to {last}, {maps.counts[IGNORED] / maps.counts.sum():.1%} {IGNORED}"
-    yield ok(f"{split}: {len(images)} images with segmentation maps; in a sample {labels}")
+    yield ok(f"{len(images)} images with segmentation maps; in a sample {labels}")
 
 
 @dataclass
@@ -190,6 +180,5 @@ def _check_labels(
             "reduce_zero_label=False in the data set if labels count from 0",
         )
     elif not reduced and not counts[0]:
-        yield note(
-            "D508", f"{where}: no label 0 in a sample", "reduce_zero_label=True in the data set if labels count from 1"
-        )
+        fix = "reduce_zero_label=True in the data set if labels count from 1"
+        yield note("D508", f"{where}: no label 0 in a sample", fix)

@@ -15,10 +15,10 @@ from ..utils.configs import evaluators
 from .comparison import infer_segmentor, to_instances
 from .images import to_model_input
 
-__all__ = ["MAIN_METRICS", "Scores", "check_evaluation", "evaluate_files", "points", "score_lines"]
+__all__ = ["MAX_DIFFERENCE", "Scores", "check_evaluation", "evaluate_files", "score_lines"]
 
 MAIN_METRICS = ("mAP", "mIoU")
-MAX_DIFFERENCE = 0.2  # points of AP or mIoU between a file and torch, beyond which the report warns
+MAX_DIFFERENCE = 0.2  # points of AP or mIoU, beyond which a report warns
 Scores = dict[str, dict[str, float]]
 """For each metric the score of each runtime, `torch` first."""
 
@@ -75,24 +75,19 @@ def evaluate_files(cfg: Config, model: Any, runs: Mapping[str, Callable], count:
     return len(seen), scores
 
 
-def points(metric: str, difference: float) -> float:
-    """Convert a difference of scores to points of 100. mmdet's metrics, whose names have a prefix, are at most 1."""
-    return 100 * difference if "/" in metric else difference
+def score_lines(scores: Scores, max_difference: float = MAX_DIFFERENCE) -> list[str]:
+    """Summarize the scores of the last file, with its difference to torch in points of 100.
 
-
-def score_lines(scores: Scores) -> list[str]:
-    """Summarize the scores of the last file, with those of the other runtimes as references.
-
-    A line warns if AP or mIoU differs from torch's by more than 0.2 points.
+    A line warns if AP or mIoU differs by more than `max_difference` points.
     """
     lines = []
     for metric, values in scores.items():
         *references, (_, score) = values.items()
         line = f"{metric} {score:.4f} ({', '.join(f'{name}: {value:.4f}' for name, value in references)})"
-        difference = points(metric, score - values["torch"])
-        if round(abs(difference), 6) > MAX_DIFFERENCE and metric.endswith(MAIN_METRICS):
-            line += f", WARNING: {difference:+.2f} points, more than {MAX_DIFFERENCE}"
-        lines.append(line)
+        # mmdet's metrics, whose names have a prefix, are at most 1.
+        points = (score - values["torch"]) * (100 if "/" in metric else 1)
+        warns = round(abs(points), 6) > max_difference and metric.endswith(MAIN_METRICS)
+        lines.append(f"{line}: {points:+.2f} points" + f", WARNING: more than {max_difference}" * warns)
     return lines
 
 

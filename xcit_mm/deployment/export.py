@@ -25,12 +25,13 @@ from ..utils.errors import reason
 from .comparison import compare_detector, compare_maps
 from .detectors import ExportableDetector
 from .evaluation import Scores, check_evaluation, evaluate_files, score_lines
-from .float16 import Float16Report, write_float16
+from .float16 import write_float16
 from .formats import count_operators, read_onnx, working_folder, write_onnx
 from .images import calibration_paths
 from .metadata import class_names, model_metadata
+from .precision import PrecisionReport, compare_precision
 from .preprocessing import PreprocessingDrift, add_preprocessing, compare_preprocessing
-from .quantization import Int8Report, write_int8
+from .quantization import write_int8
 from .target import ExportTarget
 from .traceable import ExportableSegmentor, exportable
 
@@ -49,8 +50,7 @@ class ExportReport:
         operators: Number of operators of each type of an ONNX file.
         scores: If evaluated, scores of torch and the float32 file.
         preprocessing: Comparison of a file that preprocesses images.
-        float16: Comparison of a float16 file.
-        int8: Comparison of an int8 file.
+        precision: Comparison of a float16 or int8 file.
     """
 
     outputs: dict[str, str]
@@ -58,8 +58,7 @@ class ExportReport:
     operators: Counter[str] = field(default_factory=Counter)
     scores: Scores = field(default_factory=dict)
     preprocessing: PreprocessingDrift | None = None
-    float16: Float16Report | None = None
-    int8: Int8Report | None = None
+    precision: PrecisionReport | None = None
 
     def lines(self) -> Iterator[str]:
         """Summarize the export."""
@@ -67,8 +66,8 @@ class ExportReport:
         if self.preprocessing:
             rows.append(("preprocessing", self.preprocessing.line()))
         rows += [("scores", line) for line in score_lines(self.scores)]
-        rows += [("int8", line) for line in (self.int8.lines() if self.int8 else ())]
-        rows += [("fp16", line) for line in (self.float16.lines() if self.float16 else ())]
+        if self.precision:
+            rows += [(self.precision.key, line) for line in self.precision.lines()]
         if self.operators:
             rows.append(("operators", ", ".join(f"{name} {count}" for name, count in self.operators.most_common())))
         for key, value in self.metadata.items():
@@ -114,19 +113,19 @@ def export_model(
         model: Any = (model_from_config if target.part == "model" else backbone_from_config)(cfg, checkpoint)
         classes = class_names(cfg, model, checkpoint) if target.part == "model" else []
         float32 = folder / target.path.name
-        file = float32.with_name(f"{target.precision}-{float32.name}")
+        file = float32 if target.precision == "float32" else folder / f"{target.precision}-{float32.name}"
         try:
             report = _export_float32(cfg, model, float32, classes)
-            if target.precision == "int8":
-                report.int8 = write_int8(cfg, model, float32, file, paths, evaluate)
-                report.metadata["int8"] = report.int8.to_json()
+            if is_int8:
+                report.precision = write_int8(cfg, model, float32, file, paths, evaluate)
             elif target.precision == "float16":
-                report.float16 = write_float16(cfg, model, float32, file, evaluate)
-                report.metadata["fp16"] = report.float16.to_json()
-            else:
-                file = float32
-                if evaluate is not None:
-                    _, report.scores = evaluate_files(cfg, model, dict(float32=_read(float32)), evaluate)
+                report.precision = write_float16(cfg, model, float32, file)
+            if report.precision:
+                count = 0 if evaluate is None and not is_int8 else evaluate
+                compare_precision(cfg, model, float32, file, report.precision, count)
+                report.metadata[report.precision.key] = report.precision.to_json()
+            elif evaluate is not None:
+                _, report.scores = evaluate_files(cfg, model, dict(float32=_read(float32)), evaluate)
             if target.preprocessing:
                 for path in {float32, file}:
                     add_preprocessing(path)
@@ -163,7 +162,9 @@ def _export_float32(cfg: Config, model: Any, path: Path, classes: list[str]) -> 
 
 
 def _read(path: Path, score_threshold: float | None = None) -> Callable:
-    return read_onnx(path, score_threshold) if path.suffix == ".onnx" else torch.export.load(path).module()
+    return (
+        read_onnx(path, score_threshold=score_threshold) if path.suffix == ".onnx" else torch.export.load(path).module()
+    )
 
 
 @contextmanager

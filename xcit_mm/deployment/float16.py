@@ -1,26 +1,23 @@
-"""Conversion of exported files to half precision, for GPUs, with a report of the differences."""
+"""Conversion of exported files to half precision, for GPUs, if no value overflows."""
 
-import json
 import re
-from collections.abc import Callable, Collection
-from dataclasses import asdict
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from .comparison import Drift, compare_files
-from .evaluation import Scores, evaluate_files, score_lines
-from .formats import add_metadata, megabytes, read_onnx
+from .formats import read_onnx
 from .images import sample_inputs
+from .precision import PrecisionReport
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["Float16Report", "to_float16", "write_float16"]
+__all__ = ["to_float16", "write_float16"]
 
 MAX_VALUE = 65504  # of float16
 MAX_DETECTION_DRIFT = 0.1  # boxes that overlap nearly as much as NMS allows may change places
@@ -29,79 +26,20 @@ MAX_DETECTION_DRIFT = 0.1  # boxes that overlap nearly as much as NMS allows may
 FLOAT32_NODES = re.compile(r"^[^.]*/|\.pos_embeder/")
 
 
-class Float16Report(NamedTuple):
-    """Comparison of a float16 file with its float32 file, both on a CPU.
-
-    Attributes:
-        images: Description of the compared images.
-        drift: Differences between the predictions.
-        peak: Largest absolute value that the file stores in float16.
-        megabytes: Size of each file.
-        evaluated: Number of images of the test set that were evaluated.
-        scores: Scores of torch and both files.
-    """
-
-    images: str
-    drift: Drift
-    peak: float
-    megabytes: dict[str, float]
-    evaluated: int
-    scores: Scores
-
-    def lines(self) -> list[str]:
-        """Summarize the comparison."""
-        size = "{float32:.1f} to {float16:.1f} MB".format(**self.megabytes)
-        line = f"{size}; on the CPU, {self.drift.line()}, values up to {self.peak:.0f} ({self.images})"
-        return [line, *score_lines(self.scores)]
-
-    def to_json(self) -> str:
-        """Return the value of the file's metadata."""
-        drift = dict(asdict(self.drift), share=self.drift.share)
-        return json.dumps(self._asdict() | dict(drift=drift, run_on="CPU"))
-
-
-def write_float16(cfg: Config, model: Any, path: Path, out: Path, count: int | None) -> Float16Report:
-    """Write the float32 file `path` in half precision to `out`, and compare both.
-
-    The report is added to the new file's metadata. Both are evaluated on `count` images of the test set, if given.
+def write_float16(cfg: Config, model: Any, path: Path, out: Path) -> PrecisionReport:
+    """Write the float32 file `path` in half precision to `out`.
 
     Raises:
-        RuntimeError: If a value exceeds float16's maximum, or more than a fiftieth of the pixels or a tenth of the
-            detections differ.
+        RuntimeError: If a value exceeds float16's maximum.
     """
     import onnx
 
     converted = to_float16(onnx.load(path))
     onnx.checker.check_model(converted, full_check=True)
     onnx.save(converted, out)
-    runs = dict(float32=read_onnx(path), float16=read_onnx(out))
-    names = _half_tensors(converted)
-    ranges = out.with_name(f"ranges-{out.name}")
-    onnx.save(_with_ranges(onnx.load(path), names), ranges)
-    description, images = sample_inputs(cfg, model)
-    peak = _largest_value(read_onnx(ranges), names, images)
-    ranges.unlink()
-    drift = compare_files(model, images, runs["float16"], runs["float32"])
-    if drift.exceeds(MAX_DETECTION_DRIFT):
-        raise RuntimeError(f"{drift.share:.1%} is found differently in float16: leave --fp16 out")
-    evaluated, scores = (0, {}) if count is None else evaluate_files(cfg, model, runs, count)
-    report = Float16Report(description, drift, peak, megabytes(float32=path, float16=out), evaluated, scores)
-    add_metadata(out, "fp16", report.to_json())
-    return report
-
-
-def _largest_value(ranges: Callable, names: list[str], images: list[Tensor]) -> float:
-    """Return the largest absolute value of the half tensors, computed by the float32 file.
-
-    onnxruntime's CPU provider stores few halves, so that a value which overflows on a GPU does not overflow there.
-    """
-    peaks = torch.zeros(len(names))
-    for image in images:
-        peaks = peaks.maximum(ranges(image)[0])
-    if peaks.max() > MAX_VALUE:
-        name, value = names[int(peaks.argmax())], float(peaks.max())
-        raise RuntimeError(f"{name} reaches {value:.3g}, above float16's maximum of {MAX_VALUE}: leave --fp16 out")
-    return float(peaks.max())
+    peak = _largest_value(path, _half_tensors(converted), sample_inputs(cfg, model)[1])
+    details, notes = dict(peak=peak, run_on="CPU"), [f"values up to {peak:.0f} in half precision"]
+    return PrecisionReport("fp16", details, notes, max_drift=MAX_DETECTION_DRIFT)
 
 
 def _half_tensors(model: "ModelProto") -> list[str]:
@@ -114,26 +52,29 @@ def _half_tensors(model: "ModelProto") -> list[str]:
     return sorted({name.removesuffix("/float16") for name in halves if name not in constants})
 
 
-def _with_ranges(model: "ModelProto", names: list[str]) -> "ModelProto":
-    """Replace the outputs of a file by the largest absolute value of each named tensor, (names,)."""
-    from onnx import TensorProto, helper, numpy_helper
+def _largest_value(path: Path, names: list[str], images: list[Tensor]) -> float:
+    """Return the largest absolute value of tensors of a float32 file.
 
-    graph = model.graph
-    for name, values in (("ranges/all", np.array([-1])), ("ranges/none", np.zeros(1, np.float32))):
-        graph.initializer.append(numpy_helper.from_array(values, name))
-    for number, name in enumerate(names):
-        steps: list[tuple[str, list[str], dict[str, Any]]] = [
-            ("Abs", [name], {}),
-            ("Reshape", [f"ranges/{number}/Abs", "ranges/all"], {}),
-            ("Concat", [f"ranges/{number}/Reshape", "ranges/none"], dict(axis=0)),  # a tensor may be empty
-            ("ReduceMax", [f"ranges/{number}/Concat"], dict(keepdims=1)),
-        ]
-        graph.node.extend(helper.make_node(op, given, [f"ranges/{number}/{op}"], **kw) for op, given, kw in steps)
-    maxima = [f"ranges/{number}/ReduceMax" for number in range(len(names))]
-    graph.node.append(helper.make_node("Concat", maxima, ["ranges"], axis=0))
-    del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info("ranges", TensorProto.FLOAT, [len(names)]))
-    return model
+    onnxruntime's CPU provider stores few halves, so that a value which overflows on a GPU does not overflow there.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = onnx.load(path)
+    del model.graph.output[:]
+    for name in names:
+        peak = f"{name}/peak"
+        model.graph.node.append(helper.make_node("Abs", [name], [f"{peak}/Abs"]))
+        model.graph.node.append(helper.make_node("ReduceMax", [f"{peak}/Abs"], [peak], keepdims=0))
+        model.graph.output.append(helper.make_tensor_value_info(peak, TensorProto.FLOAT, []))
+    run = read_onnx(model.SerializeToString())
+    peaks = torch.stack([torch.stack(run(image)) for image in images]).amax(0)
+    value, number = peaks.max(0)
+    if value > MAX_VALUE:
+        raise RuntimeError(
+            f"{names[int(number)]} reaches {float(value):.3g}, above float16's maximum of {MAX_VALUE}: leave --fp16 out"
+        )
+    return float(value)
 
 
 def to_float16(model: "ModelProto") -> "ModelProto":

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from .operators import to_onnx
 
-__all__ = ["add_metadata", "count_operators", "megabytes", "read_onnx", "working_folder", "write_onnx"]
+__all__ = ["add_metadata", "count_operators", "read_onnx", "working_folder", "write_onnx"]
 
 IR_VERSION = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
 
@@ -70,11 +70,6 @@ def count_operators(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
-def megabytes(**files: Path) -> dict[str, float]:
-    """Return the size of each file."""
-    return {name: path.stat().st_size / 1e6 for name, path in files.items()}
-
-
 def add_metadata(path: Path, key: str, value: str) -> None:
     """Add an entry to the metadata of an ONNX file."""
     import onnx
@@ -84,8 +79,10 @@ def add_metadata(path: Path, key: str, value: str) -> None:
     onnx.save(model, path)
 
 
-def read_onnx(path: Path, score_threshold: float | None = None, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
-    """Return an ONNX file as a function of an image (B, C, H, W), for a detector with the config's score threshold.
+def read_onnx(
+    path: Path | bytes, threads: int = 0, score_threshold: float | None = None
+) -> Callable[[Tensor], list[Tensor]]:
+    """Return an ONNX file or its content as a function of an image (B, C, H, W), with a detector's score threshold.
 
     onnxruntime computes on all cores if `threads` is 0.
     """

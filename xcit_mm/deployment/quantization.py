@@ -1,26 +1,23 @@
-"""int8: static quantisation of an exported file by calibration images, with a report of accuracy and speed."""
+"""int8: static quantisation of an exported file by calibration images, with its speed."""
 
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from .comparison import Drift, compare_files
-from .evaluation import MAIN_METRICS, Scores, evaluate_files, points
-from .formats import add_metadata, megabytes, read_onnx
-from .images import model_inputs, sample_inputs, tested_paths
+from .formats import read_onnx
+from .images import model_inputs, tested_paths
+from .precision import PrecisionReport
 
-__all__ = ["Int8Report", "losses_in_points", "milliseconds", "quantize", "write_int8"]
+__all__ = ["milliseconds", "quantize", "write_int8"]
 
 THRESHOLD = "score_threshold"  # a detector's constant
 MAX_LOSS = 0.5  # points of AP or mIoU, beyond which the report warns
@@ -33,101 +30,33 @@ FLOAT32_NODES = re.compile(
 )
 
 
-class Int8Report(NamedTuple):
-    """Comparison of an int8 file with its float32 file.
+def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> PrecisionReport:
+    """Write the float32 file `path` in int8 to `out`, calibrated by the images at `paths`.
 
-    Attributes:
-        layers: Number of layers computed in int8.
-        all_layers: Number of convolutions and matrix products with constant weights.
-        calibration_images: Number of calibration images.
-        shared_images: Number of calibration images that are also evaluated.
-        drift: Differences between the predictions for the images of the test set that `images` describes.
-        images: Description of these images.
-        evaluated: Number of images of the test set.
-        scores: Scores of torch and both files.
-        losses: Losses of AP or mIoU against the float32 file, in points.
-        milliseconds: For each number of threads the median time of an image in each file.
-        size: Height and width of this image.
-        megabytes: Size of each file.
-    """
-
-    layers: int
-    all_layers: int
-    calibration_images: int
-    shared_images: int
-    drift: Drift
-    images: str
-    evaluated: int
-    scores: Scores
-    losses: dict[str, float]
-    milliseconds: dict[int, dict[str, float]]
-    size: tuple[int, int]
-    megabytes: dict[str, float]
-
-    def lines(self) -> list[str]:
-        """Summarize the comparison."""
-        images = f"{self.layers} of {self.all_layers} layers, calibrated by {self.calibration_images} images"
-        lines = [images + "; {float32:.1f} to {int8:.1f} MB".format(**self.megabytes)]
-        lines.append(f"{self.drift.line()} ({self.images})")
-        if self.shared_images:
-            lines.append(
-                f"WARNING: {self.shared_images} evaluated images were calibrated with, so the loss is too small"
-            )
-        for name, loss in self.losses.items():
-            scores = "{int8:.4f} (float32: {float32:.4f})".format(**self.scores[name])
-            warning = f", a loss of more than {MAX_LOSS}" if round(loss, 6) > MAX_LOSS else ""
-            lines.append(f"{name} {scores}: {-loss:+.2f} points on {self.evaluated} images{warning}")
-        for threads, times in self.milliseconds.items():
-            speed = "{int8:.0f} ms (float32: {float32:.0f})".format(**times)
-            ratio = f"{times['float32'] / times['int8']:.2f} times as fast"
-            size = "{}x{}".format(*self.size)
-            lines.append(f"{speed}: {ratio} ({size}, {threads} thread{'s' * (threads > 1)})")
-        return lines
-
-    def to_json(self) -> str:
-        """Return the value of the file's metadata."""
-        return json.dumps(self._asdict() | dict(drift=dict(asdict(self.drift), share=self.drift.share)))
-
-
-def losses_in_points(scores: Scores) -> dict[str, float]:
-    """Return the losses of int8 against float32, of AP or mIoU or else of all metrics, in points of 100."""
-    main = [name for name in scores if name.endswith(MAIN_METRICS)] or list(scores)
-    return {name: points(name, scores[name]["float32"] - scores[name]["int8"]) for name in main}
-
-
-def write_int8(cfg: Config, model: Any, path: Path, out: Path, paths: list[str], count: int | None) -> Int8Report:
-    """Write the float32 file `path` in int8 to `out`, calibrated by the images at `paths`, and compare both.
-
-    The report is added to the new file's metadata. Both are evaluated on `count` images of the test set, or on all.
+    `count` images of the test set will be evaluated, or all.
     """
     layers, all_layers = quantize(path, out, model_inputs(cfg, model, paths))
-    files = dict(float32=path, int8=out)
-    runs = {name: read_onnx(file) for name, file in files.items()}
-    description, samples = sample_inputs(cfg, model)
-    drift = compare_files(model, samples, runs["int8"], runs["float32"])
     shared = {*map(os.path.realpath, paths)}.intersection(map(os.path.realpath, tested_paths(cfg, count)))
-    evaluated, scores = evaluate_files(cfg, model, runs, count)
     image = torch.from_numpy(next(model_inputs(cfg, model, paths)))
-    times = {}
+    height, width = image.shape[2:]
+    notes, times = [f"{layers} of {all_layers} layers, calibrated by {len(paths)} images"], {}
+    if shared:
+        notes.append(f"WARNING: {len(shared)} evaluated images were calibrated with, so the loss is too small")
     for threads in (1, 2):
-        timed = [read_onnx(file, threads=threads) for file in files.values()]
-        times[threads] = dict(zip(files, milliseconds(timed, image, repeats=7), strict=True))
-    report = Int8Report(
+        runs = [read_onnx(file, threads) for file in (path, out)]
+        before, after = milliseconds(runs, image, repeats=7)
+        times[threads] = dict(float32=before, int8=after)
+        speed = f"{after:.0f} ms (float32: {before:.0f}): {before / after:.2f} times as fast"
+        notes.append(f"{speed} ({height}x{width}, {threads} thread{'s' * (threads > 1)})")
+    details = dict(
         layers=layers,
         all_layers=all_layers,
         calibration_images=len(paths),
         shared_images=len(shared),
-        drift=drift,
-        images=description,
-        evaluated=evaluated,
-        scores=scores,
-        losses=losses_in_points(scores),
         milliseconds=times,
-        size=(image.shape[2], image.shape[3]),
-        megabytes=megabytes(**files),
+        size=(height, width),
     )
-    add_metadata(out, "int8", report.to_json())
-    return report
+    return PrecisionReport("int8", details, notes, MAX_LOSS)
 
 
 def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, int]:

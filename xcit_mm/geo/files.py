@@ -3,15 +3,13 @@
 import contextlib
 import os
 import re
-import struct
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from ..utils.image_headers import BITS, BROKEN_TIFF, read_tiff_fields
 from .gdal import URLS, gdal, open_raster, require_rasterio
 
-__all__ = ["RASTER_SUFFIXES", "has_more_than_8_bits", "is_large", "is_raster", "is_remote"]
+__all__ = ["RASTER_SUFFIXES", "is_large", "is_raster", "is_remote"]
 
 _TIFFS = (".tif", ".tiff")
 RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
@@ -21,17 +19,10 @@ _WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".wld")
 _REMOTE = (*URLS, "/vsi")  # URLs, and the file systems of GDAL
 
 # Tags of TIFF.
-_WIDTH, _HEIGHT, _BITS, _BANDS, _SAMPLE_FORMAT = 256, 257, 258, 277, 339
+_WIDTH, _HEIGHT, _BANDS, _SAMPLE_FORMAT = 256, 257, 277, 339
 # GeoTIFF's pixel scale, tie points, transformation and coordinate system.
 _GEOREFERENCE = (33550, 33922, 34264, 34735)
-# Types of integer fields, and their codes in `struct`.
-_INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
-_BROKEN = (struct.error, KeyError, ValueError, OverflowError)
-# Signature, length and name of the first chunk, width and height, then the bits.
-_DEEP_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.{8}\x10", re.DOTALL)
 _PLACE = re.compile(rb"<(GeoTransform|SRS|GCPList)\b")
-# Kind, width, height and maximum value of a PGM or PPM, with comments between them.
-_PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d+)")
 
 
 def is_remote(path: str) -> bool:
@@ -78,12 +69,12 @@ def _needs_gdal(path: str) -> bool:
         return False
     try:
         with open(path, "rb") as file:
-            fields = _read_fields(file)
+            fields = read_tiff_fields(file)
         size = fields[_WIDTH], fields[_HEIGHT]
-    except (OSError, *_BROKEN):  # read_image reports the reason
+    except (OSError, *BROKEN_TIFF):  # read_image reports the reason
         return False
     is_unsigned = fields.get(_SAMPLE_FORMAT, 1) == 1
-    has_other_pixels = fields.get(_BITS, 1) > 8 or not is_unsigned or fields.get(_BANDS, 1) not in (1, 3, 4)
+    has_other_pixels = fields.get(BITS, 1) > 8 or not is_unsigned or fields.get(_BANDS, 1) not in (1, 3, 4)
     return is_large(*size) or has_other_pixels or any(tag in fields for tag in _GEOREFERENCE) or _has_place_beside(path)
 
 
@@ -100,44 +91,3 @@ def _has_place_beside(path: str) -> bool:
     with contextlib.suppress(OSError):
         return _PLACE.search(Path(f"{path}.aux.xml").read_bytes()) is not None
     return False
-
-
-def has_more_than_8_bits(content: bytes) -> bool:
-    """Return whether a file's pixels have more than 8 bits per band, by the header of a PNG, PGM, PPM or TIFF."""
-    if pnm := _PNM.match(content):
-        return int(pnm[3]) > 255
-    try:
-        return bool(_DEEP_PNG.match(content)) or _read_fields(BytesIO(content)).get(_BITS, 1) > 8
-    except _BROKEN:
-        return False
-
-
-def _read_fields(file: BinaryIO) -> dict[int, int]:
-    """Read the first value of each field of the first image, by tag; 0 for fields that are not integers.
-
-    Pillow's reader does not open big-endian BigTIFFs, reads all values and warns of broken files (Pillow 13).
-    """
-    order = {b"II": "<", b"MM": ">"}[file.read(2)]
-    big = {42: False, 43: True}[_unpack(file, order + "H")[0]]
-    offset = _unpack(file, order + ("HHQ" if big else "I"))[-1]
-    file.seek(offset)
-    (count,) = _unpack(file, order + ("Q" if big else "H"))
-    if count > 4096:
-        raise ValueError("a broken TIFF")
-    entries = [_unpack(file, order + ("HHQ8s" if big else "HHI4s")) for _ in range(count)]
-    return {tag: _first_value(file, order, big, *entry) for tag, *entry in entries}
-
-
-def _first_value(file: BinaryIO, order: str, big: bool, kind: int, count: int, value: bytes) -> int:
-    """Return a field's first value. The field holds its values, or their offset in the file if they are too long."""
-    if kind not in _INTEGERS or not count:
-        return 0
-    code = order + _INTEGERS[kind]
-    if count * struct.calcsize(code) > len(value):
-        file.seek(struct.unpack(order + ("Q" if big else "I"), value)[0])
-        return _unpack(file, code)[0]
-    return struct.unpack_from(code, value)[0]
-
-
-def _unpack(file: BinaryIO, code: str) -> tuple:
-    return struct.unpack(code, file.read(struct.calcsize(code)))

@@ -1,8 +1,12 @@
 """Models with their weights: from a checkpoint alone, or from a config and its checkpoint."""
 
 import copy
+import difflib
 import logging
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
@@ -10,14 +14,18 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
+from ..utils.configs import SUFFIXES, read_config
+from ..weights.hub import HUB_PREFIX
 from ..weights.layouts import backbone_options, parse_checkpoint
-from ..weights.matching import match_model, match_trunk
+from ..weights.matching import load_pretrained, match_model, match_trunk
+from ..weights.models import find_config, find_model, shipped_models
+from ..weights.published import PUBLISHED
 from ..weights.reader import load_checkpoint
 from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
 from .pyramid import STRIDES
 
-__all__ = ["backbone_from_config", "model_config", "model_from_config", "model_from_weights"]
+__all__ = ["backbone_from_config", "build_backbone", "model_config", "model_from_config", "model_from_weights"]
 
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
@@ -87,6 +95,47 @@ def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
             "which would be random: give a checkpoint of a detector or segmentor"
         )
     model.load_state_dict(state)
+    return model.eval()
+
+
+def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
+    """Build the backbone of a model or of published weights by its name, for torch code, in eval mode.
+
+    The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of `xcit_mm.archs`.
+
+    Args:
+        name: Published weights, such as 'xcit_small_12_p16_224_dist', or a model: a name of the model zoo, the folder
+            of a training run, a config, or `hf://OWNER/NAME`. A config without published weights needs
+            `pretrained=False`.
+        pretrained: Whether to load the weights, which are downloaded on first use. Else the values are random.
+        options: Arguments of `XCiT` that replace those of the model, such as `out_indices` and `frozen_stages`.
+
+    Returns:
+        Of ImageNet's or DINO's weights a `Trunk`, whose feature maps have the stride of the patches. With `strides`, an
+        `XCiT`, whose pyramid such weights do not train. Of a detector or segmentor an `XCiT` with its pyramid.
+
+    Raises:
+        ValueError: If the name is unknown, with the most similar names, or the weights do not fit the options.
+        TypeError: If an option is not an argument.
+        FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
+    """
+    name = str(name).removeprefix("xcit://")
+    models, is_path = shipped_models(), name.endswith(SUFFIXES) or Path(name).is_dir()
+    if not (is_path or name.startswith(HUB_PREFIX) or name in models or name in PUBLISHED):
+        similar = difflib.get_close_matches(name, {**PUBLISHED, **models}, n=3, cutoff=0.5)
+        raise ValueError(f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}")
+    if name in PUBLISHED and name not in models:
+        found = re.match(r"xcit_([a-z])[a-z]+_(\d+)_c?p(\d+)", name)
+        assert found is not None
+        settings: dict[str, Any] = dict(arch=found[1] + found[2], patch_size=int(found[3]))
+        checkpoint = f"xcit://{name}"
+        model: Any = (XCiT if "strides" in options else Trunk)(**settings | options)
+    else:
+        config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
+        cfg = read_config(config, [])
+        model = _build(cfg, _unfilled(cfg).get("backbone", ConfigDict()) | options)
+    if pretrained:
+        load_pretrained(model, checkpoint)
     return model.eval()
 
 

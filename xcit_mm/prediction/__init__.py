@@ -3,7 +3,8 @@
 from .activations import Activations, capture_activations
 from .drawing import Style, draw_instances, draw_segmentation_map
 from .figures import draw_activations
-from .predictor import Prediction, Predictor
+from .prediction import Prediction
+from .predictor import Predictor
 from .results import Instances
 from .tiled_detection import detect_in_tiles
 from .tiled_segmentation import segment_in_tiles

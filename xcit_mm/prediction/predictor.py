@@ -3,109 +3,36 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from pathlib import Path
+from typing import Any, overload
 
-import cv2
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose, pseudo_collate
+from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement, InstanceData
 from mmengine.utils import apply_to
 from torch import Tensor, nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
-from ..utils.configs import (
-    loading_options,
-    loading_step,
-    raster_bands,
-    read_config,
-    tested_dataset,
-    tested_metainfo,
-    type_name,
-)
-from ..utils.errors import reason
-from .results import Instances, to_instances
+from ..utils.configs import read_config, tested_metainfo
+from ..weights.models import find_model
+from .prediction import Prediction
+from .preprocessing import ImageLike, Preprocessing, input_shapes
+from .results import to_instances
 from .tiled_detection import detect_in_tiles, iter_detected
 from .tiled_segmentation import iter_segmented, segment_in_tiles
 from .tiles import TiledImage, check_tile
 
-__all__ = ["DTYPES", "Prediction", "Predictor", "Preprocessing", "check_options", "input_shapes"]
+__all__ = ["DTYPES", "Predictor", "check_options"]
 
 DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
-
-
-class Prediction(NamedTuple):
-    """A model's prediction for an image, as NumPy arrays.
-
-    Attributes:
-        image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads rasters.
-        instances: A detector's instances, else None.
-        labels: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
-    """
-
-    image: np.ndarray
-    instances: Instances | None
-    labels: np.ndarray | None
-
-
-class Preprocessing:
-    """The config's test pipeline for images in memory. It is small enough to send to other processes.
-
-    Args:
-        cfg: Config of a detector or segmentor.
-        tta: Whether to use `tta_pipeline`, which returns several views of an image.
-
-    Raises:
-        ValueError: If the test pipeline is missing, loads no images or cannot be built.
-    """
-
-    def __init__(self, cfg: Config, tta: bool = False) -> None:
-        init_default_scope(cfg.default_scope)
-        self._bands = raster_bands(cfg)
-        dataset = tested_dataset(cfg)
-        if not dataset.get("pipeline"):
-            raise ValueError(f"the {type_name(dataset)} that the config tests on has no pipeline: give it one")
-        pipeline = cfg.tta_pipeline if tta else dataset["pipeline"]
-        load = loading_step(dict(pipeline=pipeline))
-        if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
-            raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
-        self._is_grey = loading_options(cfg).get("color_type", "").startswith("grayscale")
-        to_float32 = load.get("to_float32", self._bands is not None)
-        from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
-        steps = [from_array if step is load else step for step in pipeline]
-        try:
-            self._pipeline = Compose(_without_annotations(steps))
-        except KeyError as error:  # of a registry
-            raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
-
-    def __call__(self, image: np.ndarray) -> dict[str, Any]:
-        """Return `inputs` (C, h, w) and `data_samples` of an image, or lists of them for its views.
-
-        Raises:
-            ValueError: If the image has other bands than the config loads, or is too narrow for the resizing.
-        """
-        if self._bands is not None and (image.ndim != 3 or image.shape[2] != self._bands):
-            raise ValueError(f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)")
-        try:
-            return self._pipeline(dict(img=mmcv.bgr2gray(image) if self._is_grey and image.ndim == 3 else image))
-        except cv2.error:
-            raise ValueError(
-                f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
-            ) from None
-
-
-def _without_annotations(steps: Sequence[dict]) -> list[dict]:
-    """Leave out the steps that load annotations, also in the groups of steps of TestTimeAug."""
-    kept = [step for step in steps if "Annotation" not in type_name(step)]
-    groups = {id(step): map(_without_annotations, step["transforms"]) for step in kept if "transforms" in step}
-    return [dict(step, transforms=[*filter(None, groups[id(step)])]) if id(step) in groups else step for step in kept]
 
 
 def check_options(cfg: Config, tile: int | None, tta: bool, min_score: float | None) -> None:
@@ -118,18 +45,10 @@ def check_options(cfg: Config, tile: int | None, tta: bool, min_score: float | N
         raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
 
 
-def input_shapes(preprocessed: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of each view of a preprocessed image. An image without augmentation is its only view."""
-    inputs = preprocessed["inputs"]
-    return tuple(tuple(view.shape) for view in (inputs if isinstance(inputs, list) else [inputs]))
-
-
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg, with all weights from a checkpoint.
 
-    Images are (H, W, 3), BGR, uint8, or as `LoadImageFromFile` of the config's test pipeline returns them. If the
-    pipeline loads rasters by `LoadRasterFromFile`, they are (H, W, bands) with the values that the loader returns:
-    unscaled, in the file's type or float32.
+    `Predictor.from_pretrained` finds config and checkpoint by the name of a model.
 
     Args:
         config: Path to a config of mmdet or mmseg.
@@ -198,14 +117,59 @@ class Predictor:
         if tta:
             self.model = MODELS.build(dict(self.cfg.tta_model, module=self.model)).eval()
 
-    def __call__(self, image: np.ndarray) -> BaseDataElement:
-        """Predict an image, and return a DetDataSample or SegDataSample in pixels of the image.
+    @classmethod
+    def from_pretrained(cls, model: str | Path, checkpoint: str | None = None, **options: Any) -> "Predictor":
+        """Build the predictor of a model by its name.
 
-        With a tile, the results are those of `detect_in_tiles` and `segment_in_tiles`.
+        Args:
+            model: Name of a published model, the folder of a training run or of `tools/weights.py publish`, the path of
+                a config, or `hf://OWNER/NAME` on the Hugging Face Hub.
+            checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
+            options: Other arguments of the class, such as `device` and `dtype`.
 
         Raises:
-            ValueError: If the image is too small, too narrow for the config's resizing, or has other bands.
+            ValueError: If the name is unknown, with the most similar names, or the model has no checkpoint.
+            FileNotFoundError: If the folder has no config.
+        """
+        return cls(*find_model(str(model), checkpoint), **options)
+
+    @overload
+    def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]  # str is a Sequence
+
+    @overload
+    def __call__(self, images: Sequence[ImageLike]) -> list[Prediction]: ...
+
+    def __call__(self, images: ImageLike | Sequence[ImageLike]) -> Prediction | list[Prediction]:
+        """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
+
+        Args:
+            images: Paths or URLs of photos, images of Pillow, or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For
+                a config with other options of `LoadImageFromFile`, arrays are as this step returns them. For a config
+                with `LoadRasterFromFile`, they are (H, W, bands), unscaled, in the file's type or float32.
+
+        Raises:
+            OSError: If a file cannot be read.
+            TypeError: If an image is of another type.
+            ValueError: If a file is not an image, or an image is too small or narrow or has other bands.
             MemoryError: If a single image exceeds the memory.
+        """
+        if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
+            return self([images])[0]
+        found: list[Prediction] = []
+        for start in range(0, len(images), self.batch_size):
+            pixels = [self.preprocess.read(image) for image in images[start : start + self.batch_size]]
+            if self.tile is not None:
+                samples = [self.predict_sample(image) for image in pixels]
+            else:
+                groups = groupby(map(self.preprocess, pixels), input_shapes)
+                samples = [sample for _, group in groups for sample in self.predict_preprocessed(list(group))]
+            found += map(self.to_prediction, pixels, samples)
+        return found
+
+    def predict_sample(self, image: np.ndarray) -> BaseDataElement:
+        """Predict an array, and return mmdet's DetDataSample or mmseg's SegDataSample, in pixels of the image.
+
+        With a tile, the results are those of `detect_in_tiles` and `segment_in_tiles`.
         """
         if self.tile is None:
             return self.predict_preprocessed([self.preprocess(image)])[0]
@@ -213,10 +177,6 @@ class Predictor:
         if self.is_detector:
             return detect_in_tiles(self._predict_images, image, **options)
         return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
-
-    def predict(self, image: np.ndarray) -> Prediction:
-        """Predict an image, and return NumPy arrays. Raises as a call of the predictor."""
-        return self.to_prediction(image, self(image))
 
     def iter_segmented(self, image: TiledImage, first: int) -> Iterator[tuple[int, Tensor]]:
         """Yield a segmentation map in strips from the row of tiles `first` on; see `tiled_segmentation`."""
@@ -284,10 +244,12 @@ class Predictor:
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays; see `to_instances`."""
+        names, palette = self.metainfo["classes"], self.metainfo.get("palette")
         if self.is_detector:
-            return Prediction(image, to_instances(sample, max_mask_bytes), None)
-        label_type = np.uint8 if len(self.metainfo["classes"]) <= 256 else np.uint16
-        return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type))
+            return Prediction(image, to_instances(sample, max_mask_bytes), None, names, palette)
+        label_type = np.uint8 if len(names) <= 256 else np.uint16
+        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type)
+        return Prediction(image, None, labels, names, palette)
 
 
 def _return_float32(model: nn.Module) -> None:

@@ -1,7 +1,8 @@
 """A detector's predictions as NumPy arrays."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
 
-__all__ = ["Instances", "encode_masks", "instance_boxes", "to_instances"]
+__all__ = ["Instances", "coco_results", "encode_instances", "instance_boxes", "to_instances"]
 
 
 class Instances(NamedTuple):
@@ -68,9 +69,32 @@ def instance_boxes(found: InstanceData) -> Tensor:
     return mask2bbox(masks) if isinstance(masks, Tensor) and not found.bboxes.any() else found.bboxes
 
 
-def encode_masks(instances: Instances) -> list[str] | None:
-    """Return the masks as COCO's compressed run lengths, or None for a model without masks."""
-    if instances.masks is None:
-        return None
-    codes = (mask if isinstance(mask, dict) else encode_mask(mask) for mask in instances.masks)
-    return [code["counts"].decode() for code in codes]
+def encode_instances(instances: Instances) -> dict[str, Any]:
+    """Return the fields of instances as lists, with masks as COCO's compressed run lengths."""
+    boxes, scores, labels, masks, cut = instances
+    codes = masks if masks is None else [mask if isinstance(mask, dict) else encode_mask(mask) for mask in masks]
+    return dict(
+        boxes=boxes.tolist(),
+        scores=scores.tolist(),
+        labels=labels.tolist(),
+        masks=codes and [code["counts"].decode() for code in codes],
+        cut=None if cut is None else cut.tolist(),
+    )
+
+
+def coco_results(
+    encoded: Mapping[str, Any], image_id: int | float | str, category_ids: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Convert encoded instances, with `height` and `width` of the image, to COCO results for `COCO.loadRes`."""
+    for number, (left, top, right, bottom) in enumerate(encoded["boxes"] or []):
+        result: dict[str, Any] = dict(
+            image_id=image_id,
+            category_id=category_ids[encoded["labels"][number]],
+            bbox=[left, top, right - left, bottom - top],
+            score=encoded["scores"][number],
+        )
+        if encoded["masks"] is not None:
+            result["segmentation"] = dict(size=[encoded["height"], encoded["width"]], counts=encoded["masks"][number])
+        if encoded["cut"] is not None:
+            result["cut"] = encoded["cut"][number]
+        yield result

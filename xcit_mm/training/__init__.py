@@ -2,7 +2,7 @@
 
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .nonfinite import NonFiniteHook
-from .replaying import replay
 from .resuming import ResumableCheckpointHook
+from .snapshots import replay
 
 __all__ = ["LayerDecayOptimWrapperConstructor", "NonFiniteHook", "ResumableCheckpointHook", "replay"]

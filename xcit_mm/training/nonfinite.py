@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..utils.compat import without_process_group
 from .nonfinite_search import finite_buffers
 from .random_state import get_random_state, set_random_state
-from .replaying import ALL_FINITE, copy_tensors, locate_again
-from .snapshots import write_snapshot
+from .snapshots import ALL_FINITE, copy_tensors, locate_again, write_snapshot
 
 __all__ = ["NonFiniteHook"]
 

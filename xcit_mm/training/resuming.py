@@ -17,8 +17,8 @@ from mmengine.runner import Runner
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.compat import is_resuming, save_with
 from .background import BackgroundWriter
+from .batches import NumberedLoop
 from .nonfinite_search import is_finite
-from .numbered_loop import NumberedLoop
 from .random_state import RandomState, get_random_state, set_random_state
 from .repeating import describe_run, hash_data, hash_weights, raise_if_not_deterministic
 

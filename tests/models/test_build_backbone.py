@@ -1,0 +1,89 @@
+"""The backbone of a model or of weights by its name, for torch code."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from golden import fill
+from mmengine.config import Config
+from paths import CONFIGS
+
+import xcit_mm
+from xcit_mm.models import Trunk
+from xcit_mm.models.build import model_from_config
+from xcit_mm.weights.published import PUBLISHED
+
+NAME = "xcit_nano_12_p16_224"
+
+
+@pytest.fixture
+def image() -> torch.Tensor:
+    return torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch) -> Path:
+    """Folder of downloads, with a file of the names and shapes of a published classifier."""
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
+    classifier = fill(xcit_mm.XCiTClassifier("n12", num_classes=10))
+    torch.save(dict(model=classifier.state_dict()), tmp_path / f"{NAME}.pth")
+    return tmp_path
+
+
+def test_weights_of_a_classifier_give_the_maps_of_its_trunk(downloads, image):
+    backbone = xcit_mm.backbone(NAME)
+    assert type(backbone) is Trunk and not backbone.training
+    state = torch.load(downloads / f"{NAME}.pth")["model"]
+    trunk = Trunk("n12").eval()
+    trunk.load_state_dict({key: state[key] for key in trunk.state_dict()})
+    maps = backbone(image)
+    assert [tuple(found.shape) for found in maps] == [(2, 128, 4, 6)] * 4
+    assert all(torch.equal(*pair) for pair in zip(maps, trunk(image), strict=True))
+
+
+def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
+    (last,) = xcit_mm.backbone(f"xcit://{NAME}", out_indices=(11,), frozen_stages=12)(image)
+    assert torch.equal(last, xcit_mm.backbone(NAME)(image)[-1]) and not last.requires_grad
+    fine = xcit_mm.backbone(NAME, strides=(4, 16, 32))
+    assert isinstance(fine, xcit_mm.XCiT) and [found.shape[-1] for found in fine(image)] == [24, 6, 3]
+    assert torch.equal(fine.blocks[0].attn.qkv.weight, xcit_mm.backbone(NAME).blocks[0].attn.qkv.weight)
+
+
+def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image):
+    config, checkpoint = models["seg"]
+    cfg = Config.fromfile(config)
+    cfg.dump(tmp_path / "mine.py")
+    (tmp_path / "last_checkpoint").write_text(checkpoint)
+    expected = model_from_config(cfg, checkpoint).backbone(image)
+    maps = xcit_mm.backbone(tmp_path)(image)
+    assert [found.shape[-1] for found in maps] == [24, 12, 6, 3]
+    assert all(torch.equal(*pair) for pair in zip(maps, expected, strict=True))
+
+
+def test_without_weights_nothing_is_downloaded(monkeypatch, tmp_path):
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
+    for name in ("xcit_tiny_12_p8_224_dist", "xcit_small_12_cp16_dino", "sem_fpn_xcit_tiny_12_p16"):
+        assert name in PUBLISHED
+        backbone = xcit_mm.backbone(name, pretrained=False)
+        assert isinstance(backbone, xcit_mm.XCiT) == name.startswith("sem")
+        assert f"/p{backbone.patch_size}" == "/p" + ("8" if "p8" in name else "16")
+        assert backbone.arch.embed_dim == (384 if "small" in name else 192)
+    assert isinstance(xcit_mm.backbone("retinanet_xcit-s12-p16_fpn_1x_coco", pretrained=False), xcit_mm.XCiT)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name, options, error, message",
+    [
+        ("xcit_smal_12_p16_224", {}, ValueError, "is not a model or weights: try xcit_small_12_p16_224, "),
+        ("maskrcnn_small", {}, ValueError, "try maskrcnn_xcit_small_24_p8, "),
+        ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
+        (NAME, dict(out_indexes=(3,)), TypeError, "no argument out_indexes .did you mean out_indices?"),
+        (NAME, dict(arch="t12"), ValueError, "the file is n12/p16, the config asks for t12/p16"),
+        (str(CONFIGS / "none.py"), {}, ValueError, "none.py has no checkpoint"),
+    ],
+)
+def test_wrong_names_and_options_are_one_line(name, options, error, message, downloads):
+    with pytest.raises(error, match=message) as raised:
+        xcit_mm.backbone(name, **options)
+    assert "\n" not in str(raised.value)

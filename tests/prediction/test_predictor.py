@@ -1,0 +1,164 @@
+"""A model by its name in Python: the results of tools/infer.py as arrays, drawings and formats of other libraries."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+
+import xcit_mm
+from xcit_mm.prediction import Instances, Prediction, Style
+from xcit_mm.utils.run_lengths import encode_mask
+
+
+@pytest.fixture(scope="module")
+def photo(shapes, tmp_path_factory) -> Path:
+    """A photo that EXIF turns, (64, 96) after turning."""
+    path = tmp_path_factory.mktemp("photo") / "turned.jpg"
+    pixels = cv2.imread(str(sorted((shapes / "images" / "validation").iterdir())[0]))[:64]
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.fromarray(np.rot90(pixels)[..., ::-1]).save(path, exif=exif, quality=95)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folders(models, tmp_path_factory) -> dict[str, Path]:
+    """Work folders of training runs."""
+    found = {}
+    for kind, (config, checkpoint) in models.items():
+        folder = found[kind] = tmp_path_factory.mktemp(kind)
+        Config.fromfile(config).dump(folder / "mine.py")
+        (folder / "last_checkpoint").write_text(checkpoint)
+    return found
+
+
+@pytest.fixture(scope="module")
+def predictors(folders) -> dict[str, xcit_mm.Predictor]:
+    return {kind: xcit_mm.Predictor.from_pretrained(folder, device="cpu") for kind, folder in folders.items()}
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_a_prediction_equals_the_files_of_the_command(kind, predictors, folders, photo, call, tmp_path):
+    assert call("infer", photo, folders[kind], "--out", tmp_path, "--device", "cpu", "--score-thr", 0)[0] == 0
+    found = predictors[kind](photo)
+    drawn = cv2.imread(str(tmp_path / "visualizations" / "turned.jpg"))
+    assert np.array_equal(drawn, cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR))
+    if kind == "seg":
+        assert np.array_equal(found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.png"), -1))
+        assert found.segmentation.shape == (64, 96) and not hasattr(found, "boxes")
+        assert repr(found).startswith("Prediction of 64x96 pixels: ") and found.names[0] in repr(found)
+        return
+    assert found.to_coco() == json.loads((tmp_path / "predictions.json").read_text()) != []
+    count = len(found.scores)
+    assert found.boxes.shape == (count, 4) and found.labels.shape == (count,)
+    assert found.masks.shape == (count, 64, 96) and found.masks.dtype == bool
+    assert len(found.above(found.scores[2]).boxes) == 2 and found.names == ("circle", "square", "triangle", "star")
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_paths_pillow_and_arrays_give_the_same_prediction(kind, predictors, photo):
+    predict = predictors[kind]
+    pixels = cv2.imread(str(photo))
+    single = predict(str(photo))
+    with Image.open(photo) as image:
+        several = predict([photo, image, pixels, pixels[:48]])
+    for found in several[:3]:
+        assert np.abs(found.image.astype(int) - single.image).mean() < 1  # two decoders of JPEG
+    for found in (several[0], several[2]):
+        assert np.array_equal(found.image, single.image)
+        if kind == "det":
+            assert found.to_coco() == single.to_coco()
+        else:
+            assert np.array_equal(found.segmentation, single.segmentation)
+    assert several[3].image.shape == (48, 96, 3) and predict([]) == []
+
+
+def test_images_of_several_sizes_are_not_padded_to_one_batch(folders, predictors, photo):
+    pixels = cv2.imread(str(photo))
+    images = [pixels, pixels[:, :64], pixels[:48], pixels[:48]]
+    predict = xcit_mm.Predictor.from_pretrained(folders["seg"], device="cpu", batch_size=4)
+    for image, found in zip(images, predict(images), strict=True):
+        single = predictors["seg"](image)
+        assert (found.segmentation == single.segmentation).mean() > 0.99  # rounding of batches
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_a_notebook_shows_the_drawing(kind, predictors, photo):
+    found = predictors[kind](photo)
+    shown = Image.open(io.BytesIO(found._repr_png_()))
+    assert np.array_equal(np.asarray(shown), np.asarray(found.plot()))
+    assert np.array_equal(np.asarray(found.plot(0.0, Style(0.2)))[..., ::-1], found.draw(0.0, Style(0.2)))
+    huge = Prediction(np.zeros((3000, 2000, 3), np.uint8), None, np.zeros((3000, 2000), np.uint8), ("sky",))
+    assert max(Image.open(io.BytesIO(huge._repr_png_())).size) == 1280
+
+
+def test_a_raster_has_no_drawing():
+    found = Prediction(np.zeros((40, 60, 5), np.uint8), None, np.zeros((40, 60), np.uint8), ("sky",))
+    assert found._repr_png_() is None and repr(found) == "Prediction of 40x60 pixels: sky"
+    with pytest.raises(ValueError, match=r"\(40, 60, 5\): only \(H, W, 3\)"):
+        found.plot()
+
+
+def squares(encoded: bool) -> Prediction:
+    masks = np.zeros((2, 40, 60), bool)
+    masks[0, 5:15, 5:15] = masks[1, 20:30, 40:50] = True
+    boxes = np.array([[5, 5, 15, 15], [40, 20, 50, 30]], np.float32)
+    stored = [encode_mask(mask) for mask in masks] if encoded else masks
+    found = Instances(boxes, np.array([0.9, 0.4]), np.array([1, 0]), stored)
+    return Prediction(np.zeros((40, 60, 3), np.uint8), found, None, ("cat", "dog"))
+
+
+def test_masks_of_tiles_are_decoded():
+    assert np.array_equal(squares(encoded=True).masks, squares(encoded=False).masks)
+    assert squares(encoded=True).above(1).masks.shape == (0, 40, 60)
+    assert repr(squares(encoded=False)) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
+    assert repr(squares(encoded=True).above(1)) == "Prediction of 40x60 pixels: no objects"
+
+
+def test_supervision_reads_the_objects():
+    pytest.importorskip("supervision")
+    for encoded in (True, False):
+        found = squares(encoded)
+        detections = found.to_supervision()
+        assert np.array_equal(detections.xyxy, found.boxes) and np.array_equal(detections.mask, found.masks)
+        assert detections.class_id.tolist() == [1, 0] and detections.confidence.tolist() == [0.9, 0.4]
+        assert detections["class_name"].tolist() == ["dog", "cat"]
+    assert len(squares(False).above(1).to_supervision()) == 0
+
+
+def test_without_supervision_the_command_to_install_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(ModuleNotFoundError, match="needs supervision: pip install supervision"):
+        squares(False).to_supervision()
+
+
+def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
+    (tmp_path / "text.jpg").write_text("no image")
+    deep = Image.fromarray(np.zeros((40, 40), np.uint16))
+    for image, kind, message in [
+        (tmp_path / "none.jpg", FileNotFoundError, "none.jpg"),
+        (tmp_path / "text.jpg", ValueError, "text.jpg: the file is empty, broken or not an image"),
+        (np.zeros((40, 40, 3)), ValueError, r"image of float64, \(40, 40, 3\): give \(H, W, 3\), BGR, uint8"),
+        (np.zeros((40, 40), np.uint8), ValueError, r"image of uint8, \(40, 40\): give"),
+        (deep, ValueError, "image of mode I;16: give a path or an array"),
+        (torch.zeros(3, 40, 40), TypeError, "image of type Tensor: give a path"),
+    ]:
+        with pytest.raises(kind, match=message) as error:
+            predictors["seg"](image)
+        assert "\n" not in str(error.value)
+
+
+def test_a_wrong_name_lists_similar_names():
+    with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16, "):
+        xcit_mm.Predictor.from_pretrained("maskrcnn_xcit_smal_12_p16")
+
+
+def test_a_name_that_the_package_lacks_is_an_attribute_error():
+    assert not hasattr(xcit_mm, "Predicter") and "Predictor" in xcit_mm.__all__

@@ -1,0 +1,145 @@
+"""A model's prediction for an image: arrays, drawings, and the formats of other libraries."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from .drawing import Palette, Style, draw_instances, draw_segmentation_map
+from .results import Instances, coco_results, encode_instances
+
+__all__ = ["Prediction"]
+
+MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """A model's prediction for an image, as NumPy arrays. A notebook shows it as its drawing.
+
+    Attributes:
+        image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads rasters.
+        instances: A detector's instances, else None.
+        segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
+        names: Name of each class.
+        palette: Color of each class in drawings, RGB, if the config has colors.
+    """
+
+    image: np.ndarray
+    instances: Instances | None
+    segmentation: np.ndarray | None
+    names: Sequence[str]
+    palette: Palette | None = None
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """Left, top, right and bottom of each object in pixels, (n, 4). A segmentor's prediction raises AttributeError.
+
+        The objects are in descending order of scores.
+        """
+        return self._objects.boxes
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Score of each object, (n,)."""
+        return self._objects.scores
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each object, from 0, (n,)."""
+        return self._objects.labels
+
+    @property
+    def masks(self) -> np.ndarray | None:
+        """Mask of each object, (n, H, W), bool, or None for a model without masks."""
+        masks = self._objects.masks
+        if not isinstance(masks, list):
+            return masks
+        decode = import_module("pycocotools.mask").decode  # `instances.masks` of tiles are run-length codes
+        return np.array([decode(code) for code in masks], bool).reshape(-1, *self.image.shape[:2])
+
+    @property
+    def _objects(self) -> Instances:
+        if self.instances is None:
+            raise AttributeError("a segmentor predicts no objects: use segmentation")
+        return self.instances
+
+    def above(self, score: float) -> "Prediction":
+        """Select the objects with a higher score."""
+        return Prediction(self.image, self._objects.above(score), None, self.names, self.palette)
+
+    def draw(self, min_score: float = 0.3, style: Style | None = None) -> np.ndarray:
+        """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a segmentation map.
+
+        Args:
+            min_score: Score above which objects are drawn.
+            style: Opacity, labels and colors.
+
+        Raises:
+            ValueError: If the image has bands other than BGR of 8 bits.
+        """
+        image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
+        if image.shape[2] != 3 or image.dtype != np.uint8:
+            raise ValueError(f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn")
+        drawing = self.names, self.palette, style or Style()
+        if self.segmentation is not None:
+            return draw_segmentation_map(image, self.segmentation, *drawing)
+        return draw_instances(image, self._objects.above(min_score), *drawing)
+
+    def plot(self, min_score: float = 0.3, style: Style | None = None) -> Image.Image:
+        """Return the drawing of `draw` as an image of Pillow, in RGB."""
+        return Image.fromarray(self.draw(min_score, style)[..., ::-1])
+
+    def to_coco(self, image_id: int | str = 1, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Return the objects as COCO results, as in predictions.json of tools/infer.py.
+
+        Args:
+            image_id: Id of the image.
+            category_ids: Id of each class. Default: from 1 on.
+        """
+        ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
+        height, width = self.image.shape[:2]
+        return list(coco_results(encode_instances(self._objects) | dict(height=height, width=width), image_id, ids))
+
+    def to_supervision(self) -> Any:
+        """Return the objects as `supervision.Detections`.
+
+        Raises:
+            ModuleNotFoundError: If supervision is not installed.
+        """
+        found = self._objects
+        try:
+            supervision = import_module("supervision")
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_supervision needs supervision: pip install supervision") from None
+        names = np.array(self.names)[found.labels]
+        return supervision.Detections(
+            xyxy=found.boxes,
+            mask=self.masks,
+            confidence=found.scores,
+            class_id=found.labels,
+            data=dict(class_name=names),
+        )
+
+    def __repr__(self) -> str:
+        size = "{}x{} pixels".format(*self.image.shape[:2])
+        if self.segmentation is not None:
+            present = ", ".join(self.names[number] for number in np.unique(self.segmentation))
+            return f"Prediction of {size}: {present}"
+        counts = Counter(self.names[label] for label in self.labels)
+        return f"Prediction of {size}: {', '.join(f'{count} {name}' for name, count in counts.items()) or 'no objects'}"
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the drawing as PNG for a notebook, or None for rasters, which have no colors."""
+        if self.image.dtype != np.uint8 or self.image.shape[2:] not in ((), (3,)):
+            return None
+        drawn, png = self.plot(), BytesIO()
+        drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
+        drawn.save(png, "PNG")
+        return png.getvalue()
