@@ -74,7 +74,7 @@ def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
     from mmengine.config import Config
 
-    from xcit_mm.batch import Drawing, RunOptions
+    from xcit_mm.batch import Drawing, Execution, RunOptions
     from xcit_mm.batch.engine import Engine
     from xcit_mm.batch.inputs import find_inputs
     from xcit_mm.batch.manifest import ModelInfo, create_manifest
@@ -90,8 +90,8 @@ def measure_speed(args: argparse.Namespace) -> None:
     def engine(batch_size: int) -> None:
         predictor.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
-            run = start_run(Path(out), manifest, inputs)
-            Engine(run, predictor, args.workers, False, lambda *_: None, Drawing(visualize=False)).work(run.pending())
+            run = start_run(Path(out), manifest, inputs, Execution(workers=args.workers), Drawing(visualize=False))
+            Engine(run, predictor, lambda *_: None).work(run.pending())
 
     ways: dict[str, Callable[[], object]] = {"plain loop": lambda: plain_loop(predictor, paths)}
     if predictor.is_detector:  # mmseg's inferencer writes its results into images only

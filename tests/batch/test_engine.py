@@ -265,10 +265,10 @@ class TestRetries:
 
         (folder / "03.png").write_bytes(content)
         bars, reads = [], []
-        tqdm, read = cli.tqdm, Run.successful_records
+        tqdm, read = cli.tqdm, Run.kept_records
         monkeypatch.setattr(cli, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
         monkeypatch.setattr(
-            Run, "successful_records", lambda self, *args, **options: reads.append(args) or read(self, *args, **options)
+            Run, "kept_records", lambda self, *args, **options: reads.append(args) or read(self, *args, **options)
         )
         code, printed, _ = call(*arguments, "--retry-failed")
         assert code == 0 and "6 of 6 inputs predicted" in printed

@@ -10,10 +10,11 @@ import pytest
 from mmengine.config import Config
 from processes import CONTEXT
 
+from xcit_mm.batch import manifest as manifest_module
 from xcit_mm.batch import run as run_module
 from xcit_mm.batch.inputs import Input
 from xcit_mm.batch.manifest import ModelInfo, create_manifest
-from xcit_mm.batch.options import RunOptions
+from xcit_mm.batch.options import Execution, RunOptions
 from xcit_mm.batch.run import lock_folder, open_run, start_run
 from xcit_mm.batch.shards import FORMATS, DamagedShard, Record, interrupted_path, read_records, write_records
 from xcit_mm.utils.atomic import atomic_write
@@ -127,7 +128,7 @@ class TestStates:
         assert opened.inputs == inputs and opened.manifest == run.manifest and opened.options == run.options
         assert opened.pending() == [1, 2] and opened.failed() == [0]
         assert list(opened.records(0)) == RECORDS and list(opened.records(1)) == []
-        assert list(opened.successful_records(0)) == [0, 1]
+        assert list(opened.kept_records(0)) == [0, 1]
 
     def test_a_resumed_run_keeps_shards_and_removes_unfinished_files(self, manifest, tmp_path):
         run = start_run(tmp_path, manifest(), ONE)
@@ -145,7 +146,8 @@ class TestStates:
                 raise OSError("the disk is full")
             return atomic_write(path)
 
-        monkeypatch.setattr(run_module, "atomic_write", full)
+        for module in (manifest_module, run_module):
+            monkeypatch.setattr(module, "atomic_write", full)
         with pytest.raises(OSError, match="full"):
             start_run(tmp_path, manifest(), ONE)
         monkeypatch.undo()
@@ -175,9 +177,9 @@ class TestOtherRuns:
         others = inputs_of("c.png")
         for update in (False, True):
             with pytest.raises(FileExistsError, match="its inputs were 2 at in, are 1 at in; give another --out"):
-                start_run(tmp_path, manifest(others), others, update=update)
+                start_run(tmp_path, manifest(others), others, Execution(update=update))
         assert start_run(tmp_path, mine | dict(config=dict(path="moved.py", text=text)), inputs).pending() == []
-        assert start_run(tmp_path, manifest(more), more, overwrite=True).pending() == [0]
+        assert start_run(tmp_path, manifest(more), more, Execution(overwrite=True)).pending() == [0]
         assert open_run(tmp_path).inputs == more
 
     def test_a_run_without_records_is_replaced(self, manifest, tmp_path):
@@ -201,7 +203,7 @@ class TestOtherRuns:
             (tmp_path / "run.json").write_text(content)
         message = "labels does not belong to a run" if content is None else "run.json is not the manifest of a run"
         with pytest.raises(FileExistsError, match=message):
-            start_run(tmp_path, manifest(), ONE, overwrite)
+            start_run(tmp_path, manifest(), ONE, Execution(overwrite=overwrite))
         assert sorted(os.listdir(tmp_path)) == ["labels", *["run.json"] * (content is not None)]
 
     def test_two_processes_cannot_run_in_one_folder(self, manifest, tmp_path):

@@ -15,7 +15,6 @@ from ..utils.images import read_image
 from .failures import SUSPECT, FailureCounter
 from .inputs import Input
 from .loading import Loader, LoaderDied
-from .options import Drawing, Execution
 from .rasters import RasterPredictor
 from .results import MAX_MASK_BYTES, Progress, ResultWriter, error_message, thread_queue, try_or_message
 from .run import Run
@@ -65,16 +64,14 @@ class Engine:
     The files of a shard do not depend on the process that predicts it.
     """
 
-    def __init__(
-        self, run: Run, predictor: Predictor, execution: Execution, drawing: Drawing, progress: Progress
-    ) -> None:
-        self.run, self.predictor, self.execution, self.progress = run, predictor, execution, progress
-        self._results = ResultWriter(run, drawing)
+    def __init__(self, run: Run, predictor: Predictor, progress: Progress) -> None:
+        self.run, self.predictor, self.execution, self.progress = run, predictor, run.execution, progress
+        self._results = ResultWriter(run)
         self._rasters = RasterPredictor(run, predictor, progress)
         self._videos = VideoPredictor(run, predictor, self._results, progress)
         self._in_flight: dict[int, IO[bytes]] = {}  # lists of inputs, by shard
         self._alone: int | None = None  # the only input to predict
-        self._failures = FailureCounter(run, predictor, execution.max_failures)
+        self._failures = FailureCounter(run, predictor)
 
     def work(self, shards: Iterable[int]) -> None:
         """Predict shards.
@@ -92,7 +89,7 @@ class Engine:
         preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
-            _ImageReader(preprocess, self.run.model.loading, self._results.visualize or in_tiles),
+            _ImageReader(preprocess, self.run.model.loading, self.run.drawing.visualize or in_tiles),
             self._tasks,
             processes,
             max(2, -(-2 * images_per_batch // max(1, processes))),
@@ -100,7 +97,7 @@ class Engine:
         try:
             with loader, ThreadPoolExecutor(2) as pool:
                 while self._next is not None:
-                    if self._has_images(self._next):
+                    if self._first_input(self._next).is_image:
                         for shard, images in groupby(loader, key=lambda image: image.shard):
                             with self._write(shard) as writer:
                                 self._predict_images(shard, images, writer, pool)
@@ -145,14 +142,12 @@ class Engine:
             return None if deaths is None else SUSPECT
         return KILLER if deaths is not None and deaths > MAX_DEATHS else None
 
-    def _has_images(self, shard: int) -> bool:
-        """Return whether a shard has images, not a video or raster."""
-        first = self.run.inputs[self.run.shards[shard].inputs.start]
-        return not first.is_video and first.size is None
+    def _first_input(self, shard: int) -> Input:
+        return self.run.inputs[self.run.shards[shard].inputs.start]
 
     def _tasks(self) -> Iterator[_Task]:
         """Iterate over the images of the next shards, up to a shard of a video or raster."""
-        while self._next is not None and self._has_images(self._next):
+        while self._next is not None and self._first_input(self._next).is_image:
             shard = self._next
             completed = self._completed(shard, brief=True)
             for number in self.run.numbers(shard):
@@ -163,21 +158,18 @@ class Engine:
 
     def _completed(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
         """Read the records of a shard that stay."""
-        if self._alone is not None:
-            records = self.run.records_by_input(shard, brief)
-            return {number: group for number, group in records.items() if number != self._alone}
-        return self.run.successful_records(shard, brief) if self.execution.retry_failed else {}
+        predicts_again = self.execution.retry_failed or self._alone is not None
+        return self.run.kept_records(shard, brief, self._alone) if predicts_again else {}
 
     def _predict_file(self, shard: int, writer: ShardFormat, pool: ThreadPoolExecutor) -> None:
         """Predict a shard of a video or raster."""
         number = self.run.shards[shard].inputs.start
-        input_ = self.run.inputs[number]
         self._mark(shard, number)
         obstacle = self._obstacle(shard, number)
         if obstacle is not None:
-            writer.write(Record(number, input_.path, input_.name, input_.image_id, error=obstacle))
+            writer.write(self.run.record(number)._replace(error=obstacle))
             self.progress(self.run.shards[shard].size, 0)
-        elif input_.is_video:
+        elif self.run.inputs[number].is_video:
             self._failures.add(number, self._videos.predict(shard, writer, pool))
         else:
             self._failures.add(number, self._rasters.predict(shard, writer))

@@ -31,8 +31,8 @@ class FailureCounter:
     input fails, the reason is the process, for example because a folder is not mounted, and not the inputs.
     """
 
-    def __init__(self, run: Run, predictor: Predictor, maximum: int | None) -> None:
-        self._run, self._predictor, self._maximum = run, predictor, maximum
+    def __init__(self, run: Run, predictor: Predictor) -> None:
+        self._run, self._predictor, self._maximum = run, predictor, run.execution.max_failures
         self._failures, self._streak = 0, 0
         self._predicted: int | None = None  # the last input without a failure
         self._shards: list[int] = []  # those that began in the streak

@@ -50,6 +50,10 @@ class Input(NamedTuple):
     def is_video(self) -> bool:
         return _suffix(self.path) in VIDEO_SUFFIXES
 
+    @property
+    def is_image(self) -> bool:
+        return self.size is None and not self.is_video
+
 
 class InputListing(NamedTuple):
     """Inputs, sorted by path or in the order of their list, and notes on files that were left out."""

@@ -10,8 +10,9 @@ from typing import IO, Any
 
 from ..prediction.results import coco_results
 from ..utils.atomic import atomic_write
+from .manifest import IMAGES, PREDICTIONS
 from .rasters import merge_raster
-from .run import IMAGES, PREDICTIONS, Run
+from .run import Run
 from .shards import Record
 
 __all__ = ["RunReport", "merge_shards"]

@@ -17,9 +17,9 @@ from .merging import RunReport, merge_shards
 from .options import Drawing, Execution, RunOptions
 from .raster_inputs import find_rasters, resolve_raster_options
 from .redrawing import redraw
-from .run import Run, start_run
+from .run import Run, open_run, start_run
 from .shards import DamagedShard
-from .workers import Job, Ranks, run_distributed, run_local, run_on_ray
+from .workers import Ranks, run_distributed, run_local, run_on_ray
 
 __all__ = ["RunError", "predict_many"]
 
@@ -66,44 +66,52 @@ def predict_many(
         RunError: If the run stops after its start, for example because the disk is full.
         KeyboardInterrupt: If Ctrl-C was pressed before the start, in another rank than 0, or while results were merged.
     """
-    options, execution = options or RunOptions(), execution or Execution()
+    options, execution, drawing = options or RunOptions(), execution or Execution(), drawing or Drawing()
     check_device(execution.device)
     check_checkpoint(checkpoint)
-    config, checkpoint = (
-        path if path.startswith(REMOTE_PREFIXES) else os.path.abspath(path) for path in (config, checkpoint)
-    )
-    job = Job(os.path.abspath(out), config, checkpoint, execution, drawing or Drawing())
+    if not checkpoint.startswith(REMOTE_PREFIXES):
+        checkpoint = os.path.abspath(checkpoint)
+    out = Path(os.path.abspath(out))
     ranks = Ranks() if execution.launcher == "pytorch" else None
     if ranks is not None and ranks.rank > 0:
         try:
-            run_distributed(job, ranks)
+            run_distributed(ranks, lambda: open_run(out, execution, drawing))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"rank {ranks.rank}") from None
         return None
-    run = _start(job, str(source), options, root)
+    run = _start(out, config, checkpoint, str(source), root, options, execution, drawing)
     try:
         if execution.redraw:
-            redraw(run, job.drawing)
+            redraw(run)
         elif ranks is not None:
-            run_distributed(job, ranks, run)
+            run_distributed(ranks, lambda: run)
         elif execution.ray:
-            run_on_ray(job, run)
+            run_on_ray(run)
         else:
-            run_local(job, run)
+            run_local(run)
         if not execution.redraw:
-            predict_suspects(job, run)
-        return _merge(job, run)
+            predict_suspects(run)
+        return _merge(run)
     except KeyboardInterrupt:
         return _merge_interrupted(run)
     except (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError) as error:
         raise RunError(f"{reason(error)} ({_state(run)}: start the run again to resume)") from error
 
 
-def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
+def _start(
+    out: Path,
+    config: str,
+    checkpoint: str,
+    source: str,
+    root: str | None,
+    options: RunOptions,
+    execution: Execution,
+    drawing: Drawing,
+) -> Run:
     """List the inputs, and start or resume the run."""
-    cfg = read_config(job.config, [])
+    cfg = read_config(config, [])
     check_options(cfg, options.tile, options.tta, options.min_score)
-    inputs, notes = find_inputs(source, Path(job.out), root)
+    inputs, notes = find_inputs(source, out, root)
     for note in notes:
         print(note, file=sys.stderr)
     if options.format == "parquet" and any(not isinstance(input_.image_id, int | None) for input_ in inputs):
@@ -112,23 +120,23 @@ def _start(job: Job, source: str, options: RunOptions, root: str | None) -> Run:
     if cfg.get("default_scope") == "mmdet" and source.lower().endswith(".json"):
         category_ids = read_category_ids(Path(source), tested_metainfo(cfg)["classes"])
     options, model = resolve_raster_options(options, cfg), ModelInfo.from_config(cfg, category_ids)
-    inputs, notes = find_rasters(inputs, options, model, None if job.execution.overwrite else Path(job.out))
+    inputs, notes = find_rasters(inputs, options, model, None if execution.overwrite else out)
     for note in notes:
         print(note, file=sys.stderr)
     if options.tta and (raster := next((input_ for input_ in inputs if input_.size is not None), None)):
         raise ValueError(f"tta: {raster.path} is a raster, which is predicted in tiles: leave out one of them")
-    manifest = create_manifest(cfg, job.checkpoint, source, inputs, options, model)
-    run = start_run(Path(job.out), manifest, inputs, job.execution.overwrite, job.execution.update)
-    if len(run.pending()) < len(run.shards) and not job.execution.retry_failed:
+    manifest = create_manifest(cfg, checkpoint, source, inputs, options, model)
+    run = start_run(out, manifest, inputs, execution, drawing)
+    if run.completed() and not execution.retry_failed:
         print(f"resuming: {_state(run)}", file=sys.stderr)
     return run
 
 
 def _state(run: Run) -> str:
-    return f"{len(run.shards) - len(run.pending())} of {len(run.shards)} shards are completed"
+    return f"{len(run.completed())} of {len(run.shards)} shards are completed"
 
 
-def _merge(job: Job, run: Run) -> RunReport:
+def _merge(run: Run) -> RunReport:
     """Merge the shards. A damaged shard is predicted again."""
     while True:
         try:
@@ -136,7 +144,8 @@ def _merge(job: Job, run: Run) -> RunReport:
         except DamagedShard as error:
             print(f"{error}: predicting it again", file=sys.stderr)
             error.path.unlink()
-            run_local(job._replace(execution=replace(job.execution, retry_failed=False)), run)
+            run.execution = replace(run.execution, retry_failed=False)
+            run_local(run)
 
 
 def _merge_interrupted(run: Run) -> RunReport:

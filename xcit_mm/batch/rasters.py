@@ -22,9 +22,10 @@ from ..utils.atomic import unfinished_files
 from ..utils.configs import resizes_images
 from ..utils.run_lengths import decode_crop, encode_mask
 from .inputs import Input
+from .manifest import INSTANCES, LABELS, SHARDS
 from .raster_inputs import open_raster_input
 from .results import Progress, error_message
-from .run import INSTANCES, LABELS, SHARDS, Run
+from .run import Run
 from .shards import DamagedShard, Record, ShardFormat, read_records, write_records
 
 __all__ = ["RasterPredictor", "merge_raster"]
@@ -41,11 +42,10 @@ class RasterPredictor:
     def predict(self, shard: int, writer: ShardFormat) -> str | None:
         """Predict a shard, and write its records. Return the reason if the raster cannot be read."""
         number = self.run.shards[shard].inputs.start
-        input_ = self.run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self.run.record(number)
         predict = self._detect if self.predictor.is_detector else self._segment
         try:
-            with _open(input_, self.run) as raster:
+            with _open(self.run.inputs[number], self.run) as raster:
                 for part in predict(shard, raster, record._replace(height=raster.height, width=raster.width)):
                     writer.write(part)
         except _UnreadableRaster as error:
@@ -143,7 +143,7 @@ def merge_raster(run: Run, shards: range) -> Record:
         return failure
     with open_raster_input(input_, run.options, run.model) as raster:
         georeference = raster.georeference
-    merged = Record(number, input_.path, input_.name, input_.image_id, None, georeference.height, georeference.width)
+    merged = run.record(number)._replace(height=georeference.height, width=georeference.width)
     classes = run.model.classes
     _remove_unfinished(output)
     if is_detector:

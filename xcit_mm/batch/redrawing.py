@@ -9,10 +9,10 @@ import numpy as np
 from ..prediction import Instances, Prediction
 from ..utils.images import read_image
 from .inputs import Input
-from .options import Drawing
+from .manifest import LABELS, VISUALIZATIONS
 from .reading import Video
 from .results import ResultWriter, report_undrawn, thread_queue, try_or_message
-from .run import LABELS, VISUALIZATIONS, Run
+from .run import Run
 from .shards import Record
 from .videos import DrawnVideo, map_key
 from .workers import run_progress
@@ -20,10 +20,9 @@ from .workers import run_progress
 __all__ = ["redraw"]
 
 
-def redraw(run: Run, drawing: Drawing) -> None:
+def redraw(run: Run) -> None:
     """Draw the predicted images and videos of a run again. Inputs that cannot be drawn are reported."""
-    results, pending = ResultWriter(run, drawing), set(run.pending())
-    shards = [shard for shard in range(len(run.shards)) if shard not in pending]
+    results, shards = ResultWriter(run), run.completed()
     total = sum(len(run.shards[shard].inputs) for shard in shards)
     with (
         run_progress(run, total) as progress,

@@ -14,8 +14,8 @@ import numpy as np
 from ..prediction import Prediction, Style
 from ..prediction.results import encode_instances
 from .inputs import Input
-from .options import Drawing
-from .run import LABELS, VISUALIZATIONS, Run
+from .manifest import LABELS, VISUALIZATIONS
+from .run import Run
 from .shards import Record
 
 __all__ = [
@@ -37,17 +37,17 @@ Progress = Callable[[int, int], None]
 class ResultWriter:
     """Converts predictions to records, and writes visualizations and segmentation maps; used by several threads."""
 
-    def __init__(self, run: Run, drawing: Drawing) -> None:
-        self._run, self.visualize, self._score_thr = run, drawing.visualize, drawing.score_thr
-        self._style = Style(drawing.alpha, drawing.labels, drawing.color_by)
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._style = Style(run.drawing.alpha, run.drawing.labels, run.drawing.color_by)
 
     def write_image(self, number: int, size: tuple[int, int], prediction: Prediction | str) -> Record:
         """Write the files of an image (height, width), or take the reason of its failure, and return its record."""
         input_ = self._run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self._run.record(number)
         if isinstance(prediction, str):
             return record._replace(error=prediction)
-        if self.visualize:
+        if self._run.drawing.visualize:
             self.write_drawing(input_, prediction)
         return self.fill(record, size, prediction, input_.key)
 
@@ -73,7 +73,7 @@ class ResultWriter:
 
     def draw(self, prediction: Prediction) -> np.ndarray:
         """Draw a prediction over its image."""
-        return prediction.draw(self._score_thr, self._style)
+        return prediction.draw(self._run.drawing.score_thr, self._style)
 
 
 @contextmanager

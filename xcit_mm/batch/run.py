@@ -8,26 +8,34 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
 from .inputs import Input
-from .manifest import ModelInfo, find_difference, merge_inputs
-from .options import RunOptions
+from .manifest import (
+    FILES,
+    IMAGES,
+    INPUTS,
+    MANIFEST,
+    PREDICTIONS,
+    SHARDS,
+    SUSPECTS,
+    ModelInfo,
+    read_inputs,
+    read_manifest,
+    resume_manifest,
+    write_manifest,
+)
+from .options import Drawing, Execution, RunOptions
 from .shards import FORMATS, DamagedShard, Record, interrupted_path, read_records, write_records
 
 __all__ = ["Run", "Shard", "lock_folder", "open_run", "start_run"]
 
-MANIFEST, INPUTS, SHARDS, VISUALIZATIONS, LABELS = "run.json", "inputs.jsonl", "shards", "visualizations", "labels"
-IMAGES, PREDICTIONS, INSTANCES = "images.json", "predictions.json", "instances"
-SUSPECTS = ".suspects.json"
 _LOCK = ".lock"
-# The manifest marks the folder as a run's, so it is removed last.
-_FILES = (SHARDS, VISUALIZATIONS, LABELS, INSTANCES, IMAGES, PREDICTIONS, SUSPECTS, INPUTS, MANIFEST)
 TILES_PER_SHARD = 64  # of a raster, or one row of tiles if it has more
 
 
@@ -48,16 +56,23 @@ class Run:
             predicted it alone has died.
     """
 
-    def __init__(self, out: Path, manifest: dict[str, Any], inputs: list[Input], lock: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        manifest: dict[str, Any],
+        inputs: list[Input],
+        execution: Execution | None = None,
+        drawing: Drawing | None = None,
+        lock: IO[bytes] | None = None,
+    ) -> None:
         self.out, self.manifest, self.inputs, self.lock = out, manifest, inputs, lock
+        self.execution, self.drawing = execution or Execution(), drawing or Drawing()
         self.options = RunOptions(**manifest["options"])
         self.model = ModelInfo(**manifest["model"])
         self.format = FORMATS[self.options.format]
         self.dropped = set(manifest["inputs"]["dropped"])
         self.shards = self._split()
-        path = out / SUSPECTS
-        suspects = json.loads(path.read_text()) if path.exists() else []
-        self.suspects = {(shard, number): deaths for shard, number, deaths in suspects}
+        self.read_suspects()
 
     def tiling(self, size: Sequence[int]) -> tuple[int, int]:
         """Return tile and overlap in pixels for a raster of this height and width."""
@@ -67,34 +82,45 @@ class Run:
     def _split(self) -> list[Shard]:
         """Split the inputs. A video is a shard of its own, a raster has one or more."""
         shards: list[Shard] = []
-        accepts_images = False  # whether the last shard does
         starts = set(self.manifest["inputs"]["starts"])
         for number, input_ in enumerate(self.inputs):
-            is_image, size = input_.size is None and not input_.is_video, int(number not in self.dropped)
-            accepts_images &= number not in starts
+            own, size = range(number, number + 1), int(number not in self.dropped)
             if input_.size is not None:
-                shards += [shard._replace(size=size * shard.size) for shard in self._split_raster(number, input_.size)]
-            elif is_image and accepts_images and len(shards[-1].inputs) < self.options.shard_size:
-                first, size = shards[-1].inputs.start, size + shards[-1].size
-                shards[-1] = Shard(range(first, number + 1), range(0), size)
+                rows, columns = (len(windows(length, *self.tiling(input_.size))) for length in input_.size)
+                step = max(1, TILES_PER_SHARD // columns)
+                for first in range(0, rows, step):
+                    tile_rows = range(first, min(first + step, rows))
+                    shards.append(Shard(own, tile_rows, size * len(tile_rows) * columns))
+                continue
+            joins = number not in starts and input_.is_image and self.inputs[number - 1].is_image
+            if joins and len(shards[-1].inputs) < self.options.shard_size:
+                first = shards[-1].inputs.start
+                shards[-1] = Shard(range(first, number + 1), range(0), shards[-1].size + size)
             else:
-                shards.append(Shard(range(number, number + 1), range(0), size))
-            accepts_images = is_image
+                shards.append(Shard(own, range(0), size))
         return shards
 
     def numbers(self, shard: int) -> list[int]:
         """Return the numbers of a shard's inputs, without those that an update dropped."""
         return [number for number in self.shards[shard].inputs if number not in self.dropped]
 
-    def _split_raster(self, number: int, size: Sequence[int]) -> Iterator[Shard]:
-        rows, columns = (len(windows(length, *self.tiling(size))) for length in size)
-        step = max(1, TILES_PER_SHARD // columns)
-        for first in range(0, rows, step):
-            tile_rows = range(first, min(first + step, rows))
-            yield Shard(range(number, number + 1), tile_rows, len(tile_rows) * columns)
-
     def shard_path(self, shard: int) -> Path:
         return self.out / SHARDS / f"shard-{shard:06}{self.format.suffix}"
+
+    def to_predict(self) -> list[int]:
+        """Return the shards to predict: those that are pending, or with `retry_failed` those with failures."""
+        return self.failed() if self.execution.retry_failed else self.pending()
+
+    def size(self, shards: Iterable[int]) -> int:
+        """Return the number of inputs or tiles to predict in some shards."""
+        retry = self.execution.retry_failed
+        completed = sum(len(self.kept_records(shard, brief=True)) for shard in shards) if retry else 0
+        return sum(self.shards[shard].size for shard in shards) - completed
+
+    def record(self, number: int) -> Record:
+        """Return a record of an input without a result."""
+        input_ = self.inputs[number]
+        return Record(number, input_.path, input_.name, input_.image_id)
 
     def pending(self) -> list[int]:
         """Return the shards without a file."""
@@ -102,9 +128,17 @@ class Run:
         shards = (shard for shard in range(len(self.shards)) if self.shards[shard].size)
         return [shard for shard in shards if self.shard_path(shard).name not in files]
 
+    def completed(self) -> list[int]:
+        return sorted(set(range(len(self.shards))) - set(self.pending()))
+
     def in_flight_path(self, shard: int) -> Path:
         """Return the path of a list of inputs in flight. A number stands in it once, and after completion twice."""
         return self.out / SHARDS / f".in-flight-{shard:06}"
+
+    def read_suspects(self) -> None:
+        path = self.out / SUSPECTS
+        suspects = json.loads(path.read_text()) if path.exists() else []
+        self.suspects = {(shard, number): deaths for shard, number, deaths in suspects}
 
     def collect_suspects(self) -> None:
         """Add the inputs that were in flight in processes that died."""
@@ -150,8 +184,7 @@ class Run:
             except DamagedShard:
                 return True
 
-        pending = set(self.pending())
-        return [shard for shard in range(len(self.shards)) if shard not in pending and has_failures(shard)]
+        return list(filter(has_failures, self.completed()))
 
     def records(self, shard: int, brief: bool = False) -> Iterator[Record]:
         """Read the records of a shard, in the order of the inputs, as far as it is completed; see `read_records`."""
@@ -161,96 +194,92 @@ class Run:
                 yield from read_records(file, self.format, brief)
                 return
 
-    def records_by_input(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
-        """Read the records of a shard, by input; none if the shard is damaged."""
+    def kept_records(self, shard: int, brief: bool = False, alone: int | None = None) -> dict[int, list[Record]]:
+        """Read the records that stay when failures are predicted again, by input; none if the shard is damaged.
+
+        If the number of an input is given, only that input is predicted again.
+        """
         try:
-            records = self.records(shard, brief)
-            return {number: list(group) for number, group in groupby(records, key=lambda record: record.number)}
+            groups = groupby(self.records(shard, brief), key=lambda record: record.number)
+            by_input = {number: list(group) for number, group in groups}
         except DamagedShard:
             return {}
-
-    def successful_records(self, shard: int, brief: bool = False) -> dict[int, list[Record]]:
-        """Read the records of the inputs that did not fail, by input; none if the shard is damaged."""
-        by_input = self.records_by_input(shard, brief)
+        if alone is not None:
+            return {number: group for number, group in by_input.items() if number != alone}
         return {number: group for number, group in by_input.items() if not any(record.error for record in group)}
 
 
 def start_run(
-    out: Path, manifest: dict[str, Any], inputs: list[Input], overwrite: bool = False, update: bool = False
+    out: Path,
+    manifest: dict[str, Any],
+    inputs: list[Input],
+    execution: Execution | None = None,
+    drawing: Drawing | None = None,
 ) -> Run:
-    """Start or resume a run in a folder, and lock the folder. If `update`, see `merge_inputs`."""
-    out.mkdir(parents=True, exist_ok=True)
-    is_first = not (out / _LOCK).exists()
+    """Start or resume a run in a folder, and lock the folder.
+
+    Raises:
+        FileExistsError: If the folder has the results of another run, or files of another origin.
+        BlockingIOError: If another process runs in the folder.
+    """
+    execution = execution or Execution()
+    read_manifest(out)  # raises before the folder is touched
     lock = lock_folder(out)
-    try:
-        earlier = _read_manifest(out)
-    except FileExistsError:
-        lock.close()
-        if is_first:
-            (out / _LOCK).unlink()
-        raise
-    before = _read_inputs(out, earlier) if earlier else []
-    difference = find_difference(earlier, manifest) if earlier else None
-    if earlier and not overwrite and not difference and before:
+    earlier = None if execution.overwrite else read_manifest(out)
+    before = read_inputs(out, earlier) if earlier else []
+    if earlier:
         try:
-            section, inputs = merge_inputs(earlier["inputs"], before, manifest["inputs"], inputs, update)
-            manifest = manifest | dict(inputs=section)
-        except FileExistsError as error:
-            difference = str(error)
-    if difference and not overwrite and _has_records(out):
-        raise FileExistsError(
-            f"{out} has the shards of another run: {difference}; give another --out, or --overwrite to start again"
-        )
-    if overwrite or difference:
-        for name in _FILES:
-            path = (out / name).resolve()  # a folder may be a link to another disk
-            if path.is_dir():
-                shutil.rmtree(path)
-                if (out / name).is_symlink():
-                    path.mkdir()
-            else:
-                (out / name).unlink(missing_ok=True)
-        earlier, before = None, []
+            manifest, inputs = resume_manifest(earlier, before, manifest, inputs, execution.update)
+        except ValueError as error:
+            if _has_records(out):
+                raise FileExistsError(
+                    f"{out} has the shards of another run: {error}; give another --out, or --overwrite to start again"
+                ) from None
+            earlier = None
+    if earlier is None:
+        _remove_files(out)
+        before = []
     for path in (out / MANIFEST, out / INPUTS, out / IMAGES, out / PREDICTIONS, out / SHARDS / "*"):
         for unfinished in unfinished_files(path):
             unfinished.unlink()
     # The manifest of a new run is written first, which marks the folder. That of an update is written last, because
     # its number of inputs is the number of lines that count.
     if earlier is None:
-        _write_manifest(out, manifest)
+        write_manifest(out, manifest)
     (out / SHARDS).mkdir(exist_ok=True)
-    if inputs != before:
+    if inputs != before or earlier is None:
         with atomic_write(out / INPUTS) as file:
             file.writelines(json.dumps(input_).encode() + b"\n" for input_ in inputs)
-    if earlier is not None and manifest["inputs"] != earlier["inputs"]:
-        _write_manifest(out, manifest)
-    run = Run(out, manifest, inputs, lock)
+    if earlier is not None and manifest != earlier:
+        write_manifest(out, manifest)
+    run = Run(out, manifest, inputs, execution, drawing, lock)
     run.remove_dropped()
     run.collect_suspects()
     return run
 
 
-def _write_manifest(out: Path, manifest: dict[str, Any]) -> None:
-    with atomic_write(out / MANIFEST) as file:
-        file.write(json.dumps(manifest, indent=2).encode())
+def _remove_files(out: Path) -> None:
+    for name in FILES:
+        path = (out / name).resolve()  # a folder may be a link to another disk
+        if path.is_dir():
+            shutil.rmtree(path)
+            if (out / name).is_symlink():
+                path.mkdir()
+        else:
+            (out / name).unlink(missing_ok=True)
 
 
-def open_run(out: Path) -> Run:
+def open_run(out: Path, execution: Execution | None = None, drawing: Drawing | None = None) -> Run:
     """Open a run that another process has started."""
-    manifest = json.loads((out / MANIFEST).read_text())
-    return Run(out, manifest, _read_inputs(out, manifest))
-
-
-def _read_inputs(out: Path, manifest: dict[str, Any]) -> list[Input]:
-    """Read the inputs of a run, if they have been written."""
-    if not (out / INPUTS).exists():
-        return []
-    with (out / INPUTS).open() as lines:
-        return [Input(*json.loads(line)) for line in islice(lines, manifest["inputs"]["count"])]
+    manifest = read_manifest(out)
+    if manifest is None:
+        raise FileNotFoundError(f"{out} has no run: give the --out of a run")
+    return Run(out, manifest, read_inputs(out, manifest), execution, drawing)
 
 
 def lock_folder(out: Path) -> IO[bytes]:
     """Lock a folder until the returned file is closed or the process ends. Child processes do not inherit the lock."""
+    out.mkdir(parents=True, exist_ok=True)
     file = (out / _LOCK).open("wb")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,24 +288,6 @@ def lock_folder(out: Path) -> IO[bytes]:
             raise BlockingIOError(f"another run uses {out}: wait until it ends, or give another --out") from None
         print(f"{out} cannot be locked ({error.strerror}): do not start a second run in it", file=sys.stderr)
     return file
-
-
-def _read_manifest(out: Path) -> dict[str, Any] | None:
-    """Read the manifest of an earlier run, or return None if the folder has no files of a run."""
-    files = [out / name for name in _FILES if (out / name).exists()]
-    if not files:
-        return None
-    try:
-        manifest = json.loads((out / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise FileExistsError(
-            f"{files[0]} does not belong to a run, which has a {MANIFEST}: give another --out"
-        ) from None
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict) or not manifest.keys() >= {"config", "checkpoint", "options", "inputs"}:
-        raise FileExistsError(f"{out / MANIFEST} is not the manifest of a run: give another --out")
-    return manifest
 
 
 def _has_records(out: Path) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..prediction import Prediction, Predictor
 from .inputs import Input
+from .manifest import VISUALIZATIONS
 from .reading import Video
 from .results import (
     MAX_MASK_BYTES,
@@ -21,7 +22,7 @@ from .results import (
     try_or_message,
     write_file,
 )
-from .run import VISUALIZATIONS, Run
+from .run import Run
 from .shards import Record, ShardFormat
 
 __all__ = ["DrawnVideo", "VideoPredictor", "map_key"]
@@ -37,13 +38,13 @@ class VideoPredictor:
         """Predict a shard, and write a record per frame. After an error, write and return its reason."""
         number = self.run.shards[shard].inputs.start
         input_ = self.run.inputs[number]
-        record = Record(number, input_.path, input_.name, input_.image_id)
+        record = self.run.record(number)
         drawn = DrawnVideo(self.run.out / VISUALIZATIONS / f"{input_.key}.mp4", input_)
 
         def process(frame: int, prediction: Prediction) -> tuple[Record, np.ndarray | str | None]:
             shape, key = prediction.image.shape[:2], map_key(input_, frame)
             filled = self.results.fill(record._replace(frame=frame), shape, prediction, key)
-            return filled, try_or_message(self.results.draw, prediction) if self.results.visualize else None
+            return filled, try_or_message(self.results.draw, prediction) if self.run.drawing.visualize else None
 
         def write(result: tuple[Record, np.ndarray | str | None]) -> None:
             filled, image = result

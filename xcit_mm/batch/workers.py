@@ -1,14 +1,14 @@
 """Workers that predict the shards of a run: the calling process, the ranks of torchrun, or actors of a Ray cluster."""
 
 import itertools
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,48 +16,34 @@ from ..prediction.predictor import Predictor
 from ..utils.cli import progress_bar
 from .engine import Engine
 from .failures import WorkerStopped
-from .options import Drawing, Execution
 from .results import Progress
 from .run import Run, open_run
 
-__all__ = ["Job", "Ranks", "run_distributed", "run_local", "run_on_ray"]
+__all__ = ["Ranks", "load_engine", "run_distributed", "run_local", "run_on_ray"]
 
 
-class Job(NamedTuple):
-    """Everything that a worker needs to predict shards. It can be sent to another machine.
-
-    Paths are absolute, and the same on all machines.
-    """
-
-    out: str  # folder of the run
-    config: str
-    checkpoint: str
-    execution: Execution
-    drawing: Drawing = Drawing()
-
-    def shards(self, run: Run) -> list[int]:
-        """Return the shards to predict."""
-        return run.failed() if self.execution.retry_failed else run.pending()
-
-    def size(self, run: Run, shards: Iterable[int]) -> int:
-        """Return the number of inputs or tiles to predict."""
-        retry = self.execution.retry_failed
-        completed = sum(len(run.successful_records(shard, brief=True)) for shard in shards) if retry else 0
-        return sum(run.shards[shard].size for shard in shards) - completed
-
-    def engine(self, run: Run, progress: Progress, device: str | None) -> Engine:
-        """Load the model."""
-        options, execution = run.options, self.execution
-        image_options = options.tile, options.overlap, execution.batch_size, options.dtype, options.tta
-        predictor = Predictor(self.config, self.checkpoint, device, *image_options, options.min_score)
-        return Engine(run, predictor, execution, self.drawing, progress)
+def load_engine(run: Run, progress: Progress, device: str | None = None) -> Engine:
+    """Load the model of a run. The default of `device` is that of the execution."""
+    options, execution, manifest = run.options, run.execution, run.manifest
+    predictor = Predictor(
+        manifest["config"]["path"],
+        manifest["checkpoint"]["path"],
+        device or execution.device,
+        options.tile,
+        options.overlap,
+        execution.batch_size,
+        options.dtype,
+        options.tta,
+        options.min_score,
+    )
+    return Engine(run, predictor, progress)
 
 
-def run_local(job: Job, run: Run) -> None:
+def run_local(run: Run) -> None:
     """Predict the pending shards in this process."""
-    if shards := job.shards(run):
-        with run_progress(run, job.size(run, shards)) as progress:
-            job.engine(run, progress, job.execution.device).work(shards)
+    if shards := run.to_predict():
+        with run_progress(run, run.size(shards)) as progress:
+            load_engine(run, progress).work(shards)
 
 
 class Ranks:
@@ -74,57 +60,51 @@ class Ranks:
             time.sleep(0.2)
 
     def wait_for_all(self, counter: str) -> None:
-        """Wait until each rank has increased a counter."""
-        self.wait(lambda: self.store.add(counter, 0) == self.size)
+        """Increase a counter, and in rank 0 wait until each rank has increased it."""
+        self.store.add(counter, 1)
+        if self.rank == 0:
+            self.wait(lambda: self.store.add(counter, 0) == self.size)
 
 
-def run_distributed(job: Job, ranks: Ranks, run: Run | None = None) -> None:
+def run_distributed(ranks: Ranks, open_run: Callable[[], Run]) -> None:
     """Predict pending shards until the ranks have predicted all. Each idle rank takes the next shard.
 
-    Rank 0 gives its run, which the other ranks open, and returns when all ranks have ended. If a rank stops because of
-    its own failures, the other ranks take its shards in another round.
+    Rank 0 opens its run at once, the other ranks when rank 0 has, and rank 0 returns when all ranks have ended. If a
+    rank stops because of its own failures, the other ranks take its shards in another round.
     """
-    store, device = ranks.store, job.execution.device
-    if device is None:
-        device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
-    shards = job.shards(run) if run is not None else []
+    run = open_run() if ranks.rank == 0 else None
+    shards = run.to_predict() if run is not None else []
     stopped = False
     for turn in itertools.count():
         if run is not None and ranks.rank == 0:
             before = _file_times(run, shards)
-            store.set(f"total{turn}", str(job.size(run, shards)))
-            store.set(f"shards{turn}", ",".join(map(str, shards)))
-        else:
-            ranks.wait(partial(store.check, [f"shards{turn}"]))
-            run = run or open_run(Path(job.out))
-            shards = [int(shard) for shard in store.get(f"shards{turn}").decode().split(",") if shard]
+            ranks.store.set(f"shards{turn}", json.dumps([shards, run.size(shards)]))
+        ranks.wait(partial(ranks.store.check, [f"shards{turn}"]))
+        run = run or open_run()
+        shards, total = json.loads(ranks.store.get(f"shards{turn}"))
         if not shards:
             break
         if not stopped:
-            stopped = not _work_in_rank(job, run, shards, ranks, turn, device)
-        store.add(f"ended{turn}", 1)
+            stopped = not _work_in_rank(run, shards, total, ranks, turn)
+        ranks.wait_for_all(f"ended{turn}")
         if ranks.rank == 0:
-            ranks.wait_for_all(f"ended{turn}")
-            after = _file_times(run, shards)
-            shards = [shard for shard in shards if after[shard] == before[shard]]
-            if shards and store.add("stopped", 0) == ranks.size:
+            shards = _unchanged(run, before)
+            if shards and ranks.store.add("stopped", 0) == ranks.size:
                 raise WorkerStopped("all ranks stopped")
-    store.add("left", 1)
-    if ranks.rank == 0:
-        ranks.wait_for_all("left")
+    ranks.wait_for_all("left")
 
 
-def _work_in_rank(job: Job, run: Run, shards: list[int], ranks: Ranks, turn: int, device: str) -> bool:
+def _work_in_rank(run: Run, shards: list[int], total: int, ranks: Ranks, turn: int) -> bool:
     """Take shards and predict them. Return False if the rank stops because of its own failures."""
 
     def next_shards() -> Iterator[int]:
         while (index := ranks.store.add(f"taken{turn}", 1) - 1) < len(shards):
             yield shards[index]
 
-    total = int(ranks.store.get(f"total{turn}"))
+    device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
     with run_progress(run, total, ranks.rank, lambda count: ranks.store.add(f"inputs{turn}", count)) as progress:
         try:
-            job.engine(run, progress, device).work(next_shards())
+            load_engine(run, progress, run.execution.device or device).work(next_shards())
         except WorkerStopped as error:
             print(f"rank {ranks.rank} stops: {error}", file=sys.stderr)
             ranks.store.add("stopped", 1)
@@ -157,7 +137,7 @@ def run_progress(
         yield progress
 
 
-def run_on_ray(job: Job, run: Run) -> None:
+def run_on_ray(run: Run) -> None:
     """Predict the pending shards by actors of a Ray cluster: one per GPU, or without GPUs as many as the cores allow.
 
     If an actor dies, another actor predicts its shard.
@@ -166,21 +146,19 @@ def run_on_ray(job: Job, run: Run) -> None:
         import ray
     except ModuleNotFoundError:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
-    ray.init(address=job.execution.ray, log_to_driver=False, configure_logging=False)
-    shards = job.shards(run)
-    with run_progress(run, job.size(run, shards)) as progress:
+    ray.init(address=run.execution.ray, log_to_driver=False, configure_logging=False)
+    shards = run.to_predict()
+    with run_progress(run, run.size(shards)) as progress:
         while shards:
-            before = _file_times(run, shards)
-            _run_actors(ray, job, run, shards, progress)
-            after, suspects = _file_times(run, shards), len(run.suspects)
+            before, suspects = _file_times(run, shards), len(run.suspects)
+            _run_actors(ray, run, shards, progress)
             run.collect_suspects()
-            remaining = [shard for shard in shards if after[shard] == before[shard]]
-            if len(remaining) == len(shards) and len(run.suspects) == suspects:
+            shards = _unchanged(run, before)
+            if len(shards) == len(before) and len(run.suspects) == suspects:
                 path = run.inputs[run.shards[shards[0]].inputs.start].path
                 raise RuntimeError(
                     f"all actors died or stopped before a shard was completed, first that of {path}: see Ray's logs"
                 )
-            shards = remaining
 
 
 def _file_times(run: Run, shards: Iterable[int]) -> dict[int, int | None]:
@@ -189,16 +167,22 @@ def _file_times(run: Run, shards: Iterable[int]) -> dict[int, int | None]:
     return {shard: path.stat().st_mtime_ns if path.exists() else None for shard, path in paths.items()}
 
 
-def _run_actors(ray: Any, job: Job, run: Run, shards: list[int], progress: Progress) -> None:
+def _unchanged(run: Run, before: dict[int, int | None]) -> list[int]:
+    """Return the shards whose files were not written since `_file_times`."""
+    after = _file_times(run, before)
+    return [shard for shard in before if after[shard] == before[shard]]
+
+
+def _run_actors(ray: Any, run: Run, shards: list[int], progress: Progress) -> None:
     """Let actors predict shards until all are predicted or all actors died."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cpus = ([int(machine.get(name, 0)) for machine in machines] for name in ("GPU", "CPU"))
-    cores = min(1 + job.execution.num_workers, max(1, *cpus))
+    cores = min(1 + run.execution.num_workers, max(1, *cpus))
     needs = dict(num_gpus=1, num_cpus=0) if any(gpus) else dict(num_cpus=cores)
     # An actor needs its cores on one machine: remainders on two machines do not add up.
     count = min(sum(gpus) or sum(cpu // cores for cpu in cpus), len(shards))
     queue = ray.remote(num_cpus=0)(_ShardQueue).remote(shards)
-    actors = [ray.remote(**needs)(_Actor).remote(job, queue) for _ in range(count)]
+    actors = [ray.remote(**needs)(_Actor).remote(queue, run.out, run.execution, run.drawing) for _ in range(count)]
     busy = {actor.work.remote(): actor for actor in actors}
     completed = 0
     while busy:
@@ -236,8 +220,8 @@ class _ShardQueue:
 class _Actor:
     """Worker in a Ray cluster, with a model of its own."""
 
-    def __init__(self, job: Job, queue: Any) -> None:
-        self._job, self._queue = job, queue
+    def __init__(self, queue: Any, *run: Any) -> None:
+        self._queue, self._run = queue, run
 
     def work(self) -> None:
         import ray
@@ -246,6 +230,5 @@ class _Actor:
             if inputs:
                 self._queue.add_completed.remote(inputs)
 
-        run = open_run(Path(self._job.out))
         shards = iter(lambda: ray.get(self._queue.next.remote()), None)
-        self._job.engine(run, progress, self._job.execution.device).work(shards)
+        load_engine(open_run(*self._run), progress).work(shards)
