@@ -47,10 +47,10 @@ def report(root: Path) -> str:
     power = math.log(large / small) / math.log((3072 / 512) ** 2)
     return "\n".join(
         [
-            f"XCiT-S12/16 takes {value(FORWARD, 'xcit-auto', '800x1344'):.0f} ms for an image of 800x1344, pyramid included, "
-            f"{', '.join(peers[:-1])} and {peers[-1]}.",
-            f"Training keeps {saved[0]:.0f} MB for the backward pass of two images, {saved[1]:.0f} MB with `with_cp=True`, "
-            f"Swin-T {saved[2]:.0f} MB.",
+            f"XCiT-S12/16 takes {value(FORWARD, 'xcit-auto', '800x1344'):.0f} ms for an image of 800x1344, "
+            f"pyramid included, {', '.join(peers[:-1])} and {peers[-1]}.",
+            f"Training keeps {saved[0]:.0f} MB for the backward pass of two images, {saved[1]:.0f} MB "
+            f"with `with_cp=True`, Swin-T {saved[2]:.0f} MB.",
             f"From 512x512 to 3072x3072, time grows as the number of pixels to the power {power:.2f}. "
             f"The largest image takes {large / 1e3:.0f} s, with timm's XCiT {timm / large:.1f} times as long.",
         ]
