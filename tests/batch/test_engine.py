@@ -215,7 +215,7 @@ class TestVisualizations:
 
         name = "draw_segmentation_map" if kind == "seg" else "draw_instances"
         with monkeypatch.context() as patch:
-            patch.setattr(results, name, fail)
+            patch.setattr(f"xcit_mm.prediction.prediction.{name}", fail)
             code, printed, errors = call(*arguments, tmp_path / "out")
         assert code == 0 and "3 of 3 inputs predicted" in printed
         for name in ("00.png", "03.png", "video.mp4"):
