@@ -11,7 +11,12 @@ from contextlib import contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
     """End without an error when the reader of the output has closed it, as `| head -1` does."""
     try:
-        yield
+        try:
+            yield
+        except SystemExit as end:
+            if not end.code:  # after a help text
+                sys.stdout.flush()
+            raise
         sys.stdout.flush()  # here, because the interpreter would raise at its end
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush of the interpreter at its end

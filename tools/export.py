@@ -22,17 +22,12 @@ from broken_pipe import ignore_broken_pipe
 from xcit_mm.deployment import ExportTarget, export_model
 from xcit_mm.deployment.target import PARTS
 from xcit_mm.utils.cli import cli_main
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.models import add_model_arguments, find_model
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
-    parser.add_argument(
-        "checkpoint",
-        nargs="?",
-        help="a path, a URL or xcit://NAME (default: the model's own); it must fill the whole exported part",
-    )
+    add_model_arguments(parser, "; it must fill the whole exported part")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx or .pt2")
     parser.add_argument("--part", choices=PARTS, default="model", help="default: the whole model")
     parser.add_argument("--with-preprocessing", action="store_true", help="add the preprocessing to the .onnx file")

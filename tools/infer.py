@@ -39,7 +39,7 @@ from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
 from xcit_mm.prediction.predictor import DTYPES
 from xcit_mm.utils.cli import cli_main
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.models import add_model_arguments, find_model
 
 KINDS = RunOptions, Execution, Drawing
 
@@ -47,8 +47,7 @@ KINDS = RunOptions, Execution, Drawing
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", help="an image, a video, a URL, a folder, a quoted glob, a .txt or a COCO .json")
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
-    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
+    add_model_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--overwrite", action="store_true", help="first remove the results of an earlier run")
     parser.add_argument("--update", action="store_true", help="take new inputs, and drop those that vanished")

@@ -23,7 +23,7 @@ from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.hub import write_model, write_safetensors
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.models import add_model_arguments, find_model
 from xcit_mm.weights.pickle_globals import Namespace
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
 from xcit_mm.weights.reader import load_checkpoint
@@ -92,7 +92,7 @@ def download(args: argparse.Namespace) -> None:
 
 
 def publish(args: argparse.Namespace) -> None:
-    model = find_model(args.model, args.checkpoint)
+    model = find_model(args.config, args.checkpoint)
     write_model(model.config, model.checkpoint, args.out, args.name, args.license, args.score)
     print(f"{args.out}: upload it by `hf upload {args.name} {args.out}`")
 
@@ -116,8 +116,7 @@ def main() -> int:
     command.add_argument("name", help="a name that list prints")
     command.set_defaults(run=download)
     command = commands.add_parser("publish", help="write a model as a folder for the Hugging Face Hub")
-    command.add_argument("model", metavar="MODEL", help="a model's name, a work folder or a config")
-    command.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
+    add_model_arguments(command)
     command.add_argument("--out", type=Path, required=True, help="folder to write")
     command.add_argument("--name", required=True, metavar="OWNER/NAME", help="name on the Hub")
     command.add_argument("--license", required=True, help="identifier of the license, such as apache-2.0")

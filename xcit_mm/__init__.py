@@ -1,5 +1,6 @@
 """XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes in mmengine."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -54,17 +55,15 @@ def __getattr__(name: str) -> Any:
     return Predictor
 
 
-@MODELS.register_module(name="MaskTTAModel")
-def _mask_tta_model(**kwargs: Any) -> Any:
-    """Build a `MaskTTAModel`, whose base class is in mmdet, which is imported only on use."""
-    from .prediction.tta import MaskTTAModel
+def _register_on_use(name: str, module: str) -> None:
+    """Register a model whose base class is in mmdet or mmseg, which are imported only when it is built."""
 
-    return MaskTTAModel(**kwargs)
+    def build(**kwargs: Any) -> Any:
+        return getattr(import_module(module, __package__), name)(**kwargs)
+
+    MODELS.register_module(name=name, module=build)
 
 
-@MODELS.register_module(name="UnpaddedRPNHead")
-def _unpadded_rpn_head(**kwargs: Any) -> Any:
-    """Build an `UnpaddedRPNHead`, whose base class is in mmdet."""
-    from .models.rpn_head import UnpaddedRPNHead
-
-    return UnpaddedRPNHead(**kwargs)
+_register_on_use("LinearHead", ".models.linear_head")
+_register_on_use("MaskTTAModel", ".prediction.tta")
+_register_on_use("UnpaddedRPNHead", ".models.rpn_head")

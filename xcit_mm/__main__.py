@@ -1,6 +1,7 @@
 """The command `xcit-mm`, which runs the scripts in tools/ of a clone or of the installed package."""
 
 import sys
+from pathlib import Path
 
 from xcit_mm.utils.scripts import load_script, shipped_folder
 
@@ -28,6 +29,15 @@ or a config and its checkpoint. For example:
 
 def main() -> int:
     """Run a command with the arguments of the process and return its exit code."""
+    tools = shipped_folder("tools")
+    sys.path.insert(0, str(tools))  # for the modules that the scripts share
+    from broken_pipe import ignore_broken_pipe
+
+    with ignore_broken_pipe():
+        return _run(tools)
+
+
+def _run(tools: Path) -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
         print(_USAGE.format(commands="\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())))
@@ -35,9 +45,7 @@ def main() -> int:
     if command not in COMMANDS:
         print(f"{command!r} is not a command: choose from {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    tools = shipped_folder("tools")
     sys.argv[:2] = [f"xcit-mm {command}"]
-    sys.path.insert(0, str(tools))  # for the modules that the scripts share
     return load_script(tools / f"{COMMANDS[command][0]}.py").main()
 
 

@@ -109,11 +109,11 @@ def test_a_metafile_has_one_collection_and_the_schedule_of_its_configs(path):
     metafile = yaml.safe_load(path.read_text())
     (collection,) = metafile["Collections"]
     assert {model["In Collection"] for model in metafile["Models"]} == {collection["Name"]}
-    # The leaves of a folder have one base, but for those of the demos and of Mask2Former.
-    models = metafile["Models"] if path.parent.name in ("demo", "mask2former") else metafile["Models"][:1]
+    # The leaves of a folder have one base, but for these.
+    models = metafile["Models"] if path.parent.name in ("demo", "linear", "mask2former") else metafile["Models"][:1]
     for model in models:
         cfg, metadata = read_config_file(ROOT / model["Config"]), model["Metadata"]
-        gpus = 1 if path.parent.name == "demo" else 8
+        gpus = 8 if metadata["Training Data"] in ("COCO", "ADE20K") else 1
         assert metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
         assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
         assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")

@@ -73,7 +73,7 @@ def make_batch(cfg: Config) -> dict:
     return dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=samples)
 
 
-def train_two_steps(rank: int, cfg: Config, device: str) -> None:
+def assert_two_steps_train(rank: int, cfg: Config, device: str) -> None:
     torch.manual_seed(0)
     model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
     optimizer = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
@@ -87,7 +87,7 @@ def train_two_steps(rank: int, cfg: Config, device: str) -> None:
         torch.testing.assert_close(p.detach(), mean / 2, msg=f"{name} differs between the processes")
 
 
-def compare_gradients(rank: int, cfg: Config, device: str) -> None:
+def assert_same_gradients(rank: int, cfg: Config, device: str) -> None:
     """Compare the gradients of two processes with those of a single process on both batches."""
     torch.manual_seed(0)
     # mmcv's NMS takes float32 only.
@@ -150,7 +150,7 @@ UNPADDED = (
 )
 
 
-def ignore_padding(rank: int, cfg: Config | None, device: str) -> None:
+def assert_padding_is_ignored(rank: int, cfg: Config | None, device: str) -> None:
     """Two batches of two images, padded to different sizes, give the gradients of a batch of four images."""
     torch.manual_seed(0)
     options = dict(arch=dict(embed_dim=32, depth=6, num_heads=4, eta=1.0), ignore_padding=True)
@@ -210,7 +210,7 @@ FOUND = dict(
 )
 
 
-def name_together(rank: int, cfg: Config | None, device: str) -> None:
+def assert_both_name_the_value(rank: int, cfg: Config | None, device: str) -> None:
     """All processes name the non-finite value of one process, and no process hangs."""
     for kind, message in FOUND.items():
         torch.manual_seed(0)
@@ -230,7 +230,7 @@ def name_together(rank: int, cfg: Config | None, device: str) -> None:
             torch.distributed.barrier()
 
 
-def stop_alone(rank: int, cfg: Config | None, device: str) -> None:
+def assert_one_stops_alone(rank: int, cfg: Config | None, device: str) -> None:
     """A process whose forward pass raises searches alone, without an answer of the other process."""
     model = Communicating().train().to(device)
     with tempfile.TemporaryDirectory() as folder:
@@ -246,7 +246,7 @@ def stop_alone(rank: int, cfg: Config | None, device: str) -> None:
         assert Path(folder, "non_finite_iter_0_rank1.pth").is_file()
 
 
-def skip_together(rank: int, cfg: Config, device: str) -> None:
+def assert_both_skip(rank: int, cfg: Config, device: str) -> None:
     """All processes skip the step if the loss of one process is not finite."""
     torch.manual_seed(0)
     model = MMDistributedDataParallel(build(cfg, device).train(), find_unused_parameters=False, broadcast_buffers=False)
@@ -279,7 +279,8 @@ def run_process(rank: int, checks: list[str], cfg: Config | None, device: str, s
     torch.distributed.destroy_process_group()
 
 
-def run_two(checks: list[str], task: str | None, device: str, tmp_path: Path) -> None:
+def assert_in_two_processes(checks: list[str], task: str | None, device: str, tmp_path: Path) -> None:
+    """Run functions of this file, which assert, in two processes. An assertion that fails in one of them fails here."""
     cfg = None
     if task:
         cfg = read_config_file(CONFIGS / TASKS[task])
@@ -291,21 +292,21 @@ def run_two(checks: list[str], task: str | None, device: str, tmp_path: Path) ->
 @on_each_device
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_train_like_a_single_process(task, device, tmp_path):
-    run_two(["train_two_steps", "compare_gradients"], task, device, tmp_path)
+    assert_in_two_processes(["assert_two_steps_train", "assert_same_gradients"], task, device, tmp_path)
 
 
 @on_each_device
 @pytest.mark.parametrize(
     "checks, task",
     [
-        (["ignore_padding"], None),
-        (["name_together", "stop_alone"], None),
-        (["skip_together"], "semantic_fpn"),
+        (["assert_padding_is_ignored"], None),
+        (["assert_both_name_the_value", "assert_one_stops_alone"], None),
+        (["assert_both_skip"], "semantic_fpn"),
     ],
     ids=["ignore_padding", "name_non_finite", "skip_non_finite"],
 )
 def test_two_processes_act_as_one(checks, task, device, tmp_path):
-    run_two(checks, task, device, tmp_path)
+    assert_in_two_processes(checks, task, device, tmp_path)
 
 
 @pytest.fixture

@@ -133,7 +133,8 @@ def train_two(config: Path, work: Path, store: Path, death: tuple[str, int] | No
     in_two_processes(train_rank, config, work, store, death)
 
 
-def resume_two_processes(config: Path, tmp_path: Path, kills: list[tuple[str, int]]) -> None:
+def assert_resumes_bit_identical(config: Path, tmp_path: Path, kills: list[tuple[str, int]]) -> None:
+    """Two processes that are killed and resume end with weights, optimizer and random states of a whole run."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train_two(config, whole, tmp_path / "store")
     for number, kill in enumerate(kills):
@@ -147,10 +148,10 @@ def resume_two_processes(config: Path, tmp_path: Path, kills: list[tuple[str, in
 
 @pytest.mark.slow
 def test_two_processes_resume_within_an_epoch(config, tmp_path):
-    resume_two_processes(config, tmp_path, [("before_train_iter", 5)])
+    assert_resumes_bit_identical(config, tmp_path, [("before_train_iter", 5)])
 
 
 @pytest.mark.slow
 def test_two_processes_after_20_kills_are_bit_identical(config, tmp_path):
     kills = [(CHANCE.choice(["before_train_iter", "after_train_iter"]), CHANCE.randint(1, 3)) for _ in range(20)]
-    resume_two_processes(config, tmp_path, kills)
+    assert_resumes_bit_identical(config, tmp_path, kills)

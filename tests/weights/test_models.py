@@ -1,6 +1,8 @@
 """Models are found by the names of their configs and weights, and by the folder of their training run."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from mmengine.config import Config
 from paths import ROOT
 from processes import Ended, run_script
 
+from xcit_mm.__main__ import main
 from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED
 
@@ -80,6 +83,19 @@ def test_a_work_folder_stands_for_its_config_and_its_best_or_last_checkpoint(sha
 
 def command(*arguments: object, cwd: Path) -> Ended:
     return run_script(ROOT / "xcit_mm" / "__main__.py", *map(str, arguments), cwd=cwd)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["weights", "--help"]])
+def test_closed_output_ends_the_command_without_a_traceback(arguments, monkeypatch):
+    closed, output = os.pipe()
+    os.close(closed)  # as `| head -1` does
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("sys.argv", ["xcit-mm", *arguments])
+    with os.fdopen(output, "w") as nobody:
+        monkeypatch.setattr("sys.stdout", nobody)
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert end.value.code == 141
 
 
 def test_the_command_runs_the_tools(shapes, models, tmp_path):

@@ -7,19 +7,13 @@ import numpy as np
 
 from .findings import Finding, fail, note
 
-__all__ = ["MAX_WRONG", "check_boxes"]
-
 MAX_WRONG = 0.05  # fraction of the annotations of a data set that is otherwise correct
 MIN_BOXES = 20  # boxes that cannot be alike by chance
 SLACK = 2  # pixels by which a box may reach beyond its image, or a polygon beyond its box
 
 
 def check_boxes(path: str, annotations: Sequence[dict], images: Sequence[dict]) -> Iterator[Finding]:
-    """Check boxes against their images, polygons and areas, up to the first failure, which may cause others.
-
-    Args:
-        annotations: At least one annotation. Its image must be in `images`.
-    """
+    """Check boxes against their images, polygons and areas, up to the first failure, which may cause others."""
     by_id = {image["id"]: (image["width"], image["height"]) for image in images}
     sizes = np.array([by_id[annotation["image_id"]] for annotation in annotations], float)
     boxes = np.array([annotation["bbox"] for annotation in annotations], float)

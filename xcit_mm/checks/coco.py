@@ -15,8 +15,6 @@ from .coco_json import Coco, load_instances
 from .findings import Finding, fail, note, ok
 from .images import check_images, pipeline_step
 
-__all__ = ["check_coco"]
-
 # Reasons for which mmdet drops annotations without a message. The first two do not occur in a correct json.
 NO_IMAGE = "with an unknown image_id"
 NO_CATEGORY = "with an unknown category_id"
@@ -41,11 +39,7 @@ EMPTY = "annotate images, or correct ann_file, metainfo.classes and filter_cfg"
 
 
 def check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
-    """Check a data set of a split against its json and its images.
-
-    Args:
-        read: `read_coco`, or a version with a cache.
-    """
+    """Check a data set of a split against its json, which `read` reads as `read_coco`, and its images."""
     gc.disable()  # the millions of objects of a json hold no garbage, and a search for garbage takes seconds
     try:
         yield from _check_coco(cfg, split, dataset, read)
@@ -111,9 +105,10 @@ def _check_keys(path: str, dataset: dict, coco: Coco, scored: bool) -> Iterator[
     if wrong:
         text = f"{len(wrong)} annotations of {path} have a bbox such as {wrong[0]}"
         yield fail("D403", text, "bbox=[x, y, width, height], four numbers")
-    flat = sum(bool(with_mask) and _is_flat(entry.get("segmentation")) for entry in coco["annotations"])
+    masks = [entry.get("segmentation") for entry in coco["annotations"]] if with_mask else []
+    flat = [mask for mask in masks if mask and isinstance(mask, list) and not isinstance(mask[0], list)]
     if flat:
-        text = f"{flat} segmentations of {path} are not lists of polygons"
+        text = f"{len(flat)} segmentations of {path} are not lists of polygons"
         yield fail("D404", text, "segmentation=[[x1, y1, x2, y2, ...], ...]")
 
 
@@ -122,10 +117,6 @@ def _is_box(bbox: Sequence) -> bool:
         return len(bbox) == 4 and all(map(math.isfinite, bbox))
     except TypeError:
         return False
-
-
-def _is_flat(segmentation: object) -> bool:
-    return isinstance(segmentation, list) and bool(segmentation) and not isinstance(segmentation[0], list)
 
 
 def _check_categories(coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
@@ -180,11 +171,8 @@ def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequ
     yield from _check_dropped(path, dropped, len(reasons), bool(loaded))
     objects = Counter(instance["bbox_label"] for instance in instances if not instance["ignore_flag"])
     if instances and not objects:
-        yield fail(
-            "D409",
-            f"all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them",
-            "iscrowd=0 for single objects",
-        )
+        text = f"all {len(instances)} annotations of {path} have iscrowd=1, and a model learns nothing from them"
+        yield fail("D409", text, "iscrowd=0 for single objects")
     missing = [name for label, name in enumerate(classes) if not objects[label]]
     if objects and missing:
         yield note("D410", f"{path} has no objects of {preview(missing)}", "annotate objects, or remove the classes")
@@ -198,11 +186,7 @@ def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequ
 
 
 def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
-    """Return the reason for which mmdet drops each annotation, or ''.
-
-    Args:
-        used: Ids of the images that mmdet uses.
-    """
+    """Return the reason for which mmdet drops each annotation, or ''. It uses the images with the ids `used`."""
     images = {image["id"]: image for image in coco["images"]}
     known = {category["id"]: category["name"] in classes for category in coco["categories"]}
 
@@ -229,11 +213,7 @@ def _reasons(coco: Coco, classes: Sequence[str], used: Container) -> list[str]:
 
 
 def _check_dropped(path: str, dropped: Counter[str], number: int, used: bool) -> Iterator[Finding]:
-    """Report the annotations of a json that mmdet drops, and the reasons.
-
-    Args:
-        used: Whether mmdet uses images, which may be without annotations.
-    """
+    """Report the annotations of a json that mmdet drops, and the reasons. The images may be used without them."""
     left = number - dropped.total()
     named = [(why, times) for why, times in dropped.most_common() if why in FIXES or not left]
     if left and not named:

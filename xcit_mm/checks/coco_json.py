@@ -13,8 +13,6 @@ from mmengine.registry import DATASETS
 from ..utils.configs import dataset_class
 from ..utils.errors import reason
 
-__all__ = ["Coco", "load_instances", "read_coco"]
-
 Coco = dict[str, list[dict]]
 _KINDS = ("images", "annotations", "categories")
 
@@ -51,11 +49,9 @@ def _parsed(text: bytes) -> Any:
 
 
 def load_instances(dataset: dict, content: Coco) -> list[dict]:
-    """Return the images of a data set of mmdet after its filter, each with its `instances`.
+    """Return the images of a `CocoDataset` after its filter, each with its `instances`.
 
-    Args:
-        dataset: Config of a `CocoDataset`, or of a class derived from it.
-        content: Its json, as `read_coco` returns it, which saves a second parsing.
+    Its json, as `read_coco` returns it, is not parsed a second time.
     """
     kind: Any = dataset_class(dataset)
 
@@ -67,7 +63,6 @@ def load_instances(dataset: dict, content: Coco) -> list[dict]:
             self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     reader = type(kind.__name__, (kind,), dict(COCOAPI=Parsed))
+    config = {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        return DATASETS.build(
-            {**dataset, "type": reader, "pipeline": [], "serialize_data": False, "lazy_init": False}
-        ).data_list
+        return DATASETS.build(config).data_list

@@ -17,9 +17,6 @@ from ..utils.configs import data_preprocessor, data_sets, evaluators, part_class
 from .data import SPLITS
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_batch", "check_ignored_labels", "check_imports", "find_script"]
-
-
 # Libraries, and the files in requirements/ that install them.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 

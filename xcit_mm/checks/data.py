@@ -19,8 +19,6 @@ from .coco_json import read_coco
 from .findings import Finding, check, fail, note, ok
 from .segmentation_maps import check_segmentation_maps
 
-__all__ = ["SPLITS", "check_classes", "check_data_sets", "check_overlap", "check_paths"]
-
 SPLITS = ("train", "val")
 
 
@@ -102,11 +100,7 @@ def _data_format(dataset: dict) -> str:
 
 @check("D391", "correct the {split} data set")
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the files of a split, 'train' or 'val', and their content.
-
-    Args:
-        heads: The heads with classes, by name.
-    """
+    """Check the files of a split, 'train' or 'val', and their content."""
     missing = check_paths(cfg, [split])
     if missing:
         yield missing[0]

@@ -22,8 +22,6 @@ from .preflight import check_checkpoint
 from .schedule import check_input, check_optimizer, check_parts, check_schedule
 from .weights import check_weights, download_weights, strict_load_hooks
 
-__all__ = ["check_resume", "check_test", "check_training", "diagnose", "is_first_process"]
-
 _MAX_JSON_BYTES = 30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
 
 
@@ -78,10 +76,6 @@ def check_training(cfg: Config, amp: bool = False) -> None:
 
     Every process of a run checks, so that all of them stop. The first process of a machine downloads weights.
 
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain, with the final `load_from`.
-        amp: Whether the command line sets `--amp`.
-
     Raises:
         ValueError, OSError: If training cannot start. The message has the doctor's code and a fix.
     """
@@ -102,12 +96,7 @@ def check_training(cfg: Config, amp: bool = False) -> None:
 def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
     """Check that testing can start: data, model, checkpoint.
 
-    The first process of a machine downloads the checkpoint.
-
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain.
-        checkpoint: A path, a URL or `xcit://NAME`.
-        tta: Whether the test uses test-time augmentation.
+    The first process of a machine downloads the checkpoint: a path, a URL or `xcit://NAME`.
 
     Raises:
         ValueError, OSError: If testing cannot start.
@@ -144,10 +133,6 @@ def _is_large(cfg: Config, split: str) -> bool:
 
 def check_resume(checkpoint: str, work_dir: Path) -> None:
     """Check that a run can resume from a checkpoint.
-
-    Args:
-        checkpoint: A path, a URL or `xcit://NAME`.
-        work_dir: Folder of the run.
 
     Raises:
         ValueError: If the checkpoint is missing, broken or not finite, or holds weights only. The message names the

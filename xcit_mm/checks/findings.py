@@ -7,8 +7,6 @@ from typing import NamedTuple, ParamSpec
 
 from ..utils.errors import reason
 
-__all__ = ["Finding", "check", "fail", "note", "ok", "raise_first"]
-
 Arguments = ParamSpec("Arguments")
 
 
@@ -48,11 +46,8 @@ def check(
 ) -> Callable[[Callable[Arguments, Iterator[Finding]]], Callable[Arguments, list[Finding]]]:
     """Decorate a generator of findings, so that it returns a list and does not raise.
 
-    An `ok` after a failure is left out. An exception becomes a failure.
-
-    Args:
-        code: Code of that failure.
-        fix: Fix of that failure. '{name}' stands for an argument of the generator.
+    An `ok` after a failure is left out. An exception becomes a failure with this code and fix, in which '{name}' stands
+    for an argument of the generator.
     """
 
     def decorate(generator: Callable[Arguments, Iterator[Finding]]) -> Callable[Arguments, list[Finding]]:

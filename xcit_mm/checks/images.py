@@ -12,16 +12,6 @@ from ..utils.configs import loading_step, normalize_step, part_class, type_name
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note
 
-__all__ = [
-    "check_bands",
-    "check_images",
-    "has_own_steps",
-    "load_each",
-    "missing_paths",
-    "pipeline_step",
-    "sample_evenly",
-]
-
 SAMPLE_SIZE = 32  # images of a data set to read
 
 
@@ -59,12 +49,7 @@ def check_images(dataset: dict, images: Sequence[dict]) -> Generator[Finding, No
 
 
 def check_bands(dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
-    """Check that the pipeline gives an image the number of channels that the model takes.
-
-    Args:
-        image: Entry of the data set's list, with a readable file.
-        channels: The model's `in_channels`.
-    """
+    """Check that the pipeline gives a readable image of the data set as many channels as the model takes."""
     pipeline = list(dataset.get("pipeline", []))
     normalize = normalize_step(pipeline)
     if normalize:  # it raises an error without the number of bands

@@ -21,8 +21,6 @@ from .doctor import check_resume, check_test, check_training, is_first_process
 from .findings import raise_first
 from .machine import check_launcher
 
-__all__ = ["run_tool"]
-
 _ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
 _SKIP = "--skip-checks"
 _DETERMINISTIC = "--deterministic"

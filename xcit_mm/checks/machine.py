@@ -13,8 +13,6 @@ from torch import nn
 from ..utils.configs import part_class
 from .findings import Finding, check, fail, ok
 
-__all__ = ["check_disk", "check_launcher", "check_precision"]
-
 
 def check_launcher(launcher: str | None) -> Iterator[Finding]:
     """Check that several processes have GPUs: every launcher of mmengine selects one by `torch.cuda`."""
@@ -28,11 +26,7 @@ def check_launcher(launcher: str | None) -> Iterator[Finding]:
 
 @check("D292", "correct optim_wrapper")
 def check_precision(cfg: Config, amp: bool = False) -> Iterator[Finding]:
-    """Check that mixed precision has a GPU.
-
-    Args:
-        amp: Whether the command line sets `--amp`.
-    """
+    """Check that mixed precision, which the config or `--amp` sets, has a GPU."""
     if get_device() not in ("cpu", "mps"):
         return
     wrapper = cfg.get("optim_wrapper") or {}
@@ -50,11 +44,7 @@ def check_precision(cfg: Config, amp: bool = False) -> Iterator[Finding]:
 
 @check("D293", "correct work_dir")
 def check_disk(cfg: Config, config: str, model: nn.Module) -> Iterator[Finding]:
-    """Check that the disk has space for two checkpoints.
-
-    Args:
-        config: Path to the config, which names the default work directory.
-    """
+    """Check that the disk has space for two checkpoints. The path of the config names the default work directory."""
     work_dir = Path(cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
     existing = next(path for path in (work_dir.absolute(), *work_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free / 1e9

@@ -16,16 +16,11 @@ from ..utils.errors import reason
 from .findings import Finding, check, fail, note, ok
 from .preflight import check_backbone
 
-__all__ = ["build_checked_model", "build_model", "check_channels", "check_norms", "class_heads"]
-
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
 
 
 def build_checked_model(cfg: Config, tta: bool = False) -> tuple[nn.Module, Finding]:
     """Build the model of a config, without memory for its tensors where possible.
-
-    Args:
-        tta: Whether the model is tested with test-time augmentation.
 
     Returns:
         The model and an `ok`, or an empty module and a failure.
@@ -135,11 +130,8 @@ def _check_widths(model: nn.Module, source: str, widths: list[int]) -> Iterator[
             yield fail("D603", f"{name}.in_channels is {given}, {source} gives {widths}", f"in_channels={wanted}")
         levels = getattr(getattr(head, "prior_generator", None), "num_levels", len(widths))
         if levels != len(widths):
-            yield fail(
-                "D605",
-                f"{name} has anchors for {levels} maps, {source} gives {len(widths)}",
-                "one stride in its anchor_generator for each map",
-            )
+            text = f"{name} has anchors for {levels} maps, {source} gives {len(widths)}"
+            yield fail("D605", text, "one stride in its anchor_generator for each map")
 
 
 def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
@@ -179,10 +171,8 @@ def _channels_of(head: nn.Module, widths: Sequence[int]) -> int | list[int]:
 @check("D691", "correct norm_cfg")
 def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[Finding]:
     """Check that BatchNorm has the values it needs in training."""
-    norms = {
-        name: norm for name, norm in model.train().named_modules() if isinstance(norm, BatchNorm) and norm.training
-    }
-    alone = [name for name, norm in norms.items() if processes == 1 or not isinstance(norm, nn.SyncBatchNorm)]
+    norms = [(name, m) for name, m in model.train().named_modules() if isinstance(m, BatchNorm) and m.training]
+    alone = [name for name, norm in norms if processes == 1 or not isinstance(norm, nn.SyncBatchNorm)]
     if batch_size == 1 and alone:
         pooled = [
             name

@@ -20,15 +20,9 @@ from ..utils.configs import (
     type_name,
 )
 
-__all__ = ["check_backbone", "check_checkpoint", "check_device"]
-
 
 def check_backbone(cfg: Config, tta: bool = False) -> None:
     """Build the XCiT of a config without memory, so that a wrong argument raises its error now.
-
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain. Other backbones are not checked.
-        tta: Whether the model is tested with test-time augmentation.
 
     Raises:
         TypeError, ValueError: If an argument is wrong, or if the data preprocessor or values of a base config do not
@@ -53,7 +47,7 @@ def _check_inherited(model: dict) -> None:
         )
     if model.get("neck") and "type" not in model["neck"]:
         raise ValueError(
-            "model.neck has no type, as the base config has no neck: give in_channels to the heads instead"
+            "model.neck has no type, since the base config has none: give in_channels to the heads instead"
         )
 
 
@@ -68,7 +62,9 @@ def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:
         values = preprocessor.get(name)
         if not isinstance(values, Sequence):
             continue
-        if len(values) not in (1, 3) and _is_for_colours(preprocessor, cfg.get("default_scope")):
+        kind = part_class(preprocessor, MODELS, cfg.get("default_scope")) or object
+        # That of mmdet, and of mmseg in the OneDL forks, takes RGB and grey images only.
+        if len(values) not in (1, 3) and issubclass(kind, ImgDataPreprocessor):
             raise ValueError(
                 f"{where}.{name} has {len(values)} values, {type_name(preprocessor)} takes 1 or 3: set mean and std to "
                 "None and put dict(type='Normalize', mean=..., std=..., to_rgb=False) into the pipelines"
@@ -86,11 +82,6 @@ def _normalize_steps(cfg: Config) -> Iterator[tuple[str, dict]]:
         for dataset in data_sets(cfg, split):
             if step := normalize_step(dataset.get("pipeline") or []):
                 yield split, step
-
-
-def _is_for_colours(preprocessor: dict, scope: str | None) -> bool:
-    """Whether a data preprocessor takes RGB and grey images only: that of mmdet, and of mmseg in the OneDL forks."""
-    return issubclass(part_class(preprocessor, MODELS, scope) or object, ImgDataPreprocessor)
 
 
 def _check_padding(cfg: Config) -> None:

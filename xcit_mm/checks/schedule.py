@@ -23,8 +23,6 @@ from .findings import Finding, check, fail, note
 from .images import has_own_steps, pipeline_step
 from .weights import started_from
 
-__all__ = ["check_input", "check_optimizer", "check_parts", "check_schedule"]
-
 HIGH_RATE = 0.01  # of Adam and AdamW, ten times the highest of the recipes
 
 
@@ -127,11 +125,7 @@ def _end(scheduler: dict) -> float:
 
 @check("D296", "correct data_preprocessor and pipelines")
 def check_input(cfg: Config, with_masks: bool) -> Iterator[Finding]:
-    """Check that normalisation suits images of 0 to 255 and the weights, and that pipelines load annotations.
-
-    Args:
-        with_masks: Whether the model learns from masks of instances.
-    """
+    """Check that normalisation suits images of 0 to 255 and the weights, and that pipelines load annotations."""
     preprocessor = data_preprocessor(cfg)
     for dataset in data_sets(cfg, "train"):
         if has_own_steps(dataset) or not dataset.get("pipeline"):

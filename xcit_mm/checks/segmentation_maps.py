@@ -15,8 +15,6 @@ from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
 from .images import check_bands, check_images, has_own_steps, load_each, missing_paths, pipeline_step, sample_evenly
 
-__all__ = ["check_segmentation_maps"]
-
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 
 
@@ -26,7 +24,6 @@ def check_segmentation_maps(
     """Check images and segmentation maps of a data set.
 
     Args:
-        heads: The heads with classes, by name.
         channels: Number of input channels of the model, if known.
         decisive: Whether training has no other data set, which may hold other classes.
     """
@@ -102,22 +99,14 @@ def check_segmentation_maps(
 
 @dataclass
 class _Maps:
-    """The segmentation maps of a sample.
+    """The segmentation maps of a sample, as training sees them, and descriptions of wrong maps."""
 
-    Attributes:
-        counts: Number of pixels of each label, as training sees them.
-        readable: Entries of the data set's list whose maps were counted.
-        unreadable, misplaced, wrapped: Descriptions of maps that cannot be read, that have another size than their
-            image, and whose labels do not fit 8 bits.
-        coloured: Description of a map with several channels, which ends the reading.
-    """
-
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
-    readable: list[dict] = field(default_factory=list)
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))  # pixels of each label
+    readable: list[dict] = field(default_factory=list)  # the images whose maps were counted
     unreadable: list[str] = field(default_factory=list)
-    misplaced: list[str] = field(default_factory=list)
-    wrapped: list[str] = field(default_factory=list)
-    coloured: str = ""
+    misplaced: list[str] = field(default_factory=list)  # of another size than their image
+    wrapped: list[str] = field(default_factory=list)  # whose labels do not fit 8 bits
+    coloured: str = ""  # of several channels, which ends the reading
 
 
 def _absent(names: Sequence[str], counts: np.ndarray, ignored: int) -> list[str]:

@@ -18,8 +18,6 @@ from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
 
-__all__ = ["check_weights", "download_weights", "started_from", "strict_load_hooks"]
-
 
 def strict_load_hooks(cfg: Config) -> list[dict]:
     """Return the configs of the hooks that load a checkpoint completely or not at all."""
@@ -73,7 +71,6 @@ def _check_file(option: str, name: str, model: nn.Module, options: dict, strict:
     """Check a file against the model if `strict`, else against the model's backbone.
 
     Args:
-        option: 'init_cfg' or 'load_from'.
         options: `init_cfg`, or the hook that loads the file.
     """
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..utils.image_headers import BITS, BROKEN_TIFF, read_tiff_fields
+from ..utils.image_headers import BANDS, BITS, BROKEN_TIFF, read_tiff_fields
 from .gdal import URLS, gdal, open_raster, require_rasterio
 
 __all__ = ["RASTER_SUFFIXES", "is_large", "is_raster", "is_remote"]
@@ -19,7 +19,7 @@ _WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".wld")
 _REMOTE = (*URLS, "/vsi")  # URLs, and the file systems of GDAL
 
 # Tags of TIFF.
-_WIDTH, _HEIGHT, _BANDS, _SAMPLE_FORMAT = 256, 257, 277, 339
+_WIDTH, _HEIGHT, _SAMPLE_FORMAT = 256, 257, 339
 # GeoTIFF's pixel scale, tie points, transformation and coordinate system.
 _GEOREFERENCE = (33550, 33922, 34264, 34735)
 _PLACE = re.compile(rb"<(GeoTransform|SRS|GCPList)\b")
@@ -74,7 +74,7 @@ def _needs_gdal(path: str) -> bool:
     except (OSError, *BROKEN_TIFF):  # read_image reports the reason
         return False
     is_unsigned = fields.get(_SAMPLE_FORMAT, 1) == 1
-    has_other_pixels = fields.get(BITS, 1) > 8 or not is_unsigned or fields.get(_BANDS, 1) not in (1, 3, 4)
+    has_other_pixels = fields.get(BITS, 1) > 8 or not is_unsigned or fields.get(BANDS, 1) not in (1, 3, 4)
     return is_large(*size) or has_other_pixels or any(tag in fields for tag in _GEOREFERENCE) or _has_place_beside(path)
 
 

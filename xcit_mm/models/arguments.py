@@ -11,15 +11,11 @@ from mmengine.model import BaseModule
 from ..archs import PATCH_SIZES
 from .pyramid import STRIDES
 
-__all__ = ["check_argument_names", "check_choices", "check_out_indices", "check_rates", "check_strides"]
-
 
 def check_argument_names(model: type[BaseModule], names: Iterable[str]) -> None:
     """Check that keyword arguments are arguments of a class or of the base classes that get its remaining arguments.
 
-    Args:
-        model: The class, with `fixed_arguments`, the arguments of its base classes that it does not take.
-        names: Names of the keyword arguments.
+    It does not take the `fixed_arguments` of its base classes.
 
     Raises:
         TypeError: If an argument is unknown, with the name that was probably meant.

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ..utils.compat import is_plain
 
-__all__ = ["IMPLEMENTATIONS", "XCA", "choose_implementation"]
-
 IMPLEMENTATIONS = ("auto", "plain", "gram", "covariance")
 
 
@@ -55,8 +53,7 @@ class XCA(nn.Module):
     Shape: (B, N, C) -> (B, N, C).
 
     Args:
-        dim: Number of channels C of a token, a multiple of `num_heads`.
-        num_heads: Number of heads.
+        dim: Number of channels C of a token.
         attn_drop: Dropout probability of the attention matrix A.
         proj_drop: Dropout probability after the output projection.
         implementation: 'plain', 'gram', 'covariance', or 'auto' for `choose_implementation`.

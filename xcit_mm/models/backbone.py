@@ -17,8 +17,6 @@ from .padding import forward_unpadded, unpad
 from .pyramid import STRIDES, pyramid_levels
 from .recompute import recompute
 
-__all__ = ["Trunk", "XCiT"]
-
 MIN_SIZE = 32  # pixels; the coarsest level has one cell
 
 

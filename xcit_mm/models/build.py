@@ -15,6 +15,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from ..utils.configs import SUFFIXES, read_config
+from ..utils.errors import reason
 from ..weights.hub import HUB_PREFIX
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
@@ -24,8 +25,6 @@ from ..weights.reader import load_checkpoint
 from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
 from .pyramid import STRIDES
-
-__all__ = ["backbone_from_config", "build_backbone", "model_config", "model_from_config", "model_from_weights"]
 
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
@@ -66,10 +65,6 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
 
 def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval mode.
-
-    Args:
-        cfg: A config of mmdet, mmseg or mmpretrain, which is not changed.
-        checkpoint: A path, a URL or `xcit://NAME`.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -166,9 +161,8 @@ def _build(cfg: Config, part: ConfigDict) -> nn.Module:
     try:
         return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         fix = "correct the model in the config" if cfg.get("default_scope") else "give the config a default_scope"
-        raise ValueError(f"the model cannot be built: {why}; {fix}") from error
+        raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

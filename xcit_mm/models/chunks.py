@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from ..utils.compat import NormBase, any_submodule, has_hooks
 
-__all__ = ["in_chunks", "is_traced"]
-
 # Positions in a chunk. On a CPU the intermediate maps then stay in cache, which is also faster.
 _POSITIONS = {"cpu": 1024}
 _POSITIONS_ELSEWHERE = 65536

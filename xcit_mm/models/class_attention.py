@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from ..utils.compat import is_plain
 from .layers import MLP
 
-__all__ = ["ClassAttention", "ClassAttentionBlock"]
-
 
 class ClassAttention(nn.Module):
     """Attention of the CLS token to all tokens (paper, section 3.3; CaiT, arXiv 2103.17239, section 3).
@@ -21,11 +19,7 @@ class ClassAttention(nn.Module):
 
     Shape: (B, N, C), the CLS token first -> (B, 1, C).
 
-    Args:
-        dim: Number of channels C of a token, a multiple of `num_heads`.
-        num_heads: Number of heads.
-        attn_drop: Dropout probability of the attention.
-        proj_drop: Dropout probability after the output projection.
+    Args: see `XCA`.
     """
 
     def __init__(self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0) -> None:
@@ -74,28 +68,16 @@ class ClassAttentionBlock(nn.Module):
 
     Shape: (B, N, C), the CLS token first -> (B, N, C).
 
-    Args:
-        dim: Number of channels of a token.
-        num_heads: Number of heads of the attention.
-        eta: Initial value of LayerScale.
-        tokens_norm: Whether the second norm covers all tokens or the CLS token alone.
-        drop_rate: Dropout probability in the MLP and after the attention's projection.
-        attn_drop_rate: Dropout probability of the attention.
+    Args: see `Block`, and `Arch` for `tokens_norm`.
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        eta: float,
-        tokens_norm: bool,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
+        self, dim: int, num_heads: int, eta: float, tokens_norm: bool, drop_rate: float, attn_drop_rate: float
     ) -> None:
         super().__init__()
         self.tokens_norm = tokens_norm
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = ClassAttention(dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate)
+        self.attn = ClassAttention(dim, num_heads, attn_drop_rate, drop_rate)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = MLP(dim, drop=drop_rate)
         self.gamma1 = nn.Parameter(torch.full((dim,), eta))

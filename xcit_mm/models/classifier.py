@@ -13,8 +13,6 @@ from .backbone import Trunk
 from .class_attention import ClassAttentionBlock
 from .layers import init_linear
 
-__all__ = ["XCiTClassifier"]
-
 CLASS_ATTENTION_BLOCKS = 2
 
 

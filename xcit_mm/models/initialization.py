@@ -7,17 +7,12 @@ from ..utils.compat import log_initialization_to_file_only
 from ..weights.bands import check_stem_rule
 from ..weights.matching import load_pretrained
 
-__all__ = ["PretrainedModule"]
-
 InitCfg = dict | list[dict] | None
 
 
 @log_initialization_to_file_only
 class PretrainedModule(BaseModule):
     """`BaseModule` whose `init_cfg` of type 'Pretrained' is read by `load_pretrained`.
-
-    Args:
-        init_cfg: See mmengine.
 
     Raises:
         ValueError: If `init_cfg` has no type or an option that `load_pretrained` does not have.

@@ -12,18 +12,6 @@ from .chunks import in_chunks
 from .norms import build_norm
 from .recompute import recompute
 
-__all__ = [
-    "LPI",
-    "MLP",
-    "Block",
-    "ConvPatchEmbed",
-    "DropPath",
-    "LinearPatchEmbed",
-    "PositionalEncoding",
-    "channels_last",
-    "init_linear",
-]
-
 
 def init_linear(module: nn.Module) -> None:
     """Initialise a linear layer, for `nn.Module.apply`."""
@@ -46,13 +34,10 @@ class ConvPatchEmbed(nn.Module):
     Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
 
     Args:
-        in_channels: Number of channels of the image.
-        embed_dim: Number of channels of a token, a multiple of `patch_size / 2`.
         patch_size: Side P of a patch in pixels, a power of two.
-        norm_cfg: Config of the BatchNorm layers.
 
     Raises:
-        ValueError: If `embed_dim` is not such a multiple.
+        ValueError: If `embed_dim` is not a multiple of `patch_size / 2`.
     """
 
     def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict) -> None:
@@ -95,9 +80,6 @@ class PositionalEncoding(nn.Module):
 
     The 1x1 projection of the concatenated codes of y and x is the sum of a projection of each code, so that H + W
     codes are projected instead of H x W, where the projection is a convolution without hooks.
-
-    Args:
-        embed_dim: Number of channels of a token.
     """
 
     dim = 32  # features for each coordinate
@@ -197,14 +179,12 @@ class Block(nn.Module):
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
 
     Args:
-        dim: Number of channels of a token.
-        num_heads: Number of heads of the attention.
+        dim: Number of channels C of a token.
         eta: Initial value of LayerScale.
         norm_cfg: Config of the LPI's BatchNorm.
         drop_rate: Dropout probability in the MLP and after the attention's projection.
         attn_drop_rate: Dropout probability of the attention matrix.
         drop_path_rate: Probability that a sample skips a residual branch.
-        attn_implementation: Implementation of the attention, see `XCA`.
     """
 
     def __init__(
@@ -221,9 +201,7 @@ class Block(nn.Module):
         super().__init__()
         # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published numbering.
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = XCA(
-            dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate, implementation=attn_implementation
-        )
+        self.attn = XCA(dim, num_heads, attn_drop_rate, drop_rate, attn_implementation)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
         self.local_mp = LPI(dim, norm_cfg)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)

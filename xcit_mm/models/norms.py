@@ -5,18 +5,12 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import nn
 
-__all__ = ["build_norm"]
-
 # The layers that mmcv registers under these names, where mmcv is not installed or not imported.
 _TORCH = dict(BN=nn.BatchNorm2d, BN2d=nn.BatchNorm2d, SyncBN=nn.SyncBatchNorm, GN=nn.GroupNorm)
 
 
 def build_norm(cfg: dict, channels: int) -> nn.Module:
-    """Build the layer that mmcv's `build_norm_layer` would build.
-
-    Args:
-        cfg: `type`, a name or a class, `requires_grad`, and arguments of that type.
-        channels: Number of input channels.
+    """Build the layer that mmcv's `build_norm_layer` would build of `type`, `requires_grad` and other arguments.
 
     Raises:
         KeyError: If the config has no type or the type is not registered.

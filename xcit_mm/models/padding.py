@@ -20,8 +20,6 @@ from .recompute import recompute
 if TYPE_CHECKING:
     from .backbone import Trunk, XCiT
 
-__all__ = ["Unpadded", "forward_unpadded", "unpad"]
-
 Sizes = list[tuple[int, int]]
 
 
@@ -48,7 +46,6 @@ def unpad(x: Tensor, min_size: int) -> Unpadded | None:
     of zeros alone counts as filling the batch.
 
     Args:
-        x: The batch.
         min_size: Minimum side of a cropped image in pixels.
 
     Returns:
@@ -86,13 +83,7 @@ def _extent(occupied: Tensor) -> int:
 
 
 def forward_unpadded(model: XCiT, unpadded: Unpadded, size: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Compute the pyramid (B, C, h, w) of a batch, with zeros in the cells of the padding.
-
-    Args:
-        model: The backbone.
-        unpadded: The images of the batch.
-        size: Height and width of the batch in pixels.
-    """
+    """Compute the pyramid (B, C, h, w) of a batch of `size` pixels, with zeros in the cells of the padding."""
     pyramid = []
     for stride, level, maps in zip(model.strides, model.levels(), _forward_trunk(model, unpadded.images), strict=True):
         # As large as the maps of the whole batch.

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from .chunks import in_chunks
 from .norms import build_norm
 
-__all__ = ["STRIDES", "pyramid_levels"]
-
 STRIDES = (4, 8, 16, 32)
 
 
@@ -48,10 +46,8 @@ def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_
     where r < 1.
 
     Args:
-        channels: Number of channels of the maps, kept by every level.
         patch_size: Stride of the input maps in pixels, a power of two.
         strides: Strides of the levels, from `STRIDES`.
-        norm_cfg: Config of the BatchNorm layer.
     """
     levels = {}
     for stride in strides:

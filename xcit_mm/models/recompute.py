@@ -10,8 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ..utils.compat import BatchNorm, has_hooks, in_function_transform
 
-__all__ = ["recompute"]
-
 Output = TypeVar("Output", bound=Tensor | list[Tensor])
 
 
@@ -20,8 +18,6 @@ def recompute(module: nn.Module, function: Callable[..., Output], *args: Any, al
 
     Args:
         module: Owner of the function. Its BatchNorm counts the batch once.
-        function: The function to compute again.
-        *args: Arguments of the function.
         always: Whether to do so under torch.compile too, which by default decides itself what to store, and where parts
             have hooks, which then run twice. `torch.func` has no recomputation.
     """

@@ -5,8 +5,6 @@ from typing import Any
 from mmdet.models.dense_heads import RPNHead
 from torch import Tensor
 
-__all__ = ["UnpaddedRPNHead"]
-
 
 class UnpaddedRPNHead(RPNHead):
     """mmdet's RPNHead, but each image has proposals from its own cells alone.
@@ -17,13 +15,7 @@ class UnpaddedRPNHead(RPNHead):
     """
 
     def predict_by_feat(self, *maps: list[Tensor], batch_img_metas: list[dict], **options: Any) -> list[Any]:
-        """Return the proposals of each image; see RPNHead.
-
-        Args:
-            maps: Scores and boxes of the anchors, a map (B, C, h, w) for each level.
-            batch_img_metas: For each image a dict with its `img_shape`.
-            options: Options of RPNHead.
-        """
+        """Return the proposals of each image from scores and boxes of the anchors, (B, C, h, w) for each level."""
         proposals = []
         for index, meta in enumerate(batch_img_metas):
             size = meta["img_shape"][:2]

@@ -10,8 +10,6 @@ from types import ModuleType
 
 from . import mmcv_ext
 
-__all__ = ["has_gpu_kernels", "install", "is_compiled"]
-
 NAME = "mmcv._ext"
 
 

@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["sigmoid_focal_loss", "sigmoid_focal_loss_backward"]
-
 
 def _signed(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mask (n, classes) of each row's own class, and the logits with the sign of the right answer.

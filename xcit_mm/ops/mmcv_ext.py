@@ -72,31 +72,27 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, **options: Any) -> Tens
     return indices
 
 
+def _grid(
+    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int, aligned: bool
+) -> tuple[tuple[int, int], float, int, bool]:
+    return (aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned
+
+
 def roi_align_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, pool_mode: int, **options: Any
 ) -> None:
-    bins = aligned_height, aligned_width
+    bins, scale, sampling_ratio, aligned = _grid(**options)
     if pool_mode == 0:  # maximum
         if input.dtype == torch.bfloat16:  # too coarse for the positions in argmax_y and argmax_x
             raise NotImplementedError("RoIAlign of maxima in bfloat16: use pool_mode='avg' or float32")
-        pooled = pooling.roi_max_align(input, rois, bins, spatial_scale, sampling_ratio, aligned)
+        pooled = pooling.roi_max_align(input, rois, bins, scale, sampling_ratio, aligned)
         for target, values in zip((output, argmax_y, argmax_x), pooled, strict=True):
             target.copy_(values)
     elif kernels := _kernels(input):
         wide = _wide(input)
-        output.copy_(kernels.roi_align(wide, rois.to(wide), spatial_scale, *bins, sampling_ratio, aligned))
+        output.copy_(kernels.roi_align(wide, rois.to(wide), scale, *bins, sampling_ratio, aligned))
     else:
-        output.copy_(pooling.roi_align(input, rois, bins, spatial_scale, sampling_ratio, aligned))
+        output.copy_(pooling.roi_align(input, rois, bins, scale, sampling_ratio, aligned))
 
 
 def roi_align_backward(
@@ -105,23 +101,19 @@ def roi_align_backward(
     argmax_y: Tensor,
     argmax_x: Tensor,
     grad_input: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
     pool_mode: int,
-    aligned: bool,
+    **options: Any,
 ) -> None:
     shape = tuple(grad_input.shape)
-    bins = aligned_height, aligned_width
+    bins, scale, sampling_ratio, aligned = _grid(**options)
     if pool_mode == 0:
         grad = pooling.roi_max_align_backward(grad_output, rois, argmax_y, argmax_x, shape)
     elif kernels := _kernels(grad_output):
         wide = _wide(grad_output)
         # The operator behind the gradient of torchvision's roi_align has no public name.
-        grad = kernels._roi_align_backward(wide, rois.to(wide), spatial_scale, *bins, *shape, sampling_ratio, aligned)
+        grad = kernels._roi_align_backward(wide, rois.to(wide), scale, *bins, *shape, sampling_ratio, aligned)
     else:
-        grad = pooling.roi_align_backward(grad_output, rois, shape, spatial_scale, sampling_ratio, aligned)
+        grad = pooling.roi_align_backward(grad_output, rois, shape, scale, sampling_ratio, aligned)
     grad_input.copy_(grad)
 
 

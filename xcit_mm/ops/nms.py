@@ -4,8 +4,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["nms", "soft_nms"]
-
 BLOCK = 256  # boxes to compare with the kept boxes at a time
 MAX_ROUNDS = 16  # of `_first_of_overlapping`, before a block is decided box by box
 

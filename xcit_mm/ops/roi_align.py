@@ -6,8 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["roi_align", "roi_align_backward", "roi_max_align", "roi_max_align_backward"]
-
 MAX_SAMPLES = 2**18  # along an axis, over the RoIs whose weights are in memory at a time
 MAX_COUNT = 2**20  # samples per bin and axis of a RoI, thousands of times the size of an image
 EMPTY = -10_000.0  # mmcv's maximum of a bin without samples
@@ -53,12 +51,7 @@ def _counts(length: Tensor, bins: int, sampling_ratio: int) -> Tensor:
 
 
 def _sample(start: Tensor, length: Tensor, bins: int, sampling_ratio: int) -> tuple[Tensor, Tensor]:
-    """Place the samples of RoIs along an axis.
-
-    Args:
-        start, length: (n,), in cells.
-        bins: Number of bins.
-        sampling_ratio: See `roi_align`.
+    """Place the samples of RoIs from `start` (n,) over `length` (n,), in cells along an axis.
 
     Returns:
         Positions (n, bins, samples) in cells, and the number of them that each RoI uses, (n, 1, 1).
@@ -178,11 +171,8 @@ def roi_align_backward(
 ) -> Tensor:
     """Compute the gradient of the maps of `roi_align`, which have the given `shape`, (B, C, H, W).
 
-    The weights are computed again, since mmcv passes only the arguments of the forward pass.
-
-    Args:
-        grad: Gradient of the result, (n, C, rows, columns).
-        rois, scale, sampling_ratio, aligned: See `roi_align`.
+    The weights are computed again, since mmcv passes only the arguments of the forward pass, and the gradient of the
+    result, `grad` (n, C, rows, columns).
     """
     images, channels, *map_size = shape
     bins = tuple(grad.shape[2:])
@@ -235,10 +225,7 @@ def roi_max_align(
 def roi_max_align_backward(grad: Tensor, rois: Tensor, y: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Compute the gradient of the maps of `roi_max_align`, which have the given `shape`, (B, C, H, W).
 
-    Args:
-        grad: Gradient of the maxima, (n, C, rows, columns).
-        rois: (n, 5); the index of the image is used.
-        y, x: Positions of the maxima as `roi_max_align` returned them.
+    `grad` is the gradient of the maxima, (n, C, rows, columns); `y` and `x` are their positions.
     """
     images, channels, height, width = shape
     grad_maps = _in_single_precision(grad, grad).new_zeros(images, channels, height * width)

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .nonfinite_search import iter_tensors
 
-__all__ = ["BackgroundWriter"]
-
 
 class BackgroundWriter:
     """Runs tasks one after another in a thread. At its end the process waits for them.
@@ -58,11 +56,7 @@ class BackgroundWriter:
         self._tasks.append(self._pool.submit(run))
 
     def check(self, wait: bool = False) -> None:
-        """Raise the exception of a task that has failed.
-
-        Args:
-            wait: Whether to wait until all tasks are complete.
-        """
+        """Raise the exception of a task that has failed, after waiting for all tasks if `wait`."""
         while self._tasks and (wait or self._tasks[0].done()):
             self._tasks[0].result()  # a failed task stays, so that later ones do not run
             self._tasks.pop(0)

@@ -14,8 +14,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from ..utils.compat import set_iteration, train_dataloader_config
 from .random_state import seeded
 
-__all__ = ["NumberedBatches", "NumberedLoop", "SeededDataset", "numbered_loader"]
-
 # Options of a DataLoader besides its data set, its samplers and its generator.
 _OPTIONS = [
     *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
@@ -30,7 +28,6 @@ class SeededDataset(Dataset):
     generators of the process unchanged. All attributes are those of the original data set.
 
     Args:
-        dataset: Data set with indices.
         seed: Non-negative numbers that differ between runs and processes.
     """
 
@@ -137,12 +134,7 @@ class _Iterations(itertools.chain):
 
 
 class NumberedLoop:
-    """The training loop of a runner, changed so that its batches have numbers.
-
-    Args:
-        runner: Runner before the first iteration. The loader of its loop is replaced.
-        resumed: Content of the checkpoint from which the run resumes.
-    """
+    """The training loop of a runner, with another loader, so that its batches have numbers."""
 
     def __init__(self, runner: Runner, resumed: dict[str, Any] | None) -> None:
         loop: Any = runner.train_loop

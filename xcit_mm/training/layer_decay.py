@@ -6,8 +6,6 @@ from torch import nn
 
 from ..models.backbone import Trunk
 
-__all__ = ["LayerDecayOptimWrapperConstructor", "layer_of"]
-
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):

@@ -11,7 +11,7 @@ import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
-from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -20,8 +20,6 @@ from ..utils.compat import without_process_group
 from .nonfinite_search import finite_buffers
 from .random_state import get_random_state, set_random_state
 from .snapshots import ALL_FINITE, copy_tensors, locate_again, write_snapshot
-
-__all__ = ["NonFiniteHook"]
 
 
 @dataclass
@@ -164,7 +162,7 @@ class NonFiniteHook(Hook):
         if self._iteration.inspected:
             return
         # No optimizer took a step: gradients accumulate, or the loss scaler skipped the step.
-        scaled = [wrapper for wrapper in self._wrappers if _has_scaler(wrapper)]
+        scaled = [each for each in self._wrappers if hasattr(each, "loss_scaler") and each.loss_scaler.is_enabled()]
         unscaled = [wrapper.optimizer for wrapper in self._wrappers if wrapper not in scaled]
         exhausted = any(wrapper.should_update() and wrapper.loss_scaler.get_scale() < 1 for wrapper in scaled)
         self._inspect(unscaled, exhausted)
@@ -218,10 +216,6 @@ class NonFiniteHook(Hook):
             skipped = f"; {self.max_skips} skipped before" if not must_stop else ""
             raise FloatingPointError(message + skipped) from cause
         runner.logger.error(f"{message}; skipped ({self.skips} of at most {self.max_skips})")
-
-
-def _has_scaler(wrapper: OptimWrapper) -> bool:
-    return hasattr(wrapper, "loss_scaler") and wrapper.loss_scaler.is_enabled()
 
 
 @torch.no_grad()

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ..utils.errors import reason
 
-__all__ = ["find_non_finite", "finite_buffers", "is_finite", "iter_tensors"]
-
 
 def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
     """Locate the first NaN or infinite value of a training iteration: input, parameter, output, gradient or buffer.
@@ -20,7 +18,6 @@ def find_non_finite(model: nn.Module, args: tuple, kwargs: dict) -> str:
 
     Args:
         model: Model in training mode. Its gradients stay unchanged, its BatchNorm statistics change.
-        args, kwargs: Arguments of `model(...)`, which returns losses as mmengine's models do.
 
     Returns:
         A description of the first non-finite value, or '' if all values are finite.

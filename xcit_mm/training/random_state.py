@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["RandomState", "get_random_state", "seeded", "set_random_state"]
-
 RandomState = dict[str, Any]
 
 

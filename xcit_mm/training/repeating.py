@@ -20,8 +20,6 @@ from ..utils.compat import without_process_group
 from ..utils.configs import data_sets
 from .random_state import get_random_state, set_random_state
 
-__all__ = ["NotDeterministic", "describe_run", "hash_data", "hash_weights", "raise_if_not_deterministic"]
-
 _PACKAGES = ("xcit_mm", "torch", "torchvision", "numpy", "cv2", "mmengine", "mmcv", "mmdet", "mmseg", "mmpretrain")
 
 

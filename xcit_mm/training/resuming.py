@@ -22,8 +22,6 @@ from .nonfinite_search import is_finite
 from .random_state import RandomState, get_random_state, set_random_state
 from .repeating import describe_run, hash_data, hash_weights, raise_if_not_deterministic
 
-__all__ = ["AtomicBackend", "ResumableCheckpointHook"]
-
 
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, with atomic writes."""

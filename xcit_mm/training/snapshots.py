@@ -19,8 +19,6 @@ from .nonfinite_search import find_non_finite
 from .random_state import set_random_state
 from .resuming import AtomicBackend
 
-__all__ = ["ALL_FINITE", "copy_tensors", "locate_again", "read_snapshot", "replay", "write_snapshot"]
-
 ALL_FINITE = "every loss and gradient is finite when the iteration is run again without loss scaling"
 _CONTENT = {"iteration", "parameters", "buffers", "args", "kwargs", "autocast", "random_state"}
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype)
@@ -39,10 +37,7 @@ _STRUCTURES = dict(
 
 
 def write_snapshot(content: Mapping[str, Any], path: str | Path) -> None:
-    """Write an iteration atomically.
-
-    Args:
-        content: Mapping with the keys iteration, parameters, buffers, args, kwargs, autocast and random_state.
+    """Write an iteration, with the keys of `_CONTENT`, atomically.
 
     Raises:
         TypeError: If a value is neither plain nor a known data structure.
@@ -89,11 +84,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> Any:
-    """Invert `_pack`.
-
-    Raises:
-        KeyError: If the value names an unknown data structure.
-    """
+    """Invert `_pack`; a KeyError names an unknown data structure."""
     if isinstance(value, list | tuple):
         return type(value)(map(_unpack, value))
     if not isinstance(value, dict):

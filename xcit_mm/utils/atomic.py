@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["atomic_folder", "atomic_path", "atomic_write", "unfinished_files"]
-
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:

@@ -9,19 +9,13 @@ from tqdm import tqdm
 
 from .errors import reason
 
-__all__ = ["cli_main", "progress_bar"]
-
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
-    """Run a command and return its exit code.
+    """Run a command and return its exit code: that of `work`, or of a command that `work` started and that failed.
 
     Args:
-        work: The command, which returns an exit code or None for 0.
         interrupted: Message after Ctrl-C, for which the exit code is 130.
         errors: Exceptions that end the program with one line.
-
-    Returns:
-        The exit code of `work`, or of a command that `work` started and that failed.
     """
     try:
         return work() or 0

@@ -16,25 +16,6 @@ from torch.nn.modules import module as _all_modules
 if TYPE_CHECKING:
     from mmengine.runner import Runner
 
-__all__ = [
-    "BatchNorm",
-    "NormBase",
-    "any_submodule",
-    "gdal_errors",
-    "has_hooks",
-    "in_function_transform",
-    "is_plain",
-    "is_resuming",
-    "is_training_run",
-    "keep_scope_of_bases",
-    "log_initialization_to_file_only",
-    "save_with",
-    "set_iteration",
-    "train_dataloader_config",
-    "without_process_group",
-    "without_resize_warning",
-]
-
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included, and that of BatchNorm and InstanceNorm.
 # The public classes are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm

@@ -12,29 +12,6 @@ from mmengine.registry import DATASETS, MODELS, Registry
 
 from .errors import reason
 
-__all__ = [
-    "SUFFIXES",
-    "backbone_class",
-    "channel_order",
-    "data_preprocessor",
-    "data_sets",
-    "dataset_class",
-    "evaluators",
-    "leaf_datasets",
-    "loading_options",
-    "loading_step",
-    "metainfo",
-    "normalisation",
-    "normalize_step",
-    "part_class",
-    "raster_bands",
-    "raster_step",
-    "read_config",
-    "takes_rgb",
-    "tested_metainfo",
-    "type_name",
-]
-
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """Suffixes of the configs that mmengine reads."""
 

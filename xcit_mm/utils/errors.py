@@ -2,8 +2,6 @@
 
 from collections.abc import Collection
 
-__all__ = ["preview", "reason"]
-
 
 def reason(error: BaseException) -> str:
     """Return an exception's type and message as one line."""

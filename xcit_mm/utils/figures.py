@@ -8,8 +8,6 @@ from .atomic import atomic_write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_figure", "save_figure"]
-
 SUFFIXES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
 

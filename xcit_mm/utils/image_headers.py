@@ -5,9 +5,9 @@ import struct
 from io import BytesIO
 from typing import BinaryIO
 
-__all__ = ["BITS", "BROKEN_TIFF", "has_more_than_8_bits", "read_tiff_fields"]
+__all__ = ["BANDS", "BITS", "BROKEN_TIFF", "has_more_than_8_bits", "read_tiff_fields"]
 
-BITS = 258  # tag of TIFF
+BITS, BANDS = 258, 277  # tags of TIFF
 BROKEN_TIFF = (struct.error, KeyError, ValueError, OverflowError)
 """Exceptions of `read_tiff_fields`."""
 

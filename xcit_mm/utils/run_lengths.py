@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MaskCrop", "compress_counts", "decode_crop", "encode_mask", "mask_areas", "parse_counts", "unite_masks"]
-
 
 class MaskCrop(NamedTuple):
     """A mask (h, w), bool, cropped to its bounding box, and the first row and column of the box in the image."""
@@ -21,10 +19,9 @@ class MaskCrop(NamedTuple):
 
 
 def encode_mask(mask: np.ndarray, corner: tuple[int, int] = (0, 0), shape: tuple[int, int] | None = None) -> dict:
-    """Encode a mask (h, w) as COCO's `size` and compressed `counts`.
+    """Encode a mask (h, w), bool, as COCO's `size` and compressed `counts`.
 
     Args:
-        mask: (h, w), bool.
         corner: Row and column of the mask's first pixel in the image.
         shape: Height and width of the image. Default: those of the mask.
     """

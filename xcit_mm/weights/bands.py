@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["FILL_HINT", "RGB", "STEM_RULES", "check_stem_rule", "stem_for_bands", "stem_key"]
-
 RGB = 3
 FILL_HINT = "fill_stem='rgb-mean' (or 'rgb-zero', 'mean')"
 

@@ -16,8 +16,6 @@ from ..version import __version__
 from .matching import match_model
 from .reader import load_checkpoint, load_from_file
 
-__all__ = ["CONFIG", "HUB_PREFIX", "WEIGHTS", "download_model", "write_model", "write_safetensors"]
-
 HUB_PREFIX = "hf://"
 CONFIG, WEIGHTS = "config.py", "model.safetensors"
 _CARD = """---

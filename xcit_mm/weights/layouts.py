@@ -11,17 +11,6 @@ from torch import Tensor
 from ..archs import ARCHS, Arch, arch_name
 from .bands import stem_key
 
-__all__ = [
-    "CLASSIFIER_PREFIXES",
-    "LAYOUTS",
-    "Weights",
-    "backbone_options",
-    "describe",
-    "parse_checkpoint",
-    "to_layout",
-    "unknown_keys",
-]
-
 # Prefixes of the keys that only a classifier has.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
@@ -69,10 +58,9 @@ class Weights:
 
 
 def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
-    """Find the weights in a checkpoint and give them their published names.
+    """Find the weights in the content of a file and give them their published names.
 
     Args:
-        checkpoint: Content of a file.
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
             its `model`.
 

@@ -14,10 +14,9 @@ from . import reader  # noqa: F401  registers the readers with mmengine
 from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 
-__all__ = ["BandMismatch", "CheckpointMismatch", "HeadMismatch", "load_pretrained", "match_model", "match_trunk"]
-
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE_TASKS = ("detector", "segmentor")
+_MASK_HEAD = "roi_head.mask_head."
 
 
 class CheckpointMismatch(ValueError):
@@ -85,11 +84,7 @@ def match_model(
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
-    `strict_heads` and `fill_stem` are those of `StrictLoadHook`.
-
-    Args:
-        model: A model whose backbone is an `XCiT` or an `XCiTClassifier`; it is not changed.
-        checkpoint: Content of a file in any layout.
+    `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
 
     Raises:
         CheckpointMismatch: If the checkpoint does not fit: a HeadMismatch if `strict_heads=False` might help, a
@@ -120,10 +115,6 @@ def match_trunk(
     A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves unused what only a
     classifier has, the blocks after its last tap, and levels of the pyramid that it does not have. A classifier without
     classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
-
-    Args:
-        backbone: A `Trunk`, an `XCiT` or an `XCiTClassifier`; it is not changed.
-        weights: See `parse_checkpoint`.
 
     Raises:
         ValueError: If they do not fit, or `backbone` has another type: a HeadMismatch if `strict_heads=False` might
@@ -197,6 +188,8 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     # `parse_checkpoint` leaves the head of a classifier with the trunk.
     given = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
     resized = [key for key in expected if key in given and given[key].shape != expected[key].shape]
+    if not strict and not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster R-CNN from a Mask R-CNN
+        given = {key: value for key, value in given.items() if not key.startswith(_MASK_HEAD)}
     if resized and not strict:
         expected, given = (
             {key: value for key, value in state.items() if key not in resized} for state in (expected, given)

@@ -1,5 +1,6 @@
 """Models by name: config and weights of a published model, or of the folder of a training run."""
 
+import argparse
 import difflib
 import functools
 import sys
@@ -12,8 +13,6 @@ from ..utils.configs import SUFFIXES
 from ..utils.scripts import shipped_folder
 from .hub import HUB_PREFIX, WEIGHTS, download_model
 from .published import PUBLISHED
-
-__all__ = ["Model", "find_config", "find_model", "last_checkpoint", "shipped_models"]
 
 
 class Model(NamedTuple):
@@ -48,6 +47,13 @@ def last_checkpoint(work_dir: Path) -> str | None:
     """Return the checkpoint that a run saved last, or None."""
     pointer = work_dir / "last_checkpoint"
     return pointer.read_text().strip() if pointer.is_file() else None
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, note: str = "") -> None:
+    """Add the arguments `config` and `checkpoint`, which `find_model` takes. The note ends the help of `checkpoint`."""
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
+    default = f"(default: the model's own){note}"
+    parser.add_argument("checkpoint", nargs="?", help=f"a path, a URL or xcit://NAME {default}")
 
 
 def find_config(model: str) -> str:

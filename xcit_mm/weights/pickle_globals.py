@@ -16,8 +16,6 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
-__all__ = ["GLOBALS", "Global", "Namespace", "check_keys", "check_type", "name_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Global:

@@ -13,8 +13,6 @@ from mmengine import dist
 from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
 
-__all__ = ["PUBLISHED", "REMOTE_PREFIXES", "download", "download_folder", "ensure_downloaded", "local_path"]
-
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
 _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
@@ -53,10 +51,7 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the path of a file from the web, after downloading it if necessary.
-
-    Args:
-        name: A URL or a published name, with or without `xcit://`.
+    """Return the path of a URL or of a published name, with or without `xcit://`, after a download if necessary.
 
     Raises:
         ValueError: If the name is not a published name.

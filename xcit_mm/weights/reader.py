@@ -9,8 +9,6 @@ from mmengine.runner import CheckpointLoader
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 from .torch_files import place, read_legacy, read_zip
 
-__all__ = ["load_checkpoint", "load_from_file"]
-
 
 # mmengine logs a loader by its function's name less "load_from_".
 @CheckpointLoader.register_scheme(prefixes="", force=True)
@@ -60,11 +58,7 @@ def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
 
 
 def load_checkpoint(name: str) -> Any:
-    """Read a checkpoint to the CPU, without a line in the log.
-
-    Args:
-        name: A published name, with or without `xcit://`, or any name that mmengine can read.
-    """
+    """Read a published name, with or without `xcit://`, or any name that mmengine can read, without a log."""
     if name in PUBLISHED and not Path(name).exists():
         name = f"xcit://{name}"
     return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")

@@ -9,8 +9,6 @@ from ..utils.compat import is_resuming, is_training_run
 from .bands import FILL_HINT, check_stem_rule
 from .matching import BandMismatch, HeadMismatch, match_model
 
-__all__ = ["StrictLoadHook"]
-
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):

@@ -20,8 +20,6 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION, default_restore_
 
 from .unpickler import GetStorage, SafeUnpickler
 
-__all__ = ["place", "read_legacy", "read_zip"]
-
 _DAMAGED = "download or copy it again"
 
 

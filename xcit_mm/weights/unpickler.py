@@ -23,8 +23,6 @@ from mmengine.logging import HistoryBuffer
 
 from .pickle_globals import GLOBALS, Global, Namespace, check_keys, check_type, name_of
 
-__all__ = ["GetStorage", "SafeUnpickler"]
-
 GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 
 # Largest size of all tensors together, in sizes of the file. Copies that share their data, such as `model` and
@@ -112,7 +110,9 @@ class SafeUnpickler:
             case "SETITEMS":
                 self._set_items(self._pop_to_mark())
             case "ADDITEMS":
-                self._add_to_set(self._pop_to_mark())
+                items = self._pop_to_mark()
+                check_keys(items, len(self._target(set)))
+                self._target(set).update(items)
             case "FROZENSET":
                 items = self._pop_to_mark()
                 check_keys(items)
@@ -164,11 +164,6 @@ class SafeUnpickler:
         target = self._target(dict, collections.OrderedDict)
         check_keys(items[::2], len(target))
         target.update(zip(items[::2], items[1::2], strict=True))
-
-    def _add_to_set(self, items: list) -> None:
-        target = self._target(set)
-        check_keys(items, len(target))
-        target.update(items)
 
     def _find_global(self, module: Any, name: Any) -> Any:
         if not isinstance(module, str) or not isinstance(name, str):
@@ -256,9 +251,8 @@ def _set_state(state: Any, target: Any) -> None:
         state.pop("statistics_methods", None)
         unknown = state.keys() - _attributes(target, state)
         if unknown:
-            raise ValueError(
-                f"it gives a {type(target).__name__} the attribute {name_of(min(unknown))}: do not trust it"
-            )
+            name = name_of(min(unknown))
+            raise ValueError(f"it gives a {type(target).__name__} the attribute {name}: do not trust it")
         vars(target).update(state)
 
 

@@ -1,0 +1,177 @@
+"""`train --from MODEL --data DATA` writes a config that fits both, checks it, and trains it."""
+
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import mmengine.runner
+import numpy as np
+import pytest
+from mmengine.config import Config
+
+from xcit_mm.checks.finetuning import finetune, write_finetuning_config
+from xcit_mm.weights.models import find_model
+
+CLASSES = ("circle", "square", "triangle", "star")
+QUICK = ["train_cfg.max_iters=2", "train_cfg.val_interval=2", "default_hooks.checkpoint.interval=2"]
+QUICK += [
+    f"{split}_dataloader.{key}"
+    for split in ("train", "val", "test")
+    for key in ("num_workers=0", "persistent_workers=False")
+]
+
+
+class Started(Exception):
+    """mmengine would run this config."""
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(models, tmp_path) -> Path:
+    """The work folder of a Mask R-CNN for four classes."""
+    work = tmp_path / "trained"
+    work.mkdir()
+    Config.fromfile(models["det"][0]).dump(work / "mine.py")
+    (work / "last_checkpoint").write_text(models["det"][1])
+    return work
+
+
+@pytest.fixture
+def started(monkeypatch) -> Callable[..., Config]:
+    """Returns the config with which the command starts mmengine."""
+
+    def start(cfg: Config) -> None:
+        raise Started(cfg)
+
+    def run(*args: object) -> Config:
+        monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", start)
+        with pytest.raises(Started) as found:
+            finetune(["--from", *map(str, args)])
+        return found.value.args[0]
+
+    return run
+
+
+def edit_json(path: Path, change: Callable[[dict], None]) -> Path:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def two_classes(content: dict) -> None:
+    content["categories"] = content["categories"][:2]
+    content["annotations"] = [each for each in content["annotations"] if each["category_id"] <= 2]
+
+
+def without_masks(content: dict) -> None:
+    two_classes(content)
+    for annotation in content["annotations"]:
+        annotation["segmentation"] = []
+
+
+@pytest.fixture
+def data(shapes, tmp_path) -> Path:
+    """A folder with jsons of two classes and images."""
+    shutil.copytree(shapes, tmp_path / "my data")
+    for path in (tmp_path / "my data" / "annotations").glob("*.json"):
+        edit_json(path, two_classes)
+    return tmp_path / "my data"
+
+
+def test_a_folder_gives_classes_splits_and_schedule(trained, data, started, folder):
+    cfg = started(trained, "--data", data, "--work-dir", "out")
+    assert (folder / "my-data.py").read_text().startswith(f"# Fine-tunes {trained} on 8 images.")
+    assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2] and cfg.work_dir == "out"
+    assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
+    assert cfg.val_dataloader.dataset.ann_file == "annotations/instances_validation.json"
+    assert cfg.val_evaluator.ann_file == str(data / "annotations" / "instances_validation.json")
+    assert cfg.load_from == find_model(str(trained)).checkpoint and cfg.train_cfg.max_iters == 1000
+    assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
+
+
+def test_a_json_alone_is_trained_without_validation(trained, data, started):
+    def many(content: dict) -> None:
+        first = content["images"][0]
+        content["images"] += [first | dict(id=1000 + number) for number in range(400)]
+
+    path = edit_json(data / "annotations" / "instances_training.json", many)
+    cfg = started(trained, "--data", path, "--config", "own.py")
+    assert cfg.val_dataloader is None and cfg.train_cfg.max_iters == 12 * 408 // 2
+    assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
+
+
+@pytest.mark.slow
+def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, call, folder):
+    for path in (data / "annotations").glob("*.json"):
+        edit_json(path, without_masks)
+    sys.argv = ["train.py", "--from", str(trained), "--data", str(data), "--cfg-options", *QUICK]
+    assert importlib.import_module("train").main() == 0
+    work = folder / "work_dirs" / "my-data"
+    assert Config.fromfile(work / "my-data.py").model.type == "FasterRCNN"
+    assert list(work.glob("best_coco_bbox_mAP_iter_2.pth"))
+    image = next((data / "images" / "validation").iterdir())
+    assert call("infer", image, work, "--out", folder / "found")[0] == 0
+
+
+def test_a_published_name_is_the_base_in_any_folder(data, folder):
+    write_finetuning_config("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
+    cfg = Config.fromfile(folder / "mine.py")
+    assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16" and cfg.model.backbone.init_cfg is None
+    assert cfg.optim_wrapper.paramwise_cfg == dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0)))
+    assert cfg.model.backbone.arch == "s12" and cfg.train_cfg.type == "IterBasedTrainLoop"
+
+
+def refused(*args: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        finetune(["--from", *map(str, args)])
+    assert isinstance(end.value.code, str) and "\n" not in end.value.code
+    return end.value.code
+
+
+def test_wrong_input_is_one_line(trained, data, folder):
+    training = data / "annotations" / "instances_training.json"
+    (folder / "taken.py").touch()
+    assert "taken.py exists: train it" in refused(trained, "--data", data, "--config", "taken.py")
+    assert "try maskrcnn_xcit_small_12_p16" in refused("maskrcnn_xcit_smal_12_p16", "--data", data)
+    assert "is a EncoderDecoder: --from takes Mask R-CNN" in refused("sem_fpn_xcit_tiny_12_p16", "--data", data)
+    assert "no COCO json or folder at" in refused(trained, "--data", folder / "none")
+    assert "but has none: give the json itself" in refused(trained, "--data", trained)
+    assert "then train it with --launcher" in refused(trained, "--data", data, "--launcher", "pytorch")
+    shutil.copy(training, data / "train.json")
+    assert "but has annotations/instances_training.json, train.json" in refused(trained, "--data", data)
+    (data / "train.json").unlink()
+    edit_json(training, lambda content: content.update(categories=[]))
+    assert "has 0 categories and" in refused(trained, "--data", data)
+    edit_json(training, lambda content: content["images"][0].update(file_name="none.jpg"))
+    assert "none.jpg of" in refused(trained, "--data", data)
+    edit_json(training, lambda content: content.update(images=[]))
+    assert "lists no images" in refused(trained, "--data", data)
+    training.write_text("{}")
+    assert "is not in COCO's format" in refused(trained, "--data", data)
+    assert not (folder / "my-data.py").exists()
+
+
+def test_rasters_lead_to_the_page_on_bands(trained, data):
+    cv2.imwrite(str(data / "images" / "training" / "four.tif"), np.zeros((96, 96, 4), np.uint16))
+    path = data / "annotations" / "instances_training.json"
+    edit_json(path, lambda content: content["images"][0].update(file_name="four.tif"))
+    assert "four.tif has 4 bands of 16 bits: write a config as in docs/bands.md" in refused(trained, "--data", data)
+
+
+def test_a_failed_check_stops_the_run_and_keeps_the_config(trained, data, folder, capsys):
+    path = data / "annotations" / "instances_training.json"
+    edit_json(path, lambda content: [each.update(bbox=[0, 0, 0.1, 0.1]) for each in content["annotations"]])
+    message = refused(trained, "--data", data)
+    assert "my-data.py is written, but fails a check" in message and (folder / "my-data.py").is_file()
+    assert "FAIL D" in capsys.readouterr().err
