@@ -1,4 +1,4 @@
-"""Table D.5 of the paper for each implementation of XCA: images per second and peak memory, by size and precision.
+"""Measure Table D.5 of the paper for each implementation of XCA: throughput and peak memory, by size and precision.
 
     python benchmarks/benchmark_attention.py --device cuda --out docs/benchmark/9-attention.csv
 

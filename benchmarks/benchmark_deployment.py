@@ -37,11 +37,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("config")
     parser.add_argument("checkpoint")
     parser.add_argument("files", nargs="+", type=Path, help=".onnx files of tools/export.py without preprocessing")
-    parser.add_argument("--image", type=Path, help="an image, resized to --size; default: noise")
-    parser.add_argument("--size", default="800x1344", metavar="HxW")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--evaluate", type=int, metavar="N", help="number of images to evaluate on; default: none")
+    parser.add_argument("--image", type=Path, help="an image, resized to --size (default: noise)")
+    parser.add_argument("--size", default="800x1344", metavar="HxW", help="size of the image (default: %(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (default: 1 2)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each (default: %(default)s)")
+    parser.add_argument("--evaluate", type=int, metavar="N", help="number of images to evaluate on (default: none)")
     return parser.parse_args()
 
 

@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("checkpoint")
-    parser.add_argument("--work-dir", default="work_dirs/finetuning")
+    parser.add_argument("--work-dir", default="work_dirs/finetuning", help="folder of the runs (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE")
     args = parser.parse_args()

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/benchmark_merging.py --objects 1000 10000 100000 1000000
 
-Ships of 30x9 pixels at 45 degrees, side by side, so that their boxes overlap, in tiles of 256 pixels. One object in a
-hundred is as large as a tile. Prints the number of objects before and after merging, and the CPU seconds.
+The objects are ships of 30x9 pixels at 45 degrees, side by side, so that their boxes overlap, in tiles of 256 pixels.
+One object in a hundred is as large as a tile. Prints the number of objects before and after merging, and CPU seconds.
 """
 
 import argparse
@@ -61,8 +61,8 @@ def report(objects: int, overlap: int) -> list[InstanceData]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--overlap", type=int, default=64)
+    parser.add_argument("--objects", type=int, nargs="+", default=[1000, 10_000, 100_000], help="numbers of objects")
+    parser.add_argument("--overlap", type=int, default=64, help="overlap of tiles in pixels (default: %(default)s)")
     args = parser.parse_args()
     for objects in args.objects:
         found = report(objects, args.overlap)

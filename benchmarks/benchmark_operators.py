@@ -1,4 +1,4 @@
-"""Time, memory and results of a detector with mmcv's compiled operators and with the operators of xcit_mm.ops.
+"""Compare time, memory and results of a detector with mmcv's compiled operators and with the operators of xcit_mm.ops.
 
     python benchmarks/benchmark_operators.py [CONFIG] [--out docs/benchmark/11-operators.csv]
 

@@ -5,7 +5,7 @@
 
 `speed` measures the alternatives in turn, after the model is loaded, without visualizations. `memory` writes small
 synthetic images and a small untrained detector to DIR, predicts the images in two processes, evaluates the results with
-pycocotools against a synthetic ground truth, and draws the memory of every process over time to DIR/memory.png.
+pycocotools, and draws the memory of every process over time to DIR/memory.png.
 """
 
 import argparse
@@ -53,10 +53,10 @@ def parse_args() -> argparse.Namespace:
     speed.add_argument(
         "--workers", type=int, default=0, help="processes that read images (default: 0, as tools/infer.py on a CPU)"
     )
-    speed.add_argument("--repeats", type=int, default=3)
+    speed.add_argument("--repeats", type=int, default=3, help="runs of each (default: %(default)s)")
     memory = kinds.add_parser("memory")
-    memory.add_argument("out", type=Path)
-    memory.add_argument("--images", type=int, default=100_000)
+    memory.add_argument("out", type=Path, help="folder to write")
+    memory.add_argument("--images", type=int, default=100_000, help="number of images (default: %(default)s)")
     return parser.parse_args()
 
 

@@ -3,9 +3,9 @@
     python benchmarks/seeds.py CONFIG --work-dir DIR [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
         [--test NAME KEY=VALUE ...] ...
 
-Each --test has a name for the table and config options; default: the config unchanged. DIR receives a folder per seed
-and scores.csv with all scores. Run again, the command completes DIR; seeds and tests may be added, but the config and
-the options must be the same.
+Each --test has a name for the table and config options. The default is the config unchanged. DIR receives a folder per
+seed and scores.csv with all scores. Repeated, the command completes DIR. Seeds and tests may be added, but the config
+and its options must stay the same.
 """
 
 import argparse
@@ -34,10 +34,16 @@ Tests = dict[str, list[str]]
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
-    parser.add_argument("--work-dir", type=Path, required=True)
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the runs and scores.csv")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="for training and testing")
-    parser.add_argument("--test", nargs="+", action="append", metavar=("NAME", "KEY=VALUE"), help="name and options")
+    parser.add_argument(
+        "--test",
+        nargs="+",
+        action="append",
+        metavar=("NAME", "KEY=VALUE"),
+        help="a row of the table and its config options",
+    )
     return parser.parse_args()
 
 

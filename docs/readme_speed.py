@@ -1,4 +1,4 @@
-"""Make the README's table, sentence and plot of speed from docs/benchmark/*.csv, which `make bench` measures."""
+"""Make the README's sentences and plot of speed from docs/benchmark/*.csv, which `make bench` measures."""
 
 import csv
 import hashlib
@@ -10,12 +10,13 @@ __all__ = ["draw", "is_current", "report"]
 FOLDER, PLOT = Path("docs") / "benchmark", Path("docs") / "speed.png"
 FORWARD, TRAIN, RESOLUTION = "1-forward.csv", "3-train.csv", "4-resolution.csv"
 TITLES = {
-    "xcit-auto": "this XCiT, pyramid included",
-    "xcit-auto-cp": "the same with `with_cp=True`",
-    "timm-xcit": "timm's XCiT, without a pyramid",
+    "xcit-auto": "this XCiT",
+    "timm-xcit": "timm's XCiT, without a pyramid,",
     "swin-t": "mmdet's Swin-T",
     "resnet-50": "mmdet's ResNet-50",
 }
+
+PEERS = ("timm-xcit", "swin-t", "resnet-50")
 
 Row = dict[str, str]
 
@@ -26,37 +27,34 @@ def read(root: Path, name: str) -> dict[tuple[str, str], Row]:
         return {(row["model"], row["size"]): row for row in csv.DictReader(file)}
 
 
-def cell(row: Row | None, key: str) -> str:
-    return f"{float(row[key]):.0f}" if row else ""
-
-
 def report(root: Path) -> str:
-    """Return the table of speed at 800x1344 and the sentence on the growth of time with the image.
+    """Return sentences on time and memory at 800x1344, and on the growth of time with the image.
 
     Raises:
-        ValueError: If a measurement for the sentence is missing.
+        ValueError: If a measurement for a sentence is missing.
     """
-    forward, train = read(root, FORWARD), read(root, TRAIN)
-    lines = [
-        "| S12/16, 800x1344 | inference, ms per image | training, ms per image | kept for backward, 2 images |",
-        "|---|---|---|---|",
-    ]
-    for model, title in TITLES.items():
-        tested, trained = forward.get((model, "800x1344")), train.get((model, "800x1344"))
-        kept = f"{cell(trained, 'saved_mb')} MB" if trained else ""
-        lines.append(f"| {title} | {cell(tested, 'median_ms')} | {cell(trained, 'median_ms')} | {kept} |")
-    sizes = read(root, RESOLUTION)
-    places = (("xcit-auto", "512x512"), ("xcit-auto", "3072x3072"), ("timm-xcit", "3072x3072"))
-    for model, size in places:
-        if (model, size) not in sizes:
-            raise ValueError(f"{FOLDER / RESOLUTION} has no {model} at {size}: make bench")
-    small, large, timm = (float(sizes[place]["median_ms"]) for place in places)
+
+    def value(name: str, model: str, size: str, key: str = "median_ms") -> float:
+        row = read(root, name).get((model, size))
+        if row is None:
+            raise ValueError(f"{FOLDER / name} has no {model} at {size}: make bench")
+        return float(row[key])
+
+    peers = [f"{title} {value(FORWARD, model, '800x1344'):.0f} ms" for model, title in TITLES.items() if model in PEERS]
+    saved = [value(TRAIN, model, "800x1344", "saved_mb") for model in ("xcit-auto", "xcit-auto-cp", "swin-t")]
+    small, large = (value(RESOLUTION, "xcit-auto", size) for size in ("512x512", "3072x3072"))
+    timm = value(RESOLUTION, "timm-xcit", "3072x3072")
     power = math.log(large / small) / math.log((3072 / 512) ** 2)
-    growth = (
-        f"From 512x512 to 3072x3072, time grows as the number of pixels to the power {power:.2f}. "
-        f"The largest image takes {large / 1e3:.0f} s; timm's XCiT takes {timm / large:.1f} times as long."
+    return "\n".join(
+        [
+            f"XCiT-S12/16 takes {value(FORWARD, 'xcit-auto', '800x1344'):.0f} ms for an image of 800x1344, "
+            f"pyramid included, {', '.join(peers[:-1])} and {peers[-1]}.",
+            f"Training keeps {saved[0]:.0f} MB for the backward pass of two images, {saved[1]:.0f} MB "
+            f"with `with_cp=True`, Swin-T {saved[2]:.0f} MB.",
+            f"From 512x512 to 3072x3072, time grows as the number of pixels to the power {power:.2f}. "
+            f"The largest image takes {large / 1e3:.0f} s, with timm's XCiT {timm / large:.1f} times as long.",
+        ]
     )
-    return "\n".join([*lines, "", growth])
 
 
 def digest(root: Path) -> str:

@@ -2,11 +2,12 @@
 
 python tools/complexity.py [ARCH ...] [--size 224]
 
-GFLOPs are 10^9 multiply-adds of one image, counted by torch: products, convolutions and norms. The columns:
+GFLOPs are 10^9 multiply-adds of one image in products, convolutions and norms. The columns:
 
-    published      in the paper, one decimal, at 224x224; the published parameters are in brackets
-    authors' order the authors' code: XCA as written in the paper, queries, keys and values of all tokens in class
-                   attention, a positional encoding projected for every cell
+    parameters     in brackets the published number
+    published      numbers of the paper, at 224x224
+    authors' order the authors' code, which also computes unused queries, keys and values in class attention, and
+                   projects the positional encoding of every cell
     plain          this code with attn_implementation='plain'
     auto           this code by default on a CPU or in float32
 """

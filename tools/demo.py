@@ -2,9 +2,11 @@
 
     make demo
 
-Runs tools/train.py and tools/test.py with configs/demo, in about 11 minutes on 2 cores.
+Runs tools/train.py and tools/test.py with configs of configs/demo, in about 11 minutes on two cores. Results are in
+work_dirs/demo, which is emptied first.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -114,6 +116,7 @@ def run() -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     return cli_main(run, "run the same command to start again", OSError, ValueError)
 
 

@@ -6,9 +6,9 @@
 
 `extract` writes the names of the images below a folder and three descriptors of each: the CLS token, and the mean and
 generalised mean (GeM) of the patches. `knn` classifies the images of FOLDER/val/CLASS/ by their nearest neighbours in
-FOLDER/train/CLASS/. `neighbours` draws images beside the most similar images. WEIGHTS is a path, a URL or xcit://NAME
-of weights of ImageNet or DINO, in any layout. Files that cannot be read are reported, the other files are used, and the
-exit code is 1. Ctrl-C keeps the features of completed images; the exit code is 130.
+FOLDER/train/CLASS/. `neighbours` draws images beside the most similar images. WEIGHTS may have any layout. Files that
+cannot be read are reported, the other files are used, and the exit code is 1. Ctrl-C keeps the features of completed
+images; the exit code is 130.
 """
 
 import argparse
@@ -26,24 +26,24 @@ def parse_args() -> argparse.Namespace:
     tasks = parser.add_subparsers(dest="task", required=True)
     model = argparse.ArgumentParser(add_help=False)
     model.add_argument("folder", type=Path, help="folder of images; for knn with train/CLASS/ and val/CLASS/")
-    model.add_argument("weights")
+    model.add_argument("weights", help="path, URL or xcit://NAME of weights of ImageNet or DINO")
     model.add_argument("--size", type=int, default=224, help="side of the crop in pixels (default: %(default)s)")
     model.add_argument("--batch", type=int, default=32, help="images per batch (default: %(default)s)")
     model.add_argument("--workers", type=int, default=2, help="processes that read images (default: %(default)s)")
     model.add_argument("--device", help="default: a GPU if there is one")
     task = tasks.add_parser("extract", parents=[model])
-    task.add_argument("--out", type=Path, required=True, help="file in .npz")
-    task.add_argument("--patches", action="store_true", help="also write the features of every patch: large")
+    task.add_argument("--out", type=Path, required=True, help=".npz file to write")
+    task.add_argument("--patches", action="store_true", help="also write the features of every patch, a large file")
     task.set_defaults(run=run_extract)
     task = tasks.add_parser("knn", parents=[model])
     task.add_argument("-k", type=int, nargs="+", default=[10, 20], help="numbers of neighbours (default: 10 20)")
     task.set_defaults(run=run_knn)
     task = tasks.add_parser("neighbours")
     task.add_argument("folder", type=Path, metavar="IMAGES", help="folder of the images")
-    task.add_argument("features", type=Path, metavar="FEATURES.npz")
-    task.add_argument("--out", type=Path, required=True, help="file of the figure")
-    task.add_argument("--descriptor", choices=DESCRIPTORS, default=DESCRIPTORS[0])
-    task.add_argument("--queries", type=int, default=8, help="rows (default: %(default)s)")
+    task.add_argument("features", type=Path, metavar="FEATURES.npz", help="file that extract wrote")
+    task.add_argument("--out", type=Path, required=True, help="figure to write")
+    task.add_argument("--descriptor", choices=DESCRIPTORS, default=DESCRIPTORS[0], help="default: %(default)s")
+    task.add_argument("--queries", type=int, default=8, help="query images, one per row (default: %(default)s)")
     task.add_argument("--count", type=int, default=6, help="neighbours per row (default: %(default)s)")
     task.set_defaults(run=run_neighbours)
     return parser.parse_args()

