@@ -1,6 +1,5 @@
 """Checks of data sets in COCO's format: errors in the json, and annotations that mmdet drops."""
 
-import gc
 import math
 import os
 from collections import Counter
@@ -40,14 +39,6 @@ EMPTY = "annotate images, or correct ann_file, metainfo.classes and filter_cfg"
 
 def check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
     """Check a data set of a split against its json, which `read` reads as `read_coco`, and its images."""
-    gc.disable()  # the millions of objects of a json hold no garbage, and a search for garbage takes seconds
-    try:
-        yield from _check_coco(cfg, split, dataset, read)
-    finally:
-        gc.enable()
-
-
-def _check_coco(cfg: Config, split: str, dataset: dict, read: Callable[[str], Coco]) -> Iterator[Finding]:
     root = dataset.get("data_root") or ""
     path = os.path.join(root, dataset["ann_file"])
     try:

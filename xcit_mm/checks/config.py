@@ -59,11 +59,8 @@ def check_imports(cfg: Config) -> Iterator[Finding]:
             named.append(kind)
     given = (cfg.get("custom_imports") or {}).get("imports") or []
     if named and not _import_xcit_mm([given] if isinstance(given, str) else list(given)):
-        yield fail(
-            "D202",
-            f"custom_imports lacks xcit_mm: without it mmdet and mmseg do not find {named[-1]} in the registry",
-            'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)',
-        )
+        text = f"custom_imports lacks xcit_mm: without it mmdet and mmseg do not find {named[-1]} in the registry"
+        yield fail("D202", text, 'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)')
 
 
 def _types(part: object) -> Iterator[str]:
@@ -95,11 +92,8 @@ def check_batch(cfg: Config, batch_size: int, processes: int) -> Iterator[Findin
     batch = batch_size * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
-        yield note(
-            "D204",
-            f"{batch} images a step over {processes} process(es), the learning rate is for {base} images",
-            "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)",
-        )
+        text = f"{batch} images a step over {processes} process(es), the learning rate is for {base} images"
+        yield note("D204", text, "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)")
     yield ok(f"{batch} images a step")
 
 

@@ -1,6 +1,7 @@
 """Checks of data sets: whether their files exist, and hold what the config says."""
 
 import functools
+import gc
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,17 +68,13 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     for classes, split in given.items():
         for name, head in heads.items():
             if head.num_classes != len(classes):
-                yield fail(
-                    "D303",
-                    f"{name}.num_classes is {head.num_classes}, the {split} data set has {len(classes)} classes",
-                    f"--cfg-options model.{name}.num_classes={len(classes)}, or correct metainfo.classes",
-                )
+                text = f"{name}.num_classes is {head.num_classes}, the {split} data set has {len(classes)} classes"
+                fix = f"--cfg-options model.{name}.num_classes={len(classes)}, or correct metainfo.classes"
+                yield fail("D303", text, fix)
         if len(classes) == 1 and cfg.get("default_scope") == "mmseg":
-            yield note(
-                "D304",
-                f"{split}: with one class IoUMetric counts every pixel as that class",
-                "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads",
-            )
+            text = f"{split}: with one class IoUMetric counts every pixel as that class"
+            fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads"
+            yield note("D304", text, fix)
     if len(given) > 1:
         (first, split), (second, other) = list(given.items())[:2]
         differing = [f"{a} and {b}" for a, b in zip(first, second, strict=False) if a != b]
@@ -118,7 +115,11 @@ def _check_content(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> I
         if remote:
             yield note("D312", f"{remote[0]} is remote storage, which the doctor does not read")
         elif data_format == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO":  # not panoptic
-            yield from check_coco(cfg, split, dataset, read)
+            gc.disable()  # the millions of objects of a json hold no garbage, and a search for garbage takes seconds
+            try:
+                yield from check_coco(cfg, split, dataset, read)
+            finally:
+                gc.enable()
         elif data_format == "BaseSegDataset":
             channels = cfg.model.backbone.get("in_channels", 3) if backbone_class(cfg) is XCiT else None
             yield from check_segmentation_maps(dataset, heads, channels, split == "train" and len(given) == 1)

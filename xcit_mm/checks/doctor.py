@@ -72,12 +72,9 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
 
 
 def check_training(cfg: Config, amp: bool = False) -> None:
-    """Check that training can start: precision, data, model, weights.
+    """Check that training can start: precision, data, model, weights. Raise ValueError or OSError if it cannot.
 
     Every process of a run checks, so that all of them stop. The first process of a machine downloads weights.
-
-    Raises:
-        ValueError, OSError: If training cannot start. The message has the doctor's code and a fix.
     """
     raise_first(check_precision(cfg, amp))
     raise_first(check_paths(cfg, SPLITS), FileNotFoundError)
@@ -94,12 +91,9 @@ def check_training(cfg: Config, amp: bool = False) -> None:
 
 
 def check_test(cfg: Config, checkpoint: str, tta: bool = False) -> None:
-    """Check that testing can start: data, model, checkpoint.
+    """Check that testing can start: data, model, checkpoint. Raise ValueError or OSError if it cannot.
 
     The first process of a machine downloads the checkpoint: a path, a URL or `xcit://NAME`.
-
-    Raises:
-        ValueError, OSError: If testing cannot start.
     """
     raise_first(check_paths(cfg, ["test"]), FileNotFoundError)
     check_checkpoint(checkpoint)
@@ -149,11 +143,7 @@ def check_resume(checkpoint: str, work_dir: Path) -> None:
 
 
 def _training_state(checkpoint: str) -> dict:
-    """Read a checkpoint from which mmengine can resume.
-
-    Raises:
-        OSError, ValueError: If the checkpoint is missing, broken or not finite, or holds weights only.
-    """
+    """Read a checkpoint from which mmengine can resume."""
     content = load_checkpoint(checkpoint)
     meta = content.get("meta") if isinstance(content, dict) else None
     if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:

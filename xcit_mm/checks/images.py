@@ -61,11 +61,9 @@ def check_bands(dataset: dict, image: dict, channels: int) -> Iterator[Finding]:
         return
     inputs = (found or {}).get("inputs")  # a step may drop the image, or no step packs it
     if isinstance(inputs, Tensor) and inputs.shape[0] != channels:
-        yield fail(
-            "D317",
-            f"the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}",
-            "load the images by LoadRasterFromFile, whose `bands` chooses bands, or correct in_channels",
-        )
+        text = f"the pipeline gives images of {inputs.shape[0]} bands, the backbone has in_channels={channels}"
+        fix = "load the images by LoadRasterFromFile, whose `bands` chooses bands, or correct in_channels"
+        yield fail("D317", text, fix)
 
 
 def load_each(step: dict, images: Sequence[dict]) -> Iterator[tuple[dict, dict | Exception]]:

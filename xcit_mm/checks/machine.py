@@ -17,11 +17,9 @@ from .findings import Finding, check, fail, ok
 def check_launcher(launcher: str | None) -> Iterator[Finding]:
     """Check that several processes have GPUs: every launcher of mmengine selects one by `torch.cuda`."""
     if launcher not in (None, "none") and get_device() in ("cpu", "mps"):
-        yield fail(
-            "D220",
-            "mmengine starts several processes on GPUs only, and this machine has none",
-            "python tools/train.py or test.py without --launcher: in a single process SyncBN acts as BN",
-        )
+        text = "mmengine starts several processes on GPUs only, and this machine has none"
+        fix = "python tools/train.py or test.py without --launcher: in a single process SyncBN acts as BN"
+        yield fail("D220", text, fix)
 
 
 @check("D292", "correct optim_wrapper")

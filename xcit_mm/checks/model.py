@@ -183,11 +183,8 @@ def check_norms(model: nn.Module, batch_size: int, processes: int) -> Iterator[F
             and any(norm.startswith(f"{name}.") for norm in alone)
         ]
         if pooled:
-            yield fail(
-                "D608",
-                f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives one value a channel",
-                "train_dataloader.batch_size=2, or more",
-            )
+            text = f"BatchNorm in {' and '.join(pooled)} follows pooling to 1x1: one image gives one value a channel"
+            yield fail("D608", text, "train_dataloader.batch_size=2, or more")
         else:
             yield note("D607", "BatchNorm learns from single images", "train_dataloader.batch_size=2, or more")
     yield ok(f"BatchNorm runs on {processes} process(es)")

@@ -11,14 +11,7 @@ from mmengine.registry import MODELS
 
 from ..models.backbone import XCiT
 from ..models.classifier import XCiTClassifier
-from ..utils.configs import (
-    backbone_class,
-    data_preprocessor,
-    data_sets,
-    normalize_step,
-    part_class,
-    type_name,
-)
+from ..utils.configs import backbone_class, data_preprocessor, data_sets, normalize_step, part_class, type_name
 
 
 def check_backbone(cfg: Config, tta: bool = False) -> None:
@@ -30,25 +23,18 @@ def check_backbone(cfg: Config, tta: bool = False) -> None:
     """
     backbone, kind = cfg.model.get("backbone", {}), backbone_class(cfg)
     if kind in (XCiT, XCiTClassifier):
-        _check_inherited(cfg.model)
+        if cfg.model.get("pretrained"):  # a base config of mmseg has the weights of its ResNet
+            raise ValueError(
+                f"model.pretrained={cfg.model['pretrained']!r} is of the base config's backbone: "
+                "set pretrained=None in model, and give weights as backbone.init_cfg"
+            )
+        if cfg.model.get("neck") and "type" not in cfg.model["neck"]:
+            raise ValueError("model.neck has no type, since the base config has none: give in_channels to the heads")
         with torch.device("meta"):
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
         _check_normalisation(cfg, built.in_channels, tta)
         if backbone.get("ignore_padding"):
             _check_padding(cfg)
-
-
-def _check_inherited(model: dict) -> None:
-    """Check values of a base config of mmseg: the weights of its ResNet, and a neck without a type."""
-    if model.get("pretrained"):
-        raise ValueError(
-            f"model.pretrained={model['pretrained']!r} is of the base config's backbone: set pretrained=None in model, "
-            "and give weights as backbone.init_cfg"
-        )
-    if model.get("neck") and "type" not in model["neck"]:
-        raise ValueError(
-            "model.neck has no type, since the base config has none: give in_channels to the heads instead"
-        )
 
 
 def _check_normalisation(cfg: Config, channels: int, tta: bool) -> None:

@@ -72,11 +72,9 @@ def check_optimizer(cfg: Config) -> Iterator[Finding]:
     kind = part_class(optimizer, OPTIMIZERS, cfg.default_scope)
     if backbone_class(cfg) is XCiT and kind is torch.optim.SGD:
         lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
-        yield note(
-            "D205",
-            f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW",
-            f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))",
-        )
+        text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW"
+        fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))"
+        yield note("D205", text, fix)
     if kind is not None and kind.__name__ in ("Adam", "AdamW") and optimizer.get("lr", 0) >= HIGH_RATE:
         fix = "optim_wrapper.optimizer.lr=1e-4, as in the recipes"
         yield note("D210", f"{kind.__name__} with lr={optimizer['lr']}: the model may not learn", fix)

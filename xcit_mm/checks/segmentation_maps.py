@@ -63,11 +63,8 @@ def check_segmentation_maps(
         return
     if channels and maps.readable:
         yield from check_bands(dataset, maps.readable[0], channels)
-    wrong = [
-        finding
-        for name, head in heads.items()
-        for finding in _check_labels(name, head, maps.counts, built.reduce_zero_label, report)
-    ]
+    reduced = built.reduce_zero_label
+    wrong = [each for item in heads.items() for each in _check_labels(*item, maps.counts, reduced, report)]
     yield from wrong
     ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
     names = list(built.metainfo.get("classes") or ())

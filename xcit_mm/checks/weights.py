@@ -60,11 +60,8 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
         options = next((hook for hook in hooks if hook.get("fill_stem")), {})
         yield from _check_file("load_from", cfg.load_from, model, options, strict)
     if not hooks:
-        yield note(
-            "D701",
-            "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error",
-            "custom_hooks = [dict(type='StrictLoadHook')]",
-        )
+        text = "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error"
+        yield note("D701", text, "custom_hooks = [dict(type='StrictLoadHook')]")
 
 
 def _check_file(option: str, name: str, model: nn.Module, options: dict, strict: bool = False) -> Iterator[Finding]:

@@ -33,10 +33,8 @@ def install() -> None:
     sys.meta_path.append(_StandIn())
     late = [name for name in ("mmdet", "mmseg") if f"{name}.models" in sys.modules]
     if late and "mmcv.ops" not in sys.modules:
-        warnings.warn(
-            f"{' and '.join(late)} was imported before xcit_mm, without operators: restart, import xcit_mm first",
-            stacklevel=3,
-        )
+        text = f"{' and '.join(late)} was imported before xcit_mm, without operators: restart, import xcit_mm first"
+        warnings.warn(text, stacklevel=3)
 
 
 def is_compiled() -> bool:

@@ -31,11 +31,7 @@ class BackgroundWriter:
         self.last: dict[str, Any] = {}
 
     def save(self, checkpoint: dict, *args: Any, **kwargs: Any) -> None:
-        """Copy a checkpoint and write the copy in the thread, with the arguments of mmengine's `save_checkpoint`.
-
-        Raises:
-            Exception: As `check`, for a former task.
-        """
+        """Check former tasks, then write a copy in the thread, with the arguments of mmengine's `save_checkpoint`."""
         self.check(wait=True)
         self.last = self._copy(checkpoint)
         self.submit(save_checkpoint, self.last, *args, **kwargs)

@@ -102,11 +102,9 @@ def numbered_loader(loader: DataLoader, config: Any, seed: int, endless: bool) -
     """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`.
 
     Args:
-        loader: Loader of a data set with indices.
         config: Config of the loader. Its samplers are built again, because InfiniteSampler keeps its place and
             mmengine's loop has already read ahead. If it is not a config, the samplers of the loader are used.
         seed: Seed of the run, the same in all processes.
-        endless: See `NumberedBatches`.
     """
     batches = loader.batch_sampler
     if isinstance(config, dict) and isinstance(config["sampler"], dict):
@@ -171,11 +169,7 @@ class NumberedLoop:
             loop.dataloader_iterator = _Iterations(itertools.repeat(None, loop.iter if skips else 0), loop.dataloader)
 
     def position(self, meta: dict[str, Any]) -> dict[str, int]:
-        """Return the number of the next batch and the batches per epoch, for a checkpoint.
-
-        Args:
-            meta: Epoch and iteration at which a run resumes from the checkpoint.
-        """
+        """Return the next batch and the batches per epoch, for a checkpoint with this `meta`, epoch and iteration."""
         epoch, iteration = self._began
         batch = meta["iter"] - iteration if self._endless or meta["epoch"] == epoch else 0
         return dict(batch=batch, length=len(self._loop.dataloader))

@@ -24,15 +24,9 @@ from .snapshots import ALL_FINITE, copy_tensors, locate_again, write_snapshot
 
 @dataclass
 class Iteration:
-    """A training iteration.
+    """A training iteration, and whether loss and gradients have been inspected."""
 
-    Attributes:
-        start: What its forward pass depends on, besides the parameters: `args`, `kwargs`, `buffers`, `random_state`.
-        finite_loss: Whether the loss is finite.
-        inspected: Whether loss and gradients have been inspected.
-    """
-
-    start: dict[str, Any]
+    start: dict[str, Any]  # `args`, `kwargs`, `buffers`, `random_state`, on which the forward pass depends
     finite_loss: Tensor = field(default_factory=lambda: torch.tensor(True))
     inspected: bool = False
 

@@ -63,12 +63,7 @@ def _in_given_values(model: nn.Module, args: tuple, kwargs: dict) -> str:
 
 
 def _forward(model: Any, args: tuple, kwargs: dict) -> tuple[Tensor, list[str], str]:
-    """Run the forward pass.
-
-    Returns:
-        The loss, the names of the modules in the order of their outputs, and a description of the first non-finite
-        output or ''.
-    """
+    """Return the loss, the modules in the order of their outputs, and a description of the first non-finite output."""
     order: list[str] = []
     bad: list[str] = []
 

@@ -31,11 +31,7 @@ def set_random_state(state: RandomState) -> None:
 
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
-    """Seed the generators of Python, numpy and torch's CPU within the block, and restore them after it.
-
-    Args:
-        numbers: Non-negative numbers. Every combination seeds the generators differently.
-    """
+    """Seed Python's, numpy's and torch's CPU generators by non-negative numbers within the block, then restore them."""
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     words = np.random.SeedSequence(numbers).generate_state(4)
     random.seed(words.tobytes())

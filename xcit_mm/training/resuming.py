@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.compat import is_resuming, save_with
+from ..weights.reader import drop_functions
 from .background import BackgroundWriter
 from .batches import NumberedLoop
 from .nonfinite_search import is_finite
@@ -203,8 +204,7 @@ class ResumableCheckpointHook(CheckpointHook):
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
                 "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
             )
-        if "param_schedulers" in checkpoint:
-            checkpoint["param_schedulers"] = _without_functions(checkpoint["param_schedulers"])
+        drop_functions(checkpoint)  # they are unsafe to read
         checkpoint.update(self._saved)
         self._saved = {}
 
@@ -231,15 +231,6 @@ class ResumableCheckpointHook(CheckpointHook):
         state: Any = self._before_validation
         self._before_validation = None
         set_random_state(state)
-
-
-def _without_functions(states: Any) -> Any:
-    """Remove functions from the states of schedulers: they are unsafe to read, and every scheduler creates its own."""
-    if isinstance(states, list):
-        return [_without_functions(state) for state in states]
-    if not isinstance(states, dict):
-        return states
-    return {key: _without_functions(value) for key, value in states.items() if not callable(value)}
 
 
 def _is_local(backend: dict) -> bool:

@@ -104,9 +104,8 @@ def dataset_class(dataset: dict) -> type[Any]:
     """Return the class of a data set's config."""
     found = part_class(dataset, DATASETS)
     if found is None:
-        raise ValueError(
-            f"no data set of type {type_name(dataset)} is registered: correct it, or name its module in custom_imports"
-        )
+        fix = "correct it, or name its module in custom_imports"
+        raise ValueError(f"no data set of type {type_name(dataset)} is registered: {fix}")
     return found
 
 

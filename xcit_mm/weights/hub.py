@@ -78,11 +78,7 @@ class _DictCalls(ast.NodeTransformer):
 
 
 def _check_values(config: Path) -> None:
-    """Check that a config assigns plain values only. mmengine runs a config, whose author may be anyone.
-
-    Raises:
-        ValueError: If it does more.
-    """
+    """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author may be anyone."""
     try:
         for statement in ast.parse(config.read_bytes()).body:
             if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
@@ -142,11 +138,7 @@ def _model_card(cfg: Config, name: str, license_id: str, scores: Sequence[str]) 
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors, which may share memory.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write tensors, which may share memory. Raises OSError if the file cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 

@@ -126,9 +126,7 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
         ValueError: If the weights hold a detector or segmentor, which has the official layout only.
     """
     if weights.heads:
-        raise ValueError(
-            f"a {weights.task} has one layout only: keep the file, or convert its backbone alone (--backbone)"
-        )
+        raise ValueError(f"a {weights.task} has one layout only: keep it, or convert its backbone alone (--backbone)")
     if layout == "official":
         return dict(model=dict(weights.trunk))
     # The models of the other projects have no pyramid.
@@ -250,9 +248,8 @@ def _check_sizes(trunk: Mapping[str, Tensor], shape: tuple[int, int, int], patch
     """
     width, depth, heads = shape
     if not width or not heads or width % heads:
-        raise ValueError(
-            f"it holds {' and '.join(_SHAPE_KEYS)} for width {width} and {heads} heads, which do not go together"
-        )
+        keys = " and ".join(_SHAPE_KEYS)
+        raise ValueError(f"it holds {keys} for width {width} and {heads} heads, which do not go together")
     for index in range(depth):
         _check_size(trunk, f"blocks.{index}.attn.qkv.weight", 3 * width, width)
     if linear:

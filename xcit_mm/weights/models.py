@@ -16,12 +16,7 @@ from .published import PUBLISHED
 
 
 class Model(NamedTuple):
-    """Files of a trained model.
-
-    Attributes:
-        config: Path of the config.
-        checkpoint: A path, a URL or `xcit://NAME`.
-    """
+    """Files of a trained model: the path of the config; a path, a URL or `xcit://NAME` of the checkpoint."""
 
     config: str
     checkpoint: str
@@ -101,10 +96,9 @@ def _lookup(model: str) -> tuple[str, str | None]:
     if Path(model).suffix:
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
     if name not in models:
-        similar = (
-            ", ".join(difflib.get_close_matches(name, models, n=3, cutoff=0.5)) or "the names in docs/model-zoo.md"
-        )
-        raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: try {similar}")
+        similar = difflib.get_close_matches(name, models, n=3, cutoff=0.5) or ["the names in docs/model-zoo.md"]
+        fix = f"try {', '.join(similar)}"
+        raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}")
     return models[name]
 
 

@@ -64,10 +64,8 @@ def check_keys(keys: list, count: int = 0) -> None:
     for key in keys:
         if not all(isinstance(part, plain) for part in (key if type(key) is tuple else (key,))):
             raise ValueError(f"it has a key of type {type(key).__name__}, as no checkpoint has")
-        chosen = (
-            key.bit_length() > 60 if isinstance(key, int) else isinstance(key, (tuple, complex, np.complexfloating))
-        )
-        if chosen and count + len(keys) > 1000:
+        large = isinstance(key, int) and key.bit_length() > 60
+        if (large or isinstance(key, (tuple, complex, np.complexfloating))) and count + len(keys) > 1000:
             raise ValueError(f"it has keys of type {type(key).__name__} among more than 1000, as no checkpoint has")
 
 

@@ -19,18 +19,15 @@ _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24
 _DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
 
 
-def _published() -> dict[str, str]:
-    paths = []
-    for patch in ("p16", "p8"):
-        for training in ("224", "224_dist", "384_dist"):
-            paths += [f"xcit_{size}_{patch}_{training}" for size in _IMAGENET]
-        paths += [f"xcit_{size}_c{patch}_dino" for size in ("small_12", "medium_24")]
-        paths += [f"coco/maskrcnn_xcit_{size}_{patch}" for size in _DENSE]
-        paths += [f"ade/{head}_xcit_{size}_{patch}" for head in ("sem_fpn", "upernet") for size in _DENSE]
-    return {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for path in paths}
+_PATHS = []
+for _patch in ("p16", "p8"):
+    for _training in ("224", "224_dist", "384_dist"):
+        _PATHS += [f"xcit_{size}_{_patch}_{_training}" for size in _IMAGENET]
+    _PATHS += [f"xcit_{size}_c{_patch}_dino" for size in ("small_12", "medium_24")]
+    _PATHS += [f"coco/maskrcnn_xcit_{size}_{_patch}" for size in _DENSE]
+    _PATHS += [f"ade/{head}_xcit_{size}_{_patch}" for head in ("sem_fpn", "upernet") for size in _DENSE]
 
-
-PUBLISHED: dict[str, str] = _published()
+PUBLISHED: dict[str, str] = {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for path in _PATHS}
 """URL of every published file by its name, as in `xcit://NAME`."""
 
 

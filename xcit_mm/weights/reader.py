@@ -45,7 +45,7 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
     try:
         content = read(path, map_location)
         _drop_configs(content)
-        _drop_functions(content)
+        drop_functions(content)
     except Exception as error:  # a damaged file makes a reader raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
     return content
@@ -78,14 +78,15 @@ def _drop_configs(content: Any) -> None:
             part.pop("config", None)
 
 
-def _drop_functions(content: Any) -> None:
-    """Remove the function of OneCycleLR, of which only the name was read. A new scheduler has its own."""
+def drop_functions(content: Any) -> None:
+    """Remove the functions of schedulers, of which only the name is read. A new scheduler has its own."""
     schedulers = content.get("param_schedulers") if isinstance(content, dict) else None
     # A list of states, or a dict of such lists if there are several optimizers.
     for states in schedulers.values() if isinstance(schedulers, dict) else [schedulers]:
         for state in states if isinstance(states, list) else ():
             if isinstance(state, dict):
-                state.pop("anneal_func", None)
+                for key in [key for key, value in state.items() if key == "anneal_func" or callable(value)]:
+                    del state[key]
 
 
 def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:

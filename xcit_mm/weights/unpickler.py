@@ -30,6 +30,9 @@ GetStorage = Callable[[str, int, int, str], torch.UntypedStorage]
 # Calls that copy the same container or text again and again count too.
 MAX_EXPANSION = 8
 
+# Attributes that a file may set. A Namespace may have any; `_metadata` is of a module's state dict.
+_ATTRIBUTES = {HistoryBuffer: {"max_length", "_log_history", "_count_history"}, collections.OrderedDict: {"_metadata"}}
+
 # Opcodes that push their argument, a fixed value or an empty container.
 _INTEGERS = ("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4")
 _TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
@@ -244,22 +247,14 @@ def _set_state(state: Any, target: Any) -> None:
         check_type(state[1], str)
         if state[1] not in ("<", "|", "=") or any(part is not None for part in state[2:5]):
             raise ValueError(f"it holds an array of an unusual {target}")
-    elif not isinstance(target, Namespace | HistoryBuffer | collections.OrderedDict) or type(state) is not dict:
+    elif type(target) not in (Namespace, *_ATTRIBUTES) or type(state) is not dict:
         raise ValueError(f"it changes the state of {name_of(target)}: do not trust it")
     else:
         # mmengine keeps the statistics in the class: those of a file would replace them for all objects.
         state.pop("statistics_methods", None)
-        unknown = state.keys() - _attributes(target, state)
+        own = _ATTRIBUTES.get(type(target)) or {name for name in state if isinstance(name, str)}
+        unknown = state.keys() - own
         if unknown:
             name = name_of(min(unknown))
             raise ValueError(f"it gives a {type(target).__name__} the attribute {name}: do not trust it")
         vars(target).update(state)
-
-
-def _attributes(target: Any, state: dict) -> set[str]:
-    """Names of the attributes that a file may set."""
-    if isinstance(target, Namespace):
-        return {name for name in state if isinstance(name, str)}
-    if isinstance(target, HistoryBuffer):
-        return {"max_length", "_log_history", "_count_history"}
-    return {"_metadata"}  # of a module's state dict
