@@ -94,8 +94,8 @@ def test_a_folder_gives_classes_splits_and_schedule(trained, data, started, fold
     assert (folder / "my-data.py").read_text().startswith(f"# Fine-tunes {trained} on 8 images.")
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2] and cfg.work_dir == "out"
     assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
-    assert cfg.val_dataloader.dataset.ann_file == "annotations/instances_validation.json"
-    assert cfg.val_evaluator.ann_file == str(data / "annotations" / "instances_validation.json")
+    held_out = str(data / "annotations" / "instances_validation.json")
+    assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
     assert cfg.load_from == find_model(str(trained)).checkpoint and cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
 
@@ -124,6 +124,18 @@ def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, ca
     assert call("infer", image, work, "--out", folder / "found")[0] == 0
 
 
+def test_other_jsons_of_coco_and_a_json_of_all_images_are_not_held_out(trained, data, folder):
+    (data / "annotations" / "captions_training.json").write_text("{}")
+    write_finetuning_config(str(trained), data, folder / "coco.py")
+    assert "held_out = dict(" in (folder / "coco.py").read_text()
+    for name in ("captions_training", "instances_validation"):
+        (data / "annotations" / f"{name}.json").unlink()
+    shutil.move(data / "images" / "training", data / "annotations" / "trainval")
+    (data / "annotations" / "instances_training.json").rename(data / "annotations" / "trainval.json")
+    write_finetuning_config(str(trained), data, folder / "all.py")
+    assert "held_out = training\n" in (folder / "all.py").read_text()
+
+
 def test_a_published_name_is_the_base_in_any_folder(data, folder):
     write_finetuning_config("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
     cfg = Config.fromfile(folder / "mine.py")
@@ -133,13 +145,15 @@ def test_a_published_name_is_the_base_in_any_folder(data, folder):
 
 
 def refused(*args: object) -> str:
+    """Return the error of the command, which must not train."""
     with pytest.raises(SystemExit) as end:
         finetune(["--from", *map(str, args)])
     assert isinstance(end.value.code, str) and "\n" not in end.value.code
     return end.value.code
 
 
-def test_wrong_input_is_one_line(trained, data, folder):
+def test_wrong_input_is_one_line(trained, data, folder, monkeypatch):
+    monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", lambda cfg: pytest.fail("the command trains"))
     training = data / "annotations" / "instances_training.json"
     (folder / "taken.py").touch()
     assert "taken.py exists: train it" in refused(trained, "--data", data, "--config", "taken.py")
@@ -148,9 +162,9 @@ def test_wrong_input_is_one_line(trained, data, folder):
     assert "no COCO json or folder at" in refused(trained, "--data", folder / "none")
     assert "but has none: give the json itself" in refused(trained, "--data", trained)
     assert "then train it with --launcher" in refused(trained, "--data", data, "--launcher", "pytorch")
-    shutil.copy(training, data / "train.json")
-    assert "but has annotations/instances_training.json, train.json" in refused(trained, "--data", data)
-    (data / "train.json").unlink()
+    shutil.copy(training, data / "instances_train.json")
+    assert "but has annotations/instances_training.json, instances_train.json" in refused(trained, "--data", data)
+    (data / "instances_train.json").unlink()
     edit_json(training, lambda content: content.update(categories=[]))
     assert "has 0 categories and" in refused(trained, "--data", data)
     edit_json(training, lambda content: content["images"][0].update(file_name="none.jpg"))

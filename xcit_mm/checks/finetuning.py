@@ -5,12 +5,14 @@ import contextlib
 import re
 import sys
 from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import cli_main
 from ..utils.configs import read_config, type_name
 from ..utils.image_headers import BANDS, BITS, BROKEN_TIFF, read_tiff_fields
+from ..utils.scripts import shipped_folder
 from ..weights.models import find_model
 from .coco_json import Coco, read_coco
 from .doctor import diagnose
@@ -19,48 +21,7 @@ from .launch import run_tool
 __all__ = ["finetune", "write_finetuning_config"]
 
 _BATCH_SIZE = 2
-_TEXT = """# Fine-tunes {model} on {images} images. Written by `train --from`: edit and keep it.
-_base_ = {base!r}
-load_from = {checkpoint!r}
-custom_hooks = [dict(type="StrictLoadHook", strict_heads=False), dict(type="NonFiniteHook")]  # heads for other classes
-
-data_root = {root!r}
-training = {training}
-held_out = {held_out}
-metainfo = dict(classes={classes})
-max_iters = {iterations}  # of {batch_size} images
-
-heads = dict(num_classes=len(metainfo["classes"]))
-model = dict(backbone=dict(init_cfg=None), {model_parts})
-train_dataloader = dict(
-    batch_size={batch_size},
-    sampler=dict(_delete_=True, type="InfiniteSampler", shuffle=True),
-    dataset=dict(data_root=data_root, metainfo=metainfo, **training),
-)
-test_dataloader = dict(dataset=dict(data_root=data_root, metainfo=metainfo, **held_out))
-test_evaluator = dict(ann_file=f"{{data_root}}/{{held_out['ann_file']}}")
-{boxes}{validation}
-
-optim_wrapper = dict(
-    type="OptimWrapper",  # on a GPU, "AmpOptimWrapper" trains in mixed precision
-    constructor="LayerDecayOptimWrapperConstructor",  # lower rates in layers nearer to the image
-    optimizer=dict(_delete_=True, type="AdamW", lr=1e-4, weight_decay=0.05),
-    paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),
-)
-param_scheduler = [
-    dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=max_iters // 20),
-    dict(type="CosineAnnealingLR", by_epoch=False, begin=max_iters // 20, end=max_iters),
-]
-train_cfg = dict(_delete_=True, type="IterBasedTrainLoop", max_iters=max_iters, val_interval=max_iters // 10)
-default_hooks = dict(
-    logger=dict(interval=10),
-    checkpoint=dict(
-        type="ResumableCheckpointHook", by_epoch=False, interval=max_iters // 10, max_keep_ckpts=2, save_best={best!r}
-    ),
-)
-log_processor = dict(by_epoch=False, window_size=10)
-auto_scale_lr = dict(enable=False, base_batch_size={batch_size})
-"""
+_TEMPLATE = "_base_/finetuning.txt"  # in configs/
 _BOXES = """# The json has boxes without masks.
 boxes = dict(type="LoadAnnotations", with_bbox=True)
 for loader, base in ((train_dataloader, _base_.train_dataloader), (test_dataloader, _base_.test_dataloader)):
@@ -69,7 +30,7 @@ del loader, base
 test_evaluator.update(metric="bbox")
 tta_model = None
 """
-_VALIDATION = "val_dataloader = test_dataloader\nval_evaluator = test_evaluator"
+_VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there is no json of held-out images"
 
 
@@ -80,10 +41,9 @@ class _Split(NamedTuple):
     folder: Path
     content: Coco
 
-    def arguments(self, root: Path) -> str:
-        """Return the arguments of a data set in a folder."""
-        ann_file, folder = (path.relative_to(root).as_posix() for path in (self.json, self.folder))
-        return f"dict(ann_file={ann_file!r}, data_prefix=dict(img={folder + '/'!r}))"
+    def __str__(self) -> str:
+        """Return the arguments of a data set."""
+        return f"dict(ann_file={str(self.json)!r}, data_prefix=dict(img={str(self.folder)!r}))"
 
 
 def finetune(argv: list[str]) -> int:
@@ -146,32 +106,26 @@ def write_finetuning_config(model: str, data: Path, config: Path) -> None:
         raise ValueError(f"{training.json} has {len(names)} categories and {len(annotations)} annotations: annotate it")
     is_mask_rcnn = type_name(cfg.model) == "MaskRCNN"
     has_masks = is_mask_rcnn and all(annotation.get("segmentation") for annotation in annotations)
-    parts = "roi_head=dict(bbox_head=heads" + (", mask_head=heads)" if has_masks else ")")
-    if is_mask_rcnn and not has_masks:
-        parts = 'type="FasterRCNN", ' + parts.replace(")", ", mask_roi_extractor=None, mask_head=None)")
+    from_boxes = is_mask_rcnn and not has_masks
+    kind = 'type="FasterRCNN", ' if from_boxes else ""
+    masks = ", mask_roi_extractor=None, mask_head=None" if from_boxes else ", mask_head=heads" if has_masks else ""
     images = len(training.content["images"])
-    root = data if data.is_dir() else data.parent
-    if not all(
-        split.folder.is_relative_to(root) and split.json.is_relative_to(root)
-        for split in (training, held_out or training)
-    ):
-        root = root.parent
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
-    text = _TEXT.format(
+    own = Path(checkpoint)
+    text = Template((shipped_folder("configs") / _TEMPLATE).read_text()).substitute(
         model=model,
         images=images,
-        base=f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve()),
-        checkpoint=checkpoint,
-        root=str(root),
-        training=training.arguments(root),
-        held_out=held_out.arguments(root) if held_out else "training",
+        base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
+        checkpoint=repr(str(own.resolve()) if own.is_file() else checkpoint),
+        training=training,
+        held_out=held_out or "training",
         classes=tuple(names),
         iterations=max(1000, 12 * images // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
-        model_parts=parts,
-        boxes=_BOXES if is_mask_rcnn and not has_masks else "",
+        parts=f"{kind}roi_head=dict(bbox_head=heads{masks})",
+        boxes=_BOXES if from_boxes else "",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
-        best=f"coco/{'segm' if has_masks else 'bbox'}_mAP" if held_out else None,
+        best=repr(f"coco/{'segm' if has_masks else 'bbox'}_mAP" if held_out else None),
     )
     with atomic_write(config) as file:
         file.write(text.encode())
@@ -183,15 +137,14 @@ def _find_splits(data: Path) -> tuple[_Split, _Split | None]:
     if not data.is_dir():
         raise FileNotFoundError(f"no COCO json or folder at {data}")
     found = sorted(path for pattern in ("*.json", "*/*.json") for path in data.glob(pattern))
-    splits = {
-        kind: [path for path in found if kind in path.relative_to(data).as_posix()] for kind in ("train", "val", "test")
-    }
-    training = splits["train"] or (found if len(found) == 1 else [])
+    found = [path for path in found if path.name.startswith("instances")] or found  # COCO also has captions
+    training = [path for path in found if "train" in str(path.relative_to(data))] or found
     if len(training) != 1:
-        listed = ", ".join(str(path.relative_to(data)) for path in training or found) or "none"
+        listed = ", ".join(str(path.relative_to(data)) for path in training) or "none"
         raise ValueError(f"{data} must have one json with 'train' in its path, but has {listed}: give the json itself")
-    held_out = splits["val"] or splits["test"]
-    return _read_split(training[0]), _read_split(held_out[0]) if held_out else None
+    others = [path for kind in ("val", "test") for path in found if kind in str(path.relative_to(data))]
+    held_out = next((path for path in others if path not in training), None)
+    return _read_split(training[0]), _read_split(held_out) if held_out else None
 
 
 def _read_split(path: Path) -> _Split:

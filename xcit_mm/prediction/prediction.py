@@ -39,10 +39,7 @@ class Prediction:
 
     @property
     def boxes(self) -> np.ndarray:
-        """Left, top, right and bottom of each object in pixels, (n, 4). A segmentor's prediction raises AttributeError.
-
-        The objects are in descending order of scores.
-        """
+        """Left, top, right and bottom in pixels, (n, 4), by descending score. A segmentor's raises AttributeError."""
         return self._objects.boxes
 
     @property
@@ -136,10 +133,11 @@ class Prediction:
         return f"Prediction of {size}: {', '.join(f'{count} {name}' for name, count in counts.items()) or 'no objects'}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawing as PNG for a notebook, or None for rasters, which have no colors."""
-        if self.image.dtype != np.uint8 or self.image.shape[2:] not in ((), (3,)):
+        """Return the drawing as PNG for a notebook, or None for rasters, which are not drawn."""
+        try:
+            drawn, png = self.plot(), BytesIO()
+        except ValueError:
             return None
-        drawn, png = self.plot(), BytesIO()
         drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
         drawn.save(png, "PNG")
         return png.getvalue()
