@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from .errors import reason
 
-__all__ = ["cli_main", "progress_bar"]
+__all__ = ["cli_main", "print_line", "progress_bar"]
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
@@ -34,6 +34,11 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 130
+
+
+def print_line(line: str) -> None:
+    """Print a line on stderr, above a progress bar. A path may have bytes that are not UTF-8."""
+    tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
 
 
 def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
