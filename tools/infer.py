@@ -53,6 +53,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--update", action="store_true", help="take new inputs, and drop those that vanished")
     parser.add_argument("--retry-failed", action="store_true", help="predict only inputs that failed before")
     parser.add_argument("--max-failures", type=int, metavar="N", help="end the run after N failures (default: never)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="limit for an image, a frame or a tile (default: none)"
+    )
     parser.add_argument("--root", help="base folder of the paths in a list (default: this folder, or the .json's)")
     parser.add_argument("--format", choices=FORMATS, help="format of results (default: %(default)s)")
     parser.add_argument("--shard-size", type=int, metavar="N", help="maximum images per shard (default: %(default)s)")

@@ -125,6 +125,31 @@ def test_an_input_that_kills_the_process_is_predicted_last_and_fails(workers, fa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers, hanging", [(0, "hangs.avi"), (2, "hangs.png")])
+def test_an_input_that_hangs_is_a_failure(workers, hanging, models, photos, tmp_path):
+    """A pipe without a writer: opening it never ends."""
+    names = ["00.png", "01.png", hanging, "02.png"]
+    for name in names:
+        if name.startswith("hangs"):
+            os.mkfifo(tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to(photos / name)
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    options = ["--root", tmp_path, "--workers", workers, "--timeout", 8, "--out", tmp_path / "out"]
+    process = start_infer([tmp_path / "list.txt", *models["seg"], *options], tmp_path / "log")
+    process.join(400)
+    hangs = process.is_alive()
+    process.kill()
+    printed = (tmp_path / "log").read_text()
+    assert not hangs and process.exitcode == 3 and "3 of 4 inputs predicted" in printed, printed[-2000:]
+    records = read_records(tmp_path / "out")
+    assert {record.file_name: record.error for record in records if record.error} == dict.fromkeys(
+        ("hangs.png", "hangs.avi"), "it takes longer than 8 seconds"
+    )
+    assert not open_run(tmp_path / "out").suspects
+
+
+@pytest.mark.slow
 def test_another_rank_takes_the_shards_of_a_rank_without_its_folder(faulty, photos, tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(60):

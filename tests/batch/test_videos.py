@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
-from batch_runs import read_records, write_video
+from batch_runs import read_records, result_files, start_infer, time_limit, write_video
 
 from xcit_mm.batch import predict_many
 from xcit_mm.batch.engine import Engine
@@ -37,6 +40,40 @@ def test_a_video_is_claimed_when_it_is_reached(models, folder, call, tmp_path, m
     options = ("--workers", 1, "--no-visualizations", "--out", tmp_path / "out")
     assert call("infer", folder, *models["seg"], *options)[0] == 0
     assert completed == [0, 1, 1, 3]  # the second video while the image is predicted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, name, frames", [("seg", "coco", 150), ("det", "parquet", 75)])
+def test_a_killed_run_resumes_within_a_video(kind, name, frames, models, photos, call, tmp_path):
+    pytest.importorskip("pyarrow")
+    images = [cv2.imread(str(path)) for path in sorted(photos.glob("0[0369].png"))]
+    writer = cv2.VideoWriter(str(tmp_path / "a.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 5, images[0].shape[1::-1])
+    for number in range(frames):
+        writer.write(np.roll(images[number % 4], number, axis=1))
+    writer.release()
+    arguments, shards = [tmp_path / "a.avi", *models[kind], "--format", name], tmp_path / "out" / "shards"
+    options = ["--batch-size", 3, "--workers", 0, "--out"]
+    process = start_infer([*arguments, *options, tmp_path / "out"], tmp_path / "log")
+    with time_limit(120) as tick:
+        while len(list(shards.glob(".frames-*"))) < 1:
+            assert process.is_alive(), (tmp_path / "log").read_text()[-2000:]
+            tick()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    chunks = len(list(shards.glob(".frames-*")))
+    assert not list(shards.glob("shard-*")) and 1 <= chunks <= 2
+    time.sleep(0.1)
+    (tmp_path / "killed").touch()
+
+    assert call("infer", *arguments, *options, tmp_path / "out")[0] == 0
+    assert call("infer", *arguments, *options, tmp_path / "undisturbed")[0] == 0
+    assert result_files(tmp_path / "out") == result_files(tmp_path / "undisturbed")
+    assert len(read_records(tmp_path / "out")) == frames and not list(shards.glob(".frames-*"))
+    if kind == "seg":  # maps of restored frames are not written again
+        maps = sorted((tmp_path / "out" / "labels" / "a.avi").iterdir())
+        killed = (tmp_path / "killed").stat().st_mtime_ns
+        restored = [path.stat().st_mtime_ns < killed for path in maps]
+        assert restored == [True] * 66 * chunks + [False] * (frames - 66 * chunks)
 
 
 def test_a_video_too_wide_for_mp4_is_predicted_and_not_drawn(models, folder, call, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from batch_runs import ENV, INFER, result_files, run, save_raster, start_infer, time_limit, torchrun
+from batch_runs import ENV, INFER, result_files, run, save_raster, start_infer, time_limit, torchrun, write_video
 from paths import ROOT
 
 from xcit_mm.batch.run import open_run
@@ -131,8 +131,15 @@ class TestRay:
         assert infer(*arguments).returncode == 3
         shard = tmp_path / "out" / "shards" / "shard-000001.jsonl.gz"
         before = shard.stat().st_mtime_ns
-        ended = infer(*arguments, "--retry-failed", "--workers", 0, "--ray", cluster)
-        assert ended.returncode == 3 and "3 of 4 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+        cv2.imwrite(str(folder / "03.png"), np.zeros((2, 70000, 3), np.uint8))  # too wide to predict
+        write_video(folder / "wide.avi", np.zeros((32, 9000, 3), np.uint8), 2)  # too wide to draw
+        options = ["--update", "--workers", 0, "--ray", cluster]
+        ended = infer(*arguments, *options)
+        assert f"not drawn: {folder}/wide.avi: 32x" in ended.stderr, ended.stderr[-2000:]
+        options[0] = "--retry-failed"
+        ended = infer(*arguments, *options)
+        assert ended.returncode == 3 and "4 of 5 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+        assert f"failed: {folder}/03.png: " in ended.stderr
         assert shard.stat().st_mtime_ns > before
 
     def test_an_actor_dies(self, cluster, models, photos, tmp_path):

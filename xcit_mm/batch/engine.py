@@ -1,9 +1,11 @@
 """Prediction of shards: processes read images, the model predicts batches, threads draw and encode the results."""
 
 import contextlib
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby, repeat
 from typing import IO, Any, NamedTuple
 
@@ -39,23 +41,19 @@ class _LoadedImage(NamedTuple):
     error: str | None = None
 
 
-class _ImageReader:
-    """Reads and preprocesses the image of a task."""
-
-    def __init__(self, preprocess: Preprocessing | None, loading: dict[str, str], keep_image: bool) -> None:
-        self._preprocess, self._loading, self._keep_image = preprocess, loading, keep_image
-
-    def __call__(self, task: _Task) -> _LoadedImage:
-        shard, number, input_ = task
-        loaded = _LoadedImage(shard, number)
-        if isinstance(input_, str):
-            return loaded._replace(error=input_)
-        try:
-            image = read_image(input_.path, **self._loading)
-            data = self._preprocess(image) if self._preprocess else None
-        except Exception as error:  # decoders and transforms raise many types
-            return loaded._replace(error=error_message(error))
-        return loaded._replace(size=image.shape[:2], image=image if self._keep_image else None, data=data)
+def _load_image(
+    preprocess: Preprocessing | None, loading: dict[str, str], keeps_image: bool, task: _Task
+) -> _LoadedImage:
+    """Read and preprocess the image of a task."""
+    shard, number, input_ = task
+    if isinstance(input_, str):
+        return _LoadedImage(shard, number, error=input_)
+    try:
+        image = read_image(input_.path, **loading)
+        data = preprocess(image) if preprocess else None
+    except Exception as error:  # decoders and transforms raise many types
+        return _LoadedImage(shard, number, error=error_message(error))
+    return _LoadedImage(shard, number, image.shape[:2], image if keeps_image else None, data)
 
 
 class Engine:
@@ -65,13 +63,22 @@ class Engine:
     """
 
     def __init__(self, run: Run, predictor: Predictor, progress: Progress) -> None:
-        self.run, self.predictor, self.execution, self.progress = run, predictor, run.execution, progress
+        self.run, self.predictor, self.execution, self._progress = run, predictor, run.execution, progress
         self._results = ResultWriter(run)
-        self._rasters = RasterPredictor(run, predictor, progress)
-        self._videos = VideoPredictor(run, predictor, self._results, progress)
+        self._rasters = RasterPredictor(run, predictor, self.progress)
+        self._videos = VideoPredictor(run, predictor, self._results, self.progress)
         self._in_flight: dict[int, IO[bytes]] = {}  # lists of inputs, by shard
         self._alone: int | None = None  # the only input to predict
         self._failures = FailureCounter(run, predictor)
+
+    def progress(self, inputs: int, frames: int) -> None:
+        self._restart_timer()
+        self._progress(inputs, frames)
+
+    def _restart_timer(self) -> None:
+        """Let the system end this process by SIGALRM if the next image, frame or tile exceeds the time limit."""
+        if self.execution.timeout is not None:  # no thread: a hanging decoder may hold Python's lock
+            signal.setitimer(signal.ITIMER_REAL, self.execution.timeout)
 
     def work(self, shards: Iterable[int]) -> None:
         """Predict shards.
@@ -89,11 +96,13 @@ class Engine:
         preprocess = None if in_tiles else self.predictor.preprocess
         images_per_batch = 1 if in_tiles else self.predictor.batch_size
         loader = Loader(
-            _ImageReader(preprocess, self.run.model.loading, self.run.drawing.visualize or in_tiles),
+            partial(_load_image, preprocess, self.run.model.loading, self.run.drawing.visualize or in_tiles),
             self._tasks,
             processes,
             max(2, -(-2 * images_per_batch // max(1, processes))),
+            self.execution.timeout,
         )
+        self._restart_timer()
         try:
             with loader, ThreadPoolExecutor(2) as pool:
                 while self._next is not None:
@@ -111,6 +120,9 @@ class Engine:
                 if not isinstance(error, LoaderDied):
                     self.run.in_flight_path(shard).unlink(missing_ok=True)
             raise
+        finally:
+            if self.execution.timeout is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
     def predict_alone(self, shard: int, number: int) -> None:
         """Predict one input of a completed shard, or record its failure if processes died from it before."""
@@ -140,6 +152,8 @@ class Engine:
         deaths = self.run.suspects.get((shard, number))
         if self._alone is None:
             return None if deaths is None else SUSPECT
+        if isinstance(deaths, str):
+            return deaths
         return KILLER if deaths is not None and deaths > MAX_DEATHS else None
 
     def _first_input(self, shard: int) -> Input:
@@ -204,6 +218,7 @@ class Engine:
         batch_size = self.predictor.batch_size
         waiting: dict[tuple, list[_LoadedImage]] = {}  # by the size of the model's input
         for image in images:
+            self._restart_timer()
             if image.error is not None:
                 yield image, image.error
             elif image.data is None:
@@ -231,6 +246,7 @@ class Engine:
                 yield from self._predict_batch([image])
 
     def _forward(self, batch: list[_LoadedImage]) -> list[Prediction]:
+        self._restart_timer()
         samples = self.predictor.predict_preprocessed([image.data for image in batch if image.data])
         not_kept = np.empty((0, 0, 3), np.uint8)
         images = [not_kept if image.image is None else image.image for image in batch]

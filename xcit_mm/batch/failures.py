@@ -1,10 +1,7 @@
 """Failures of a process that predicts: printed when they happen, counted, and distinguished from its own failure."""
 
 import contextlib
-import sys
 from pathlib import Path
-
-from tqdm import tqdm
 
 from ..prediction.predictor import Predictor
 from ..utils.images import read_image
@@ -55,8 +52,7 @@ class FailureCounter:
         self._failures += 1
         self._streak += 1
         if self._failures <= PRINTED:
-            line = f"failed: {self._run.inputs[number].path}: {error}"
-            tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
+            self._run.report(f"failed: {self._run.inputs[number].path}: {error}")
         if self._maximum is not None and self._failures > self._maximum:
             raise RuntimeError(f"more than {self._maximum} failures, the last {self._run.inputs[number].path}: {error}")
         checks, remainder = divmod(self._streak, STREAK)

@@ -49,11 +49,7 @@ class Features(NamedTuple):
 
 
 def load_classifier(weights: str, device: str | None = None) -> XCiTClassifier:
-    """Load an XCiT with class attention in eval mode.
-
-    Args:
-        weights: Path, URL or `xcit://NAME` of weights of ImageNet or DINO, in any layout.
-        device: Device of torch. The default is a GPU, if there is one.
+    """Load an XCiT with class attention in eval mode, from a path, URL or `xcit://NAME` of ImageNet or DINO.
 
     Raises:
         ValueError: If the weights have no class attention or are not for RGB images, or the device does not exist.
@@ -91,8 +87,8 @@ def extract_features(
         model: Model in eval mode, see `load_classifier`.
         folder: Folder to search recursively.
         size: Side of the crop in pixels.
-        batch_size: Images per batch.
-        workers: Processes that read images.
+        batch_size: Number of images in a batch.
+        workers: Number of processes that read images.
         patches: Whether to keep the features of the patches, n C h w numbers.
         out: File in .npz for `paths`, the descriptors and `patches`.
 

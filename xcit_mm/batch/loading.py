@@ -29,20 +29,26 @@ class Loader:
     Each has a pipe, not shared memory, of which a container has little. If a process dies, its pipe ends.
 
     Raises:
-        LoaderDied: If a process dies, or a result takes longer than `MAX_WAIT`.
+        LoaderDied: If a process dies, or a result takes longer than `timeout` seconds or `MAX_WAIT`.
     """
 
     def __init__(
-        self, load: Callable[[Any], Any], tasks: Callable[[], Iterator[Any]], processes: int, prefetch: int = 2
+        self,
+        load: Callable[[Any], Any],
+        tasks: Callable[[], Iterator[Any]],
+        processes: int,
+        prefetch: int = 2,
+        timeout: float | None = None,
     ) -> None:
         self._load, self._tasks, self._count, self._prefetch = load, tasks, processes, prefetch
+        self._timeout = timeout or 0.0
 
     def __enter__(self) -> "Loader":
         context, self._processes, connections = multiprocessing.get_context("fork"), [], []
         for _ in range(self._count):
             ours, theirs = context.Pipe()
             connections.append(ours)
-            process = context.Process(target=_serve, args=(self._load, theirs, connections), daemon=True)
+            process = context.Process(target=_serve, args=(self._load, theirs, connections, self._timeout), daemon=True)
             process.start()
             theirs.close()  # so that our end notices the death of the process
             self._processes.append(process)
@@ -83,15 +89,18 @@ class Loader:
         return result
 
 
-def _serve(load: Callable[[Any], Any], connection: Connection, inherited: list[Connection]) -> None:
-    """Answer requests until the other end is closed."""
+def _serve(load: Callable[[Any], Any], connection: Connection, inherited: list[Connection], timeout: float) -> None:
+    """Answer requests until the other end is closed. SIGALRM ends the process if one exceeds the time limit."""
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process writes the results after Ctrl-C
     torch.set_num_threads(1)
     while True:
         try:
-            result = load(connection.recv())
+            task = connection.recv()
+            signal.setitimer(signal.ITIMER_REAL, timeout)
+            result = load(task)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             file = io.BytesIO()
             _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(result)
             connection.send_bytes(file.getbuffer())

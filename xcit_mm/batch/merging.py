@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..prediction.results import coco_results
 from ..utils.atomic import atomic_write
@@ -52,29 +52,51 @@ def merge_shards(run: Run, interrupted: bool = False) -> RunReport:
     """
     pending = run.pending()
     report = RunReport(run.out, len(run.inputs) - len(run.dropped), pending=len(pending), interrupted=interrupted)
-    if run.options.format == "parquet":
-        for _ in _count(_read_records(run, brief=True), run, pending, report):
-            pass
-        return report
+    incomplete = {run.shards[shard].inputs.start for shard in pending}
     with contextlib.ExitStack() as files:
-        images = _JsonList(files.enter_context(atomic_write(run.out / IMAGES)), b'{"images": [')
-        results = None
-        if run.model.is_detector:
-            results = _JsonList(files.enter_context(atomic_write(run.out / PREDICTIONS)), b"[")
-        for record in _count(_read_records(run), run, pending, report):
-            if record.error is not None:
-                continue
-            image = dict(id=record.id, file_name=record.file_name, height=record.height, width=record.width)
-            images.add(image if record.frame is None else image | dict(frame=record.frame))
-            if results is not None:
-                for result in coco_results(record._asdict(), record.id, run.model.category_ids):
-                    results.add(result)
-        names = zip(run.model.category_ids, run.model.classes, strict=True)
-        categories = json.dumps([dict(id=id_, name=name) for id_, name in names])
-        images.file.write(b'], "categories": %s, "annotations": []}' % categories.encode())
-        if results is not None:
-            results.file.write(b"]")
+        write_image = write_result = None
+        if run.options.format != "parquet":
+            write_image = files.enter_context(_open_list(run.out / IMAGES, '{"images": [', _end_of_images(run)))
+            if run.model.is_detector:
+                write_result = files.enter_context(_open_list(run.out / PREDICTIONS, "[", "]"))
+        for number, records in groupby(_read_records(run, brief=write_image is None), lambda record: record.number):
+            failed = False
+            for record in records:
+                if record.error is not None:
+                    failed = True
+                    if len(report.failures) < 20:
+                        report.failures.append(f"{record.path}: {record.error}")
+                elif write_image is not None:
+                    image = dict(id=record.id, file_name=record.file_name, height=record.height, width=record.width)
+                    write_image(image if record.frame is None else image | dict(frame=record.frame))
+                    if write_result is not None:
+                        for result in coco_results(record._asdict(), record.id, run.model.category_ids):
+                            write_result(result)
+            report.failed += failed
+            # A video counts when all its frames are predicted.
+            report.predicted += not failed and not (run.inputs[number].is_video and number in incomplete)
     return report
+
+
+def _end_of_images(run: Run) -> str:
+    names = zip(run.model.category_ids, run.model.classes, strict=True)
+    categories = json.dumps([dict(id=id_, name=name) for id_, name in names])
+    return f'], "categories": {categories}, "annotations": []}}'
+
+
+@contextlib.contextmanager
+def _open_list(path: Path, start: str, end: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Open a list in a JSON file, and yield a function that writes an item."""
+    separator = start
+
+    def write(value: dict[str, Any]) -> None:
+        nonlocal separator
+        file.write(f"{separator}{json.dumps(value)}".encode())
+        separator = ",\n"
+
+    with atomic_write(path) as file:
+        yield write
+        file.write((start * (separator == start) + end).encode())
 
 
 def _read_records(run: Run, brief: bool = False) -> Iterator[Record]:
@@ -85,31 +107,3 @@ def _read_records(run: Run, brief: bool = False) -> Iterator[Record]:
             yield from run.records(shards[0], brief)
         elif all(run.shard_path(shard).exists() for shard in shards):
             yield merge_raster(run, range(shards[0], shards[-1] + 1))
-
-
-def _count(records: Iterator[Record], run: Run, pending: list[int], report: RunReport) -> Iterator[Record]:
-    """Pass records on, and add them to a report. A video counts when all its frames are predicted."""
-    incomplete = {run.shards[shard].inputs.start for shard in pending}
-    last = -1
-    for record in records:
-        if record.number != last and not (run.inputs[record.number].is_video and record.number in incomplete):
-            report.predicted += 1
-        last = record.number
-        if record.error is not None:
-            report.predicted -= 1
-            report.failed += 1
-            if report.failed <= 20:
-                report.failures.append(f"{record.path}: {record.error}")
-        yield record
-
-
-class _JsonList:
-    """List in a JSON file, written item by item."""
-
-    def __init__(self, file: IO[bytes], start: bytes) -> None:
-        self.file, self._separator = file, b""
-        file.write(start)
-
-    def add(self, value: dict[str, Any]) -> None:
-        self.file.write(self._separator + json.dumps(value).encode())
-        self._separator = b",\n"

@@ -43,15 +43,8 @@ def knn_accuracy(
 ) -> float:
     """Compute the accuracy of classification by the k nearest training images, weighted by exp(cosine / temperature).
 
+    `train` are descriptors (n, C) of n classes, `val` descriptors (m, C) of m classes.
     Source: DINO (arXiv 2104.14294, section 4.1, after arXiv 1805.01978).
-
-    Args:
-        train: Descriptors (n, C).
-        train_labels: Classes (n,).
-        val: Descriptors (m, C).
-        val_labels: Classes (m,).
-        k: Number of neighbours.
-        temperature: Temperature of the weights.
     """
     numbers, similarities = find_nearest(val, train, k)
     labels = np.asarray(train_labels)[numbers]
@@ -98,13 +91,7 @@ def evaluate_knn(
 ) -> KnnScores:
     """Classify the images of folder/val/CLASS/ by their nearest neighbours in folder/train/CLASS/.
 
-    Args:
-        model: Model in eval mode, see `load_classifier`.
-        folder: Folder with train/CLASS/ and val/CLASS/.
-        ks: Numbers of neighbours.
-        size: Side of the crop in pixels, see `extract_features`.
-        batch_size: Images per batch.
-        workers: Processes that read images.
+    `ks` are numbers of neighbours; see `extract_features` for the other arguments.
 
     Raises:
         FileNotFoundError: If a folder or its images are missing.
@@ -133,26 +120,23 @@ def evaluate_knn(
 
 
 def _find_classes(folder: Path) -> list[str]:
-    for split in ("train", "val"):
-        if not (folder / split).is_dir():
-            raise FileNotFoundError(f"no folder {folder / split}: the layout must be train/CLASS/ and val/CLASS/")
-    classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
-    for split in ("train", "val"):
-        for path in find_images(folder / split):
-            if path.relative_to(folder / split).parts[0] not in classes:
-                raise ValueError(f"{path} is not in a class of {folder / 'train'}: {', '.join(classes)}")
+    splits = folder / "train", folder / "val"
+    for split in splits:
+        if not split.is_dir():
+            raise FileNotFoundError(f"no folder {split}: the layout must be train/CLASS/ and val/CLASS/")
+    classes = sorted(path.name for path in splits[0].iterdir() if path.is_dir())
+    for split in splits:
+        for path in find_images(split):
+            if path.relative_to(split).parts[0] not in classes:
+                raise ValueError(f"{path} is not in a class of {splits[0]}: {', '.join(classes)}")
     return classes
 
 
 def contact_sheet(folder: Path, paths: Sequence[str], descriptors: np.ndarray, queries: int, count: int) -> Figure:
     """Draw evenly sampled images, one per row, and beside each its nearest neighbours with their similarities.
 
-    Args:
-        folder: Folder of the images.
-        paths: Paths of n images, relative to the folder.
-        descriptors: Descriptors of the images (n, C).
-        queries: Number of rows, at most n.
-        count: Number of neighbours in a row.
+    Of n images, `paths` are relative to the folder and `descriptors` are (n, C). There are at most n rows, of one of
+    the `queries` and `count` neighbours each.
 
     Raises:
         ValueError: If there are at most `count` images.

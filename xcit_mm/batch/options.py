@@ -110,6 +110,8 @@ class Execution:
         redraw: Whether to predict nothing, and draw the stored results in this process.
         max_failures: Number of failures, of each process that predicts, after which the run ends with an error. By
             default, only the failure of an input that was predicted before ends a process.
+        timeout: Maximum seconds for an image, a frame of a video or a tile of a raster, or for a batch of them. An
+            input that exceeds them is a failure. With a limit, another process predicts, which the system can end.
 
     Raises:
         ValueError: If an option is out of its range, or two options exclude each other.
@@ -125,6 +127,7 @@ class Execution:
     retry_failed: bool = False
     redraw: bool = False
     max_failures: int | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         _check_minimum("batch_size", self.batch_size, 1)
@@ -135,6 +138,8 @@ class Execution:
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
         _check_minimum("max_failures", self.max_failures or 0, 0)
+        if self.timeout is not None and not 0 < self.timeout < 1e6:
+            raise ValueError(f"timeout={self.timeout}: give seconds, more than 0")
         if self.ray and self.launcher != "none":
             raise ValueError("ray and launcher exclude each other: give one of them")
 

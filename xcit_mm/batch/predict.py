@@ -11,7 +11,7 @@ from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
 from ..weights.published import REMOTE_PREFIXES
 from .inputs import find_inputs, read_category_ids
-from .isolation import predict_suspects
+from .isolation import predict_suspects, run_with_timeout
 from .manifest import ModelInfo, create_manifest
 from .merging import RunReport, merge_shards
 from .options import Drawing, Execution, RunOptions
@@ -87,6 +87,8 @@ def predict_many(
             run_distributed(ranks, lambda: run)
         elif execution.ray:
             run_on_ray(run)
+        elif execution.timeout is not None:
+            run_with_timeout(run)
         else:
             run_local(run)
         if not execution.redraw:
@@ -145,7 +147,7 @@ def _merge(run: Run) -> RunReport:
             print(f"{error}: predicting it again", file=sys.stderr)
             error.path.unlink()
             run.execution = replace(run.execution, retry_failed=False)
-            run_local(run)
+            (run_local if run.execution.timeout is None else run_with_timeout)(run)
 
 
 def _merge_interrupted(run: Run) -> RunReport:

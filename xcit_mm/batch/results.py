@@ -1,6 +1,5 @@
 """Predictions as records, and the files of their visualizations and segmentation maps."""
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..prediction import Prediction, Style
+from ..prediction import Instances, Prediction, Style
 from ..prediction.results import encode_instances
 from .inputs import Input
 from .manifest import LABELS, VISUALIZATIONS
@@ -23,6 +22,8 @@ __all__ = [
     "Progress",
     "ResultWriter",
     "error_message",
+    "map_key",
+    "stored_prediction",
     "thread_queue",
     "try_or_message",
     "write_file",
@@ -55,7 +56,7 @@ class ResultWriter:
         """Draw an image, or report why it cannot be drawn."""
         jpeg = try_or_message(lambda: _encode_jpeg(self.draw(prediction)))
         if isinstance(jpeg, str):
-            report_undrawn(input_, jpeg)
+            self._run.report(f"not drawn: {input_.path}: {jpeg}")
         else:
             write_file(self._run.out / VISUALIZATIONS / f"{input_.key}.jpg", jpeg)
 
@@ -74,6 +75,33 @@ class ResultWriter:
     def draw(self, prediction: Prediction) -> np.ndarray:
         """Draw a prediction over its image."""
         return prediction.draw(self._run.drawing.score_thr, self._style)
+
+
+def map_key(input_: Input, frame: int | None) -> str:
+    """Return the path of an image's or frame's segmentation map below its folder, without a suffix."""
+    # No folder of images has the name of a video.
+    return input_.key if frame is None else f"{input_.key}{Path(input_.path).suffix}/{frame:06}"
+
+
+def stored_prediction(run: Run, input_: Input, record: Record, image: np.ndarray) -> Prediction:
+    """Return the prediction of a stored record, for its image.
+
+    Raises:
+        ValueError: If the image has another size.
+        OSError: If its segmentation map is missing.
+    """
+    size, drawing = [record.height, record.width], (run.model.classes, run.model.palette)
+    if list(image.shape[:2]) != size:
+        raise ValueError(f"the image has {image.shape[0]}x{image.shape[1]} pixels, its prediction {size[0]}x{size[1]}")
+    if record.boxes is not None:
+        masks = None if record.masks is None else [dict(size=size, counts=code.encode()) for code in record.masks]
+        boxes, scores = (np.array(values, np.float32) for values in (record.boxes, record.scores))
+        instances = Instances(boxes.reshape(-1, 4), scores, np.array(record.labels, int), masks)
+        return Prediction(image, instances, None, *drawing)
+    png = record.segmentation_map
+    if png is None:
+        png = (run.out / LABELS / f"{map_key(input_, record.frame)}.png").read_bytes()
+    return Prediction(image, None, cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED), *drawing)
 
 
 @contextmanager
@@ -111,11 +139,6 @@ def try_or_message(function: Callable[..., Any], *args: Any) -> Any:
 def error_message(error: Exception) -> str:
     """Return the message of an input's failure as one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def report_undrawn(input_: Input, reason: str) -> None:
-    """Report an input that is predicted, but not drawn."""
-    print(f"\nnot drawn: {input_.path}: {reason}", file=sys.stderr)
 
 
 def write_file(path: Path, content: bytes) -> None:

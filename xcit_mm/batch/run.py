@@ -8,13 +8,14 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_write, unfinished_files
+from ..utils.cli import print_line
 from .inputs import Input
 from .manifest import (
     FILES,
@@ -53,7 +54,7 @@ class Run:
     Attributes:
         dropped: Numbers of the inputs that an update dropped.
         suspects: Shard and number of each input that was in flight when a process died, and how often a process that
-            predicted it alone has died.
+            predicted it alone has died, or the reason why it fails.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Run:
         self.format = FORMATS[self.options.format]
         self.dropped = set(manifest["inputs"]["dropped"])
         self.shards = self._split()
-        self.read_suspects()
+        self.suspects = self.read_suspects()
+        self.report: Callable[[str], None] = print_line  # for a line about an input
 
     def tiling(self, size: Sequence[int]) -> tuple[int, int]:
         """Return tile and overlap in pixels for a raster of this height and width."""
@@ -135,10 +137,10 @@ class Run:
         """Return the path of a list of inputs in flight. A number stands in it once, and after completion twice."""
         return self.out / SHARDS / f".in-flight-{shard:06}"
 
-    def read_suspects(self) -> None:
+    def read_suspects(self) -> dict[tuple[int, int], int | str]:
         path = self.out / SUSPECTS
         suspects = json.loads(path.read_text()) if path.exists() else []
-        self.suspects = {(shard, number): deaths for shard, number, deaths in suspects}
+        return {(shard, number): deaths for shard, number, deaths in suspects}
 
     def collect_suspects(self) -> None:
         """Add the inputs that were in flight in processes that died."""

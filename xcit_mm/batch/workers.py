@@ -184,12 +184,12 @@ def _run_actors(ray: Any, run: Run, shards: list[int], progress: Progress) -> No
     queue = ray.remote(num_cpus=0)(_ShardQueue).remote(shards)
     actors = [ray.remote(**needs)(_Actor).remote(queue, run.out, run.execution, run.drawing) for _ in range(count)]
     busy = {actor.work.remote(): actor for actor in actors}
-    completed = 0
     while busy:
         ended, _ = ray.wait(list(busy), timeout=1)
-        total = ray.get(queue.add_completed.remote(0))
-        progress(total - completed, 0)
-        completed = total
+        completed, lines = ray.get(queue.poll.remote())
+        progress(completed, 0)
+        for line in lines:
+            run.report(line)
         for result in ended:
             try:
                 ray.get(result)
@@ -204,17 +204,25 @@ def _run_actors(ray: Any, run: Run, shards: list[int], progress: Progress) -> No
 
 
 class _ShardQueue:
-    """Actor that gives each shard to one worker, and counts completed inputs."""
+    """Actor that gives each shard to one worker, and collects numbers of completed inputs and lines to print."""
 
     def __init__(self, shards: list[int]) -> None:
         self._shards, self._completed = iter(shards), 0
+        self._lines: list[str] = []
 
     def next(self) -> int | None:
         return next(self._shards, None)
 
-    def add_completed(self, inputs: int) -> int:
+    def add_completed(self, inputs: int) -> None:
         self._completed += inputs
-        return self._completed
+
+    def report(self, line: str) -> None:
+        self._lines.append(line)
+
+    def poll(self) -> tuple[int, list[str]]:
+        """Return what was added since the last call."""
+        added, self._completed, self._lines = (self._completed, self._lines), 0, []
+        return added
 
 
 class _Actor:
@@ -230,5 +238,6 @@ class _Actor:
             if inputs:
                 self._queue.add_completed.remote(inputs)
 
-        shards = iter(lambda: ray.get(self._queue.next.remote()), None)
-        load_engine(open_run(*self._run), progress).work(shards)
+        run = open_run(*self._run)
+        run.report = lambda line: ray.get(self._queue.report.remote(line))  # arrives before this actor ends
+        load_engine(run, progress).work(iter(lambda: ray.get(self._queue.next.remote()), None))

@@ -30,6 +30,11 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
         return 130
 
 
+def print_line(line: str) -> None:
+    """Print a line on stderr, above a progress bar. A path may have bytes that are not UTF-8."""
+    tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
 def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
     """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds."""
     interval = 0.1 if sys.stderr.isatty() else 30
