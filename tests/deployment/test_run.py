@@ -237,6 +237,12 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         ValueError, match=r"60x90 pixels, resized to 100x150 .* takes 129 or more a side: pad or enlarge"
     ):
         runtime.Model(detector(min_side="129"))(smooth_image(60, 90))
+    with pytest.raises(ValueError, match=r"resized to 100x150, but the file takes \[96, 160\]: export a larger one"):
+        runtime.Model(detector(size="[96, 160]"))(smooth_image(60, 90))
+    assert runtime.Model(detector(size="[128, 192]"))._preprocess(smooth_image(60, 90), (100, 150)).shape[2:] == (
+        128,
+        192,
+    )
 
 
 def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, monkeypatch, capsys):
