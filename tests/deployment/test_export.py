@@ -229,6 +229,7 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
             r"size=\(64, 64\): only whole models",
         ),
         (*segmentor, (onnx, "model", "float32", False, (64, 16)), {}, ValueError, "must be 32 or more a side"),
+        (*segmentor, (onnx, "model", "float32", False, (64, 80)), {}, ValueError, "multiples of .* size_divisor=32"),
         (
             *segmentor,
             (onnx, "model", "float32", False, (64, 64)),

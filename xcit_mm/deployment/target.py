@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from ..checks.preflight import check_backbone
 from ..models.backbone import MIN_SIZE, XCiT
-from ..utils.configs import backbone_class, tested_dataset, tested_metainfo
+from ..utils.configs import backbone_class, data_preprocessor, tested_dataset, tested_metainfo
 from .preprocessing import preprocessing_steps
 from .supported import check_detector, check_segmentor
 
@@ -87,6 +87,11 @@ class ExportTarget:
             check_segmentor(cfg)
             if self.size and cfg.model.test_cfg.mode == "slide":
                 raise ValueError(f"size={self.size} with test_cfg.mode='slide': leave the size out")
+            divisor = (data_preprocessor(cfg).get("test_cfg") or {}).get("size_divisor") or 1
+            if self.size and (self.size[0] % divisor or self.size[1] % divisor):
+                raise ValueError(
+                    f"size={self.size}: must be multiples of the data preprocessor's size_divisor={divisor}"
+                )
         (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
         if self.size and cfg.model.backbone.get("ignore_padding"):
             raise ValueError(
