@@ -13,6 +13,7 @@ with torch at other sizes than the traced one. If it deviates, nothing is writte
 """
 
 import argparse
+import re
 import signal
 import sys
 from pathlib import Path
@@ -34,6 +35,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--evaluate", type=int, metavar="N", help="score file and torch on N images of the config's test set"
     )
+    parser.add_argument(
+        "--size", metavar="HxW", help="fixed height and width of one image, such as 800x1344 (default: any size)"
+    )
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument("--fp16", action="store_true", help="write half precision, for GPUs")
     precision.add_argument(
@@ -45,13 +49,22 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+x\d+", text):
+        raise ValueError(f"--size {text}: write HEIGHTxWIDTH, such as 800x1344")
+    height, width = map(int, text.split("x"))
+    return height, width
+
+
 def main() -> int:
     args = parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes unfinished files
     precision = "float16" if args.fp16 else "float32" if args.int8 is None else "int8"
-    target = ExportTarget(args.out, args.part, precision, args.with_preprocessing)
 
     def work() -> None:
+        target = ExportTarget(args.out, args.part, precision, args.with_preprocessing, parse_size(args.size))
         model = find_model(args.config, args.checkpoint)
         report = export_model(model.config, model.checkpoint, target, args.evaluate, args.int8)
         with ignore_broken_pipe():

@@ -22,7 +22,7 @@ from xcit_mm.deployment.comparison import DetectionComparison, Drift, compare_de
 from xcit_mm.deployment.detectors import ExportableDetector, decode
 from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files, score_lines
 from xcit_mm.deployment.images import preprocess_synthetic, synthetic_image, to_model_input
-from xcit_mm.deployment.runtime import Detections, Segmentation
+from xcit_mm.deployment.runtime import Detections, Model, Segmentation, read_image
 from xcit_mm.deployment.runtime.results import OPTIONS
 from xcit_mm.deployment.supported import check_detector
 
@@ -140,6 +140,34 @@ def test_exportable_detector_equals_mmdet(config):
     assert found.detections > 2 * model.cfg.max_per_img * 0.9 + 2 * 2 * 20
     assert found.boxes < 1e-5 and found.scores < 1e-5
     assert (found.pixels > 0) == ("masks" in model.outputs) == model.model.with_mask
+
+
+def test_outputs_of_a_fixed_size_are_padded(detector_model):
+    image = synthetic_image(3, 96, 128, torch.Generator().manual_seed(1))
+    detected, padded = (ExportableDetector(detector_model, is_padded) for is_padded in (False, True))
+    for model in (detected, padded):
+        model.max_per_img[:] = 30
+    with torch.no_grad():
+        for name, expected, found in zip(detected.outputs, detected(image), padded(image), strict=True):
+            assert len(expected) == 30 and len(found) == 100
+            assert torch.equal(found[:30], expected), name
+            assert (found[30:] == (-1 if name == "labels" else 0)).all(), name
+
+
+@pytest.mark.slow
+def test_file_of_a_fixed_size_has_no_variable_dimension(mask_rcnn, mask_rcnn_file, call, shapes, tmp_path):
+    out = tmp_path / "fixed.onnx"
+    code, _, _ = call("export", *mask_rcnn, "--out", out, "--size", "160x192")
+    file = load_standard(out)
+    assert code == 0 and dimensions(file.graph.input) == dict(image=[1, 3, 160, 192])
+    found = dimensions(file.graph.output)
+    assert found.pop("boxes") == [100, 4] and found.pop("masks") == [100, 28, 28]
+    assert found == dict(scores=[100], labels=[100], images=[100])
+    image = read_image(next((shapes / "images" / "validation").iterdir()))  # is resized to 150x150 and padded
+    sure = Model(out)(image)
+    assert 0 < len(sure.scores) <= 100 and sure.labels.min() >= 0
+    with pytest.raises(ValueError, match="resized to"):
+        Model(out)(np.zeros((300, 20, 3), np.uint8))
 
 
 def test_detections_are_rescaled_to_the_original_image_as_in_mmdet(detector_model):

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+from mmdet.structures.bbox import bbox_overlaps
 from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as coco_mask
@@ -236,6 +237,12 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         ValueError, match=r"60x90 pixels, resized to 100x150 .* takes 129 or more a side: pad or enlarge"
     ):
         runtime.Model(detector(min_side="129"))(smooth_image(60, 90))
+    with pytest.raises(ValueError, match=r"resized to 100x150, but the file takes \[96, 160\]: export a larger one"):
+        runtime.Model(detector(size="[96, 160]"))(smooth_image(60, 90))
+    assert runtime.Model(detector(size="[128, 192]"))._preprocess(smooth_image(60, 90), (100, 150)).shape[2:] == (
+        128,
+        192,
+    )
 
 
 def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, monkeypatch, capsys):
@@ -254,19 +261,20 @@ def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, 
     assert len(json.loads((found / "c.jpg.json").read_text())["instances"]) == 4
 
 
-def test_options_are_those_of_mmdet_s_test_cfg(mask_rcnn, mask_rcnn_file, shapes, tmp_path, monkeypatch, capsys):
+def test_options_of_the_file_select_the_detections(mask_rcnn_file, shapes, tmp_path, monkeypatch, capsys):
+    """Results are compared with mmdet's in test_detectors.py."""
     photo, found = next((shapes / "images" / "validation").iterdir()), tmp_path / "found.json"
-    predictor = Predictor(*mask_rcnn, device="cpu")
-    test_cfg = predictor.model.roi_head.test_cfg
-    test_cfg.score_thr, test_cfg.nms.iou_threshold, test_cfg.max_per_img = 0.02, 0.2, 12  # the file's: 0.05, 0.5, 100
-    expected = predictor.predict(mmcv.imread(str(photo))).instances
     options = ("--score-thr", 0.02, "--iou-threshold", 0.2, "--max-per-img", 12, "--json", found)
     monkeypatch.setattr(sys, "argv", ["run.py", *map(str, (mask_rcnn_file, photo, *options))])
     assert run.main() == 0 and capsys.readouterr().err == ""
     instances = json.loads(found.read_text())["instances"]
-    assert len(instances) == len(expected.scores) > 8
-    np.testing.assert_allclose([one["score"] for one in instances], expected.scores, atol=1e-4)
-    assert len(runtime.Model(mask_rcnn_file)(runtime.read_image(photo)).scores) > 12
+    assert len(instances) == 12 and min(instance["score"] for instance in instances) > 0.02
+    boxes = torch.tensor([instance["box"] for instance in instances])
+    labels = torch.tensor([instance["label"] for instance in instances])
+    same_class = (labels[:, None] == labels).triu(1)
+    assert bbox_overlaps(boxes, boxes)[same_class].max() < 0.21
+    image, model = runtime.read_image(photo), runtime.Model(mask_rcnn_file)
+    assert len(model(image).scores) > 12 and len(model(image, score_thr=1.0).scores) == 0
 
 
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])
@@ -306,7 +314,7 @@ def test_windows_are_mmseg_s(segmentor, segmentor_file, tmp_path):
 
 
 def test_ctrl_c_ends_in_one_line(detector, tmp_path, monkeypatch, capsys):
-    def interrupt(*args: object) -> None:
+    def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
     Image.fromarray(smooth_image(60, 90)).save(tmp_path / "photo.png")

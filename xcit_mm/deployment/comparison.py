@@ -219,16 +219,19 @@ def infer_segmentor(cfg: Config, model: Any, run: Callable, data: dict[str, Any]
         return model.inference(data["inputs"], [sample.metainfo for sample in data["data_samples"]])
 
 
-def compare_maps(cfg: Config, model: Any, names: list[str], run: Callable, channels: int) -> dict[str, str]:
+def compare_maps(
+    cfg: Config, model: Any, names: list[str], run: Callable, channels: int, fixed: Any = None
+) -> dict[str, str]:
     """Compare an exported backbone or segmentor with torch on synthetic images of other sizes than the traced one.
 
-    The images of a segmentor are preprocessed and predicted by mmseg's own code. Returns a summary of each output.
+    A `fixed` size, height and width, is that of the file. The images of a segmentor are preprocessed and predicted by
+    mmseg's own code. Returns a summary of each output.
 
     Raises:
         RuntimeError: If an output deviates.
     """
     generator, deviations = torch.Generator().manual_seed(0), dict.fromkeys(names, 0.0)
-    for batch, height, width in MAP_SIZES:
+    for batch, height, width in [(1, *fixed)] if fixed else MAP_SIZES:
         image = torch.cat([synthetic_image(channels, height, width, generator) for _ in range(batch)])
         if hasattr(model, "encode_decode"):
             data = preprocess_synthetic(cfg, model, image)
@@ -251,14 +254,17 @@ def _as_sequence(outputs: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
-def compare_detector(cfg: Config, model: Any, run: Callable, channels: int) -> DetectionComparison:
+def compare_detector(
+    cfg: Config, model: Any, run: Callable, channels: int, fixed: tuple[int, int] | None = None
+) -> DetectionComparison:
     """Compare an exported detector, a function of images and options, with mmdet's own preprocessing and `predict`.
 
     See `compare_maps`.
     """
     comparison, generator = DetectionComparison(), torch.Generator().manual_seed(0)
     test_cfg = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
-    for size, (options, batch) in zip(SYNTHETIC_SIZES, DETECTOR_OPTIONS, strict=True):
+    cases = zip(SYNTHETIC_SIZES, DETECTOR_OPTIONS, strict=True)
+    for size, (options, batch) in [(fixed, ({}, 1))] * 4 if fixed else cases:
         images = torch.cat([synthetic_image(channels, *size, generator) for _ in range(batch)])
         data = preprocess_synthetic(cfg, model, images)
         outputs = run(to_model_input(data, cfg), **options)
@@ -268,7 +274,7 @@ def compare_detector(cfg: Config, model: Any, run: Callable, channels: int) -> D
             samples = model.predict(data["inputs"], data["data_samples"], rescale=False)
             max_num = test_cfg.max_per_img
         for number, sample in enumerate(samples):
-            own = [output[outputs[3] == number] for output in outputs]
+            own = [output[(outputs[3] == number) & (outputs[2] >= 0)] for output in outputs]  # without padding
             found = to_detections(to_instances(model, own, sample.metainfo))
             expected = to_detections(sample.pred_instances)
             # With the maximum number, detections of lower scores have been cut off.

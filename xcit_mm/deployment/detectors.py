@@ -24,6 +24,7 @@ class ExportableDetector(nn.Module):
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
+        is_padded: Whether the outputs are padded to `max_per_img` detections, for one image.
 
     Attributes:
         outputs: Names of the outputs.
@@ -33,9 +34,10 @@ class ExportableDetector(nn.Module):
     iou_threshold: Tensor
     max_per_img: Tensor
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, is_padded: bool = False) -> None:
         super().__init__()
         self.model: Any = model
+        self.is_padded = is_padded
         self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
         options = (float(self.cfg.get("score_thr", 0)), self.cfg.nms.iou_threshold, self.cfg.max_per_img)
         for name, value in zip(OPTIONS, options, strict=True):
@@ -47,6 +49,18 @@ class ExportableDetector(nn.Module):
         self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Detect objects; see `_detect`."""
+        found = self._detect(image)
+        if not self.is_padded:
+            return found
+        rows = torch.arange(self.cfg.max_per_img, device=image.device)
+        padded = []
+        for name, output in zip(self.outputs, found, strict=True):
+            padding = (*(0, 0) * (output.ndim - 1), 0, len(rows))  # of the first dimension
+            padded.append(F.pad(output, padding, value=-1 if name == "labels" else 0)[rows])
+        return tuple(padded)
+
+    def _detect(self, image: Tensor) -> tuple[Tensor, ...]:
         """Detect objects.
 
         Args:

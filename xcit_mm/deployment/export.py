@@ -101,6 +101,8 @@ def export_model(
     is_int8 = target.precision == "int8"
     if is_int8 == (calibration is None):
         raise ValueError(f"precision={target.precision!r} with {calibration=}: int8 alone needs calibration images")
+    if target.size and evaluate is not None:
+        raise ValueError("--evaluate with --size: test images have other sizes, leave one of them out")
     if evaluate is not None or is_int8:
         check_evaluation(cfg, target.part, evaluate)
     paths = [] if calibration is None else calibration_paths(cfg, calibration)
@@ -110,7 +112,7 @@ def export_model(
         float32 = folder / target.path.name
         file = float32 if target.precision == "float32" else folder / f"{target.precision}-{float32.name}"
         try:
-            report = _export_float32(cfg, model, float32, classes)
+            report = _export_float32(cfg, model, float32, classes, target.size)
             if is_int8:
                 report.precision = write_int8(cfg, model, float32, file, paths, evaluate)
             elif target.precision == "float16":
@@ -135,7 +137,9 @@ def export_model(
     return report
 
 
-def _export_float32(cfg: Config, model: Any, path: Path, classes: list[str]) -> ExportReport:
+def _export_float32(
+    cfg: Config, model: Any, path: Path, classes: list[str], size: tuple[int, int] | None
+) -> ExportReport:
     """Export a model in float32 without preprocessing, and compare it with torch."""
     channels, traced = cfg.model.backbone.get("in_channels", 3), model
     if not hasattr(model, "backbone"):
@@ -143,18 +147,20 @@ def _export_float32(cfg: Config, model: Any, path: Path, classes: list[str]) -> 
     elif cfg.default_scope == "mmseg":
         traced, names = ExportableSegmentor(model), ["logits"]
     else:
-        traced = ExportableDetector(model)
+        traced = ExportableDetector(model, size is not None)
         names = traced.outputs
     metadata = model_metadata(cfg, model, classes, getattr(traced, "divisor", 1))
-    program = _trace(exportable(traced), channels)
+    if size:
+        metadata["size"] = json.dumps(size)
+    program = _trace(exportable(traced), channels, size)
     is_detector = isinstance(traced, ExportableDetector)
     if path.suffix == ".onnx":
-        write_onnx(program, path, names, metadata, list(OPTIONS) if is_detector else [])
+        write_onnx(program, path, names, metadata, list(OPTIONS) if is_detector and not size else [])
     else:
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
     if is_detector:
-        return ExportReport(compare_detector(cfg, model, _read(path), channels).lines(), metadata)
-    return ExportReport(compare_maps(cfg, model, names, _read(path), channels), metadata)
+        return ExportReport(compare_detector(cfg, model, _read(path), channels, size).lines(), metadata)
+    return ExportReport(compare_maps(cfg, model, names, _read(path), channels, size), metadata)
 
 
 def _read(path: Path) -> Callable:
@@ -174,7 +180,9 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _trace(model: nn.Module, channels: int) -> ExportedProgram:
+def _trace(model: nn.Module, channels: int, size: tuple[int, int] | None) -> ExportedProgram:
+    if size:
+        return torch.export.export(model, (torch.zeros(1, channels, *size),))
     # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's level of stride 128.
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,))

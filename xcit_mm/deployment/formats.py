@@ -26,11 +26,12 @@ def write_onnx(
     program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str], options: Sequence[str]
 ) -> None:
     """Write a program with its weights to one file. The buffers named in `options` become optional inputs."""
+    is_fixed = "size" in metadata
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
         output_names=names,
-        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
+        dynamic_shapes=None if is_fixed else ({0: "batch", 2: "height", 3: "width"},),
         custom_translation_table=to_onnx(),
         opset_version=18,  # torch writes it without a conversion
         dynamo=True,
@@ -46,7 +47,7 @@ def write_onnx(
         node.name = f"{name}_{given[name]}" if given[name] > 1 else name
         node.metadata_props.clear()  # stack traces, with local paths
     for output in graph.outputs:
-        if output.name in OUTPUTS:
+        if output.name in OUTPUTS and not is_fixed:
             output.shape[0] = "detections"  # the exporter's name is a number
     graph.inputs.extend(graph.initializers[name] for name in options)
     onnx.model.ir_version = IR_VERSION

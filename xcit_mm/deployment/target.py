@@ -9,8 +9,8 @@ from mmengine.config import Config
 from torch.export import Dim
 
 from ..checks.preflight import check_backbone
-from ..models.backbone import XCiT
-from ..utils.configs import backbone_class, tested_dataset, tested_metainfo
+from ..models.backbone import MIN_SIZE, XCiT
+from ..utils.configs import backbone_class, data_preprocessor, tested_dataset, tested_metainfo
 from .preprocessing import preprocessing_steps
 from .supported import check_detector, check_segmentor
 
@@ -31,12 +31,15 @@ class ExportTarget:
         precision: 'float32'; 'float16', for GPUs; 'int8', for CPUs.
         preprocessing: Whether the input is an image's `pixels` (H, W, 3), RGB, uint8, which the file preprocesses as
             the config's test pipeline does. Boxes are in these pixels. A segmentor returns `segmentation_map` (H, W).
+        size: Fixed height and width of one image, for devices that need them. A detector's outputs are then padded to
+            `max_per_img` detections, with labels of -1.
     """
 
     path: Path
     part: str = "model"
     precision: str = "float32"
     preprocessing: bool = False
+    size: tuple[int, int] | None = None
 
     @property
     def is_onnx(self) -> bool:
@@ -59,6 +62,10 @@ class ExportTarget:
             raise ValueError(f"{self.path}, the {self.part}: only whole models are written in float16")
         if not self.is_onnx and (self.precision != "float32" or self.preprocessing):
             raise ValueError(f"{self.path}: only .onnx files are float16, int8 or preprocess images: name it .onnx")
+        if self.size and (self.part != "model" or self.precision != "float32" or self.preprocessing):
+            raise ValueError(f"size={self.size}: only whole models in float32 without preprocessing have a fixed size")
+        if self.size and min(self.size) < MIN_SIZE:
+            raise ValueError(f"size={self.size}: must be {MIN_SIZE} or more a side")
         missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
         if missing and self.is_onnx:
             raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
@@ -78,7 +85,18 @@ class ExportTarget:
             check_detector(cfg)
         elif self.part == "model":
             check_segmentor(cfg)
+            if self.size and cfg.model.test_cfg.mode == "slide":
+                raise ValueError(f"size={self.size} with test_cfg.mode='slide': leave the size out")
+            divisor = (data_preprocessor(cfg).get("test_cfg") or {}).get("size_divisor") or 1
+            if self.size and (self.size[0] % divisor or self.size[1] % divisor):
+                raise ValueError(
+                    f"size={self.size}: must be multiples of the data preprocessor's size_divisor={divisor}"
+                )
         (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
+        if self.size and cfg.model.backbone.get("ignore_padding"):
+            raise ValueError(
+                f"size={self.size} with ignore_padding=True, which needs the size of the image: leave it out"
+            )
         if self.preprocessing:
             if self.part == "backbone":
                 raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")

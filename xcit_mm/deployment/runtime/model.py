@@ -68,6 +68,7 @@ class Model:
         self._min_side = int(facts.get("min_side", 1))
         self._align_corners: bool = json.loads(facts.get("align_corners", "false"))
         self._threshold: float | None = json.loads(facts.get("threshold", "null"))
+        self._fixed_size: list[int] | None = json.loads(facts.get("size", "null"))
 
     def __call__(
         self,
@@ -111,7 +112,9 @@ class Model:
         if "logits" in outputs:
             logits = outputs["logits"][0, :, : size[0], : size[1]]
             return Segmentation(to_labels(logits, (height, width), self._align_corners, self._threshold))
-        kept = outputs["scores"] > (-np.inf if score_thr is None else score_thr)  # OpenVINO returns all
+        kept = outputs["labels"] >= 0  # without padding
+        if score_thr is not None:  # OpenVINO returns all
+            kept &= outputs["scores"] > score_thr
         found = {name: outputs[name][kept] for name in OUTPUTS if name in outputs}
         scale = (1.0, 1.0) if self._has_preprocessing else (size[1] / width, size[0] / height)
         return detections_in_image(found, (height, width), scale, self._mask_threshold)
@@ -132,6 +135,10 @@ class Model:
             raise ValueError(
                 f"an image of {height}x{width} pixels, resized to {size[0]}x{size[1]} for the model, which takes "
                 f"{self._min_side} or more a side: pad or enlarge it"
+            )
+        if self._fixed_size and (size[0] > self._fixed_size[0] or size[1] > self._fixed_size[1]):
+            raise ValueError(
+                f"an image resized to {size[0]}x{size[1]}, but the file takes {self._fixed_size}: export a larger one"
             )
         return size
 
@@ -163,6 +170,7 @@ class Model:
         values: np.ndarray = resized[..., self._order].astype(np.float32)
         if self._mean is not None:
             values = (values - np.array(self._mean, np.float32)) / np.array(self._std, np.float32)
-        pad = [(0, -length % self._steps["pad_divisor"]) for length in size]
+        padded = self._fixed_size or [length + -length % self._steps["pad_divisor"] for length in size]
+        pad = [(0, side - length) for side, length in zip(padded, size, strict=True)]
         values = np.pad(values, [*pad, (0, 0)], constant_values=self._steps["pad_value"])
         return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
