@@ -104,7 +104,7 @@ def main() -> None:
                 for cells, value in zip(rows.values(), values.values(), strict=True):
                     cells.append(f"{value:.4g}")
     if isinstance(traced, ExportableDetector):
-        print(f"{args.size}, {len(traced(image)[0])} objects with a score above {traced.score_threshold.item():g}\n")
+        print(f"{args.size}, {len(traced(image)[0])} objects with a score above {traced.score_thr.item():g}\n")
     for cells in (heads, ["---"] * len(heads), *([name, *cells] for name, cells in rows.items())):
         print(f"| {' | '.join(cells)} |")
 

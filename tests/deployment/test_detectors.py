@@ -23,6 +23,7 @@ from xcit_mm.deployment.detectors import ExportableDetector, decode
 from xcit_mm.deployment.evaluation import check_evaluation, evaluate_files, score_lines
 from xcit_mm.deployment.images import preprocess_synthetic, synthetic_image, to_model_input
 from xcit_mm.deployment.runtime import Detections, Segmentation
+from xcit_mm.deployment.runtime.results import OPTIONS
 from xcit_mm.deployment.supported import check_detector
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
@@ -105,17 +106,16 @@ def detector_model() -> Any:
 
 
 def in_torch(model: ExportableDetector) -> Callable:
-    """Read a detector as its file would be read, but run it in torch."""
+    """Run a detector in torch as its file would be run."""
+    defaults = dict(model.named_buffers(recurse=False))
 
-    def read(score_threshold: float | None = None) -> Callable:
-        def run(image: Tensor) -> list[Tensor]:
-            model.score_threshold[:] = model.cfg.score_thr if score_threshold is None else score_threshold
-            with torch.no_grad():
-                return list(model(image))
+    def run(image: Tensor, **options: float) -> list[Tensor]:
+        for name, default in defaults.items():
+            setattr(model, name, torch.full_like(default, options.get(name, default.item())))
+        with torch.no_grad():
+            return list(model(image))
 
-        return run
-
-    return read
+    return run
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_exportable_detector_equals_mmdet(config):
     check_detector(cfg)
     model = ExportableDetector(built(cfg))
     found = compare_detector(cfg, model.model, in_torch(model), 3)
-    assert found.lines().keys() == set(model.outputs)
-    assert (found.unmatched, found.different_pixels) == (0, 0)
-    assert found.detections > 2 * 2 * model.cfg.max_per_img * 0.9
+    assert found.lines().keys() == set(model.outputs) - {"images"}
+    assert found.unmatched == 0 and found.different_pixels <= 1e-4 * found.pixels
+    assert found.detections > 2 * model.cfg.max_per_img * 0.9 + 2 * 2 * 20
     assert found.boxes < 1e-5 and found.scores < 1e-5
     assert (found.pixels > 0) == ("masks" in model.outputs) == model.model.with_mask
 
@@ -153,13 +153,14 @@ def test_detections_are_rescaled_to_the_original_image_as_in_mmdet(detector_mode
     assert found.masks.shape == (len(found.scores), 240, 450) and len(found.scores) > 20
     comparison = DetectionComparison()
     comparison.add(found, to_detections(sample.pred_instances), (240, 450), 0.05)
-    assert (comparison.unmatched, comparison.different_pixels) == (0, 0) and comparison.pixels > 1000
+    assert comparison.unmatched == 0 and comparison.pixels > 1000
+    assert comparison.different_pixels <= 1e-4 * comparison.pixels
 
 
 def test_boxes_are_clipped_to_the_image_after_their_masks_are_pasted(detector_model):
     grid = torch.zeros(1, 28, 28)
     grid[:, :14, :14] = 1.0
-    outputs = [torch.tensor([[10.0, 20, 90, 100]]), torch.ones(1), torch.zeros(1, dtype=torch.long), grid]
+    outputs = [torch.tensor([[10.0, 20, 90, 100]]), torch.ones(1), *torch.zeros(2, 1, dtype=torch.long), grid]
     found = to_instances(detector_model, outputs, dict(ori_shape=(60, 50), scale_factor=(1.0, 1.0)))
     assert found.bboxes.tolist() == [[10, 20, 50, 60]]
     assert found.masks[0, 21:59, 11:49].all() and not found.masks[0, :20].any() and not found.masks[0, :, :10].any()
@@ -190,23 +191,28 @@ def check_file(cfg: Config, model: Any, path: Path, slow_kinds: set[str]) -> Non
     assert list(path.parent.iterdir()) == [path]
     file = load_standard(path)
     assert slow_kinds <= {node.op_type for node in file.graph.node}
-    assert dimensions(file.graph.input) == dict(image=[1, 3, "height", "width"])
+    options = {name: [1] for name in OPTIONS}
+    assert dimensions(file.graph.input) == dict(image=["batch", 3, "height", "width"]) | options
     masks = dict(masks=["detections", 28, 28]) if model.with_mask else {}
     outputs = dict(boxes=["detections", 4], scores=["detections"], labels=["detections"]) | masks
+    outputs["images"] = ["detections"]
     assert dimensions(file.graph.output) == outputs
     facts = metadata(file)
     assert facts["task"] == ("instance segmentation" if masks else "object detection")
     assert json.loads(facts["test_cfg"])["rcnn" if masks else "nms"]
 
     session = InferenceSession(path)
-    for size in [(97, 64), (210, 311), (33, 47)]:
-        data = preprocess_synthetic(cfg, model, synthetic_image(3, *size, torch.Generator().manual_seed(2)))
+    for batch, *size in [(1, 97, 64), (3, 210, 311), (1, 33, 47)]:
+        generator = torch.Generator().manual_seed(2)
+        data = preprocess_synthetic(cfg, model, torch.cat([synthetic_image(3, *size, generator) for _ in range(batch)]))
         outputs = [torch.from_numpy(x) for x in session.run(None, {"image": to_model_input(data, cfg).numpy()})]
         with torch.no_grad():
-            (sample,) = model.predict(data["inputs"], data["data_samples"], rescale=False)
+            samples = model.predict(data["inputs"], data["data_samples"], rescale=False)
         comparison = DetectionComparison()
-        found = to_detections(to_instances(model, outputs, sample.metainfo))
-        comparison.add(found, to_detections(sample.pred_instances), size, 0.05)
+        for number, sample in enumerate(samples):
+            own = [output[outputs[3] == number] for output in outputs]
+            found = to_detections(to_instances(model, own, sample.metainfo))
+            comparison.add(found, to_detections(sample.pred_instances), tuple(size), 0.05)
         comparison.lines()
         assert comparison.unmatched == 0 and comparison.detections > 20
 
@@ -288,12 +294,13 @@ def test_scores_of_a_file_are_those_of_the_evaluated_images(mask_rcnn):
     def oracle(image: Tensor) -> list[Tensor]:
         seen.append(tuple(image.shape))
         boxes, labels = next(truth)
-        return [boxes * 150 / 96, torch.ones(len(boxes)), labels, torch.ones(len(boxes), 28, 28)]
+        scores, masks = torch.ones(len(boxes)), torch.ones(len(boxes), 28, 28)
+        return [boxes * 150 / 96, scores, labels, torch.zeros_like(labels), masks]
 
     count, scores = evaluate_files(cfg, model, dict(oracle=oracle), 2)
     assert count == 2 and seen == [(1, 3, 150, 150)] * 2
     assert scores["coco/bbox_mAP"]["oracle"] > 0.99 > 0.5 > scores["coco/bbox_mAP"]["torch"]
-    run = in_torch(ExportableDetector(model))()
+    run = in_torch(ExportableDetector(model))
     for values in evaluate_files(cfg, model, dict(file=run), 3)[1].values():
         assert values["torch"] == pytest.approx(values["file"], abs=1e-3)
 

@@ -162,8 +162,10 @@ def test_detector_file_with_preprocessing_agrees_where_images_end_within_a_cell(
     path = Path(shutil.copy(mask_rcnn_file, tmp_path))
     add_preprocessing(path)
     report = compare_preprocessing(*mask_rcnn.load(), path)
-    assert report.images == "4 images of the test set"
-    assert report.grey_levels < 1.001 and report.drift.share < 0.1 and report.drift.shift is not None
+    assert re.match(
+        r"within [01]\.0 grey levels of OpenCV; \d of \d\d+ detections have no match, boxes move by", report
+    )
+    assert report.endswith("(4 images of the test set)")
 
 
 @pytest.mark.parametrize(
@@ -204,5 +206,5 @@ def test_missing_test_set_is_replaced_by_synthetic_images(segmentor, segmentor_f
     cfg, model = segmentor.load()
     cfg.test_dataloader.dataset.data_root = str(tmp_path / "none")
     report = compare_preprocessing(cfg, model, path)
-    assert report.images == "4 synthetic images" and list(tmp_path.iterdir()) == [path]
-    assert report.grey_levels < 1.001 and report.drift.share < 0.01 and report.drift.shift is None
+    assert report.endswith("(4 synthetic images)") and list(tmp_path.iterdir()) == [path]
+    assert re.match(r"within [01]\.0 grey levels of OpenCV; 0\.\d\d% of the pixels change class", report)

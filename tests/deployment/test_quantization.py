@@ -81,7 +81,7 @@ def test_int8_detector_keeps_its_threshold_and_last_layers(mask_rcnn, mask_rcnn_
     for layer in ("rpn_cls", "rpn_reg", "fc_cls", "fc_reg", "conv_logits"):
         assert [name for name in float32 if f".{layer}/" in name]
         assert not [name for name in int8 if f".{layer}/" in name]
-    (threshold,) = (tensor for tensor in onnx.load(out).graph.initializer if tensor.name == "score_threshold")
+    (threshold,) = (tensor for tensor in onnx.load(out).graph.initializer if tensor.name == "score_thr")
     assert onnx.numpy_helper.to_array(threshold) == pytest.approx(0.05)
     assert count_operators(out)["DequantizeLinear"] > 2 * len(int8) - 1
     assert report.evaluated == 2 and {"coco/bbox_mAP", "coco/segm_mAP"} < report.scores.keys()

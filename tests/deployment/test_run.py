@@ -60,7 +60,7 @@ def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
     assert np.array_equal(result.scores, raw_detections["scores"]) and np.array_equal(
         result.labels, raw_detections["labels"]
     )
-    sure = model(smooth_image(300, 450), score_thr=0.7)
+    sure = model(smooth_image(300, 450), score_thr=0.65)
     assert sure.scores.tolist() == pytest.approx([0.9, 0.8, 0.7])
     assert np.array_equal(sure.masks, result.masks[:3])
 
@@ -218,6 +218,7 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         (model, text, "text.onnx cannot be read"),
         (model, tmp_path / "deep.png", "more than 8 bits a channel"),
         (model, tmp_path / "narrow.png", "resized to 0x160 for the model"),
+        (model, photo, "--max-per-img", 5, "max_per_img=5: the file has no such input"),
         (model, photo, "--device", "cuda", "onnxruntime cannot use CUDAExecutionProvider"),
         (model, photo, "--out", tmp_path / "drawn.jpg", "name it .png"),
         (model, photo, "--json", tmp_path / "none" / "found.json", "no folder"),
@@ -251,6 +252,21 @@ def test_folder_of_images_is_predicted_though_one_is_broken(detector, tmp_path, 
     assert printed.err.count("\n") == 1 and "b.png cannot be read" in printed.err
     assert sorted(path.name for path in drawn.iterdir()) == ["a.png.png", "c.jpg.png"]
     assert len(json.loads((found / "c.jpg.json").read_text())["instances"]) == 4
+
+
+def test_options_are_those_of_mmdet_s_test_cfg(mask_rcnn, mask_rcnn_file, shapes, tmp_path, monkeypatch, capsys):
+    photo, found = next((shapes / "images" / "validation").iterdir()), tmp_path / "found.json"
+    predictor = Predictor(*mask_rcnn, device="cpu")
+    test_cfg = predictor.model.roi_head.test_cfg
+    test_cfg.score_thr, test_cfg.nms.iou_threshold, test_cfg.max_per_img = 0.02, 0.2, 12  # the file's: 0.05, 0.5, 100
+    expected = predictor.predict(mmcv.imread(str(photo))).instances
+    options = ("--score-thr", 0.02, "--iou-threshold", 0.2, "--max-per-img", 12, "--json", found)
+    monkeypatch.setattr(sys, "argv", ["run.py", *map(str, (mask_rcnn_file, photo, *options))])
+    assert run.main() == 0 and capsys.readouterr().err == ""
+    instances = json.loads(found.read_text())["instances"]
+    assert len(instances) == len(expected.scores) > 8
+    np.testing.assert_allclose([one["score"] for one in instances], expected.scores, atol=1e-4)
+    assert len(runtime.Model(mask_rcnn_file)(runtime.read_image(photo)).scores) > 12
 
 
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])

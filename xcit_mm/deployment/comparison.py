@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.structures import InstanceData
-from torch import Tensor, nn
+from torch import Tensor
 
 from .images import SYNTHETIC_SIZES, preprocess_synthetic, synthetic_image, to_model_input
 from .runtime import Detections, Segmentation
+from .runtime.results import OUTPUTS, detections_in_image
 
 __all__ = [
     "DetectionComparison",
@@ -33,8 +34,14 @@ MAX_UNMATCHED = 0.02  # of the detections
 MIN_SCORE = 0.3  # of detections that count for the drift
 IOU_THRESHOLD = 0.5  # of a match for the drift
 MAP_SIZES = ((1, 203, 330), (2, 256, 128))  # batch, height, width
-# For each synthetic image; None: the config's. Above 0 there are as many detections as allowed, above 1 there is none.
-SCORE_THRESHOLDS = (0.0, 0.0, None, 1.0)
+# Options of a detector for each size of synthetic images, besides the config's, and number of images. With a threshold
+# of 0 there are as many detections as allowed, with 1 there is none.
+DETECTOR_OPTIONS: tuple[tuple[dict[str, Any], int], ...] = (
+    (dict(score_thr=0.0), 1),
+    (dict(score_thr=0.0, iou_threshold=0.3, max_per_img=20), 2),
+    ({}, 1),
+    (dict(score_thr=1.0), 1),
+)
 
 
 def match(distance: np.ndarray) -> list[tuple[int, int]]:
@@ -64,8 +71,6 @@ class DetectionComparison:
 
         A match has the same class, and box and score within the tolerance. Scores exceed `cut`. A detection without a
         match does not count if its score is within the tolerance of `cut`, since rounding decides whether it is above.
-
-        Masks have the image's `size`, height and width.
         """
         top = max(found.scores.max(initial=0), expected.scores.max(initial=0))
         boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
@@ -162,26 +167,15 @@ class Drift:
 
 
 def to_instances(model: Any, outputs: list[Tensor], meta: dict[str, Any]) -> InstanceData:
-    """Convert a file's boxes, scores, labels and, with a mask head, masks (n, 28, 28) to mmdet's detections.
+    """Convert a detector file's outputs to mmdet's detections, as the runtime does.
 
     Boxes and masks (n, H, W) are in pixels of the original image, of `ori_shape` and `scale_factor` in `meta`.
     """
-    boxes, scores, labels, *grids = outputs
-    height, width = meta["ori_shape"][:2]
-    boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
-    found = InstanceData(bboxes=boxes.clone(), scores=scores, labels=labels)
-    found.bboxes[:, 0::2].clamp_(0, width)  # a box may extend into the padding
-    found.bboxes[:, 1::2].clamp_(0, height)
-    for grid in grids:
-        head: Any = model.roi_head.mask_head
-        head = head[-1] if isinstance(head, nn.ModuleList) else head  # of a cascade
-        # The grids are those of the boxes' classes already, so all of them are of class 0 here.
-        pasted = InstanceData(bboxes=boxes, labels=torch.zeros_like(labels))
-        meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
-        options = dict(rescale=True, activate_map=True)  # without a sigmoid
-        head.predict_by_feat((grid[:, None],), [pasted], [meta], model.roi_head.test_cfg, **options)
-        found.masks = pasted.masks
-    return found
+    arrays = dict(zip(OUTPUTS, (output.numpy() for output in outputs), strict=False))
+    threshold = model.roi_head.test_cfg.get("mask_thr_binary") if model.with_mask else None
+    found = detections_in_image(arrays, meta["ori_shape"][:2], meta["scale_factor"], threshold)
+    names = ("bboxes", "scores", "labels", "masks")
+    return InstanceData(**{name: torch.from_numpy(x) for name, x in zip(names, found, strict=True) if x is not None})
 
 
 def compare_files(model: Any, images: list[Tensor], found: Callable, expected: Callable) -> Drift:
@@ -228,23 +222,12 @@ def infer_segmentor(cfg: Config, model: Any, run: Callable, data: dict[str, Any]
 def compare_maps(cfg: Config, model: Any, names: list[str], run: Callable, channels: int) -> dict[str, str]:
     """Compare an exported backbone or segmentor with torch on synthetic images of other sizes than the traced one.
 
-    The images of a segmentor are preprocessed and predicted by mmseg's own code.
-
-    Args:
-        cfg: Config of the model.
-        model: The backbone or mmseg's segmentor.
-        names: Names of the file's outputs.
-        run: The file as a function of an image.
-        channels: Number of channels of an image.
-
-    Returns:
-        A summary of each output.
+    The images of a segmentor are preprocessed and predicted by mmseg's own code. Returns a summary of each output.
 
     Raises:
         RuntimeError: If an output deviates.
     """
-    generator = torch.Generator().manual_seed(0)
-    deviations: dict[str, list[float]] = {name: [] for name in names}
+    generator, deviations = torch.Generator().manual_seed(0), dict.fromkeys(names, 0.0)
     for batch, height, width in MAP_SIZES:
         image = torch.cat([synthetic_image(channels, height, width, generator) for _ in range(batch)])
         if hasattr(model, "encode_decode"):
@@ -260,33 +243,35 @@ def compare_maps(cfg: Config, model: Any, names: list[str], run: Callable, chann
             deviation = ((found - expected).abs().max() / expected.abs().mean()).item()
             if not deviation <= TOLERANCE:  # or not a number
                 raise RuntimeError(f"{name} of the exported model deviates by {deviation:.1e} from torch")
-            deviations[name].append(deviation)
-    return {
-        name: f"within {max(values):.1e} of torch, in units of its mean magnitude"
-        for name, values in deviations.items()
-    }
+            deviations[name] = max(deviations[name], deviation)
+    return {name: f"within {value:.1e} of torch, in units of its mean magnitude" for name, value in deviations.items()}
 
 
 def _as_sequence(outputs: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
-def compare_detector(cfg: Config, model: Any, read: Callable[..., Callable], channels: int) -> DetectionComparison:
-    """Compare an exported detector with mmdet's own preprocessing and `predict`; see `compare_maps`.
+def compare_detector(cfg: Config, model: Any, run: Callable, channels: int) -> DetectionComparison:
+    """Compare an exported detector, a function of images and options, with mmdet's own preprocessing and `predict`.
 
-    `read` returns the file as a function of an image, with a score threshold or with the config's.
+    See `compare_maps`.
     """
     comparison, generator = DetectionComparison(), torch.Generator().manual_seed(0)
     test_cfg = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
-    for size, threshold in zip(SYNTHETIC_SIZES, SCORE_THRESHOLDS, strict=True):
-        data = preprocess_synthetic(cfg, model, synthetic_image(channels, *size, generator))
-        meta = data["data_samples"][0].metainfo
-        found = to_instances(model, read(threshold)(to_model_input(data, cfg)), meta)
-        cut = test_cfg.get("score_thr", 0) if threshold is None else threshold
-        with patch.dict(test_cfg, score_thr=cut), torch.no_grad():
-            (sample,) = model.predict(data["inputs"], data["data_samples"], rescale=False)
-        expected = to_detections(sample.pred_instances)
-        if len(expected.scores) == test_cfg.max_per_img:  # detections of lower scores have been cut off
-            cut = float(expected.scores.min())
-        comparison.add(to_detections(found), expected, size, cut)
+    for size, (options, batch) in zip(SYNTHETIC_SIZES, DETECTOR_OPTIONS, strict=True):
+        images = torch.cat([synthetic_image(channels, *size, generator) for _ in range(batch)])
+        data = preprocess_synthetic(cfg, model, images)
+        outputs = run(to_model_input(data, cfg), **options)
+        changed = dict(score_thr=test_cfg.get("score_thr", 0)) | options
+        iou_threshold = changed.pop("iou_threshold", test_cfg.nms.iou_threshold)
+        with patch.dict(test_cfg.nms, iou_threshold=iou_threshold), patch.dict(test_cfg, changed), torch.no_grad():
+            samples = model.predict(data["inputs"], data["data_samples"], rescale=False)
+            max_num = test_cfg.max_per_img
+        for number, sample in enumerate(samples):
+            own = [output[outputs[3] == number] for output in outputs]
+            found = to_detections(to_instances(model, own, sample.metainfo))
+            expected = to_detections(sample.pred_instances)
+            # With the maximum number, detections of lower scores have been cut off.
+            cut = expected.scores.min() if len(expected.scores) == max_num else changed["score_thr"]
+            comparison.add(found, expected, size, float(cut))
     return comparison

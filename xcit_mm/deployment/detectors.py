@@ -1,4 +1,4 @@
-"""mmdet's detectors as traceable functions of one image, which return boxes, scores, labels and masks."""
+"""mmdet's detectors as traceable functions of images, which return boxes, scores, labels and masks."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import nms, roi_align
+from .runtime.results import OPTIONS
 from .traceable import extract_maps, stages
 
 __all__ = ["ExportableDetector"]
@@ -15,42 +16,46 @@ MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a si
 
 
 class ExportableDetector(nn.Module):
-    """Detect objects in one image as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
+    """Detect objects in images as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
 
-    All options of the config's test_cfg are respected. The module pads the image itself, as mmdet's preprocessor does,
-    since proposals are clipped before the padding.
+    All options of the config's test_cfg are respected. The module pads the images itself, as mmdet's preprocessor does,
+    since proposals are clipped before the padding. The buffers `OPTIONS` (1,) are those of test_cfg, which the user of
+    a file may change.
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
 
     Attributes:
         outputs: Names of the outputs.
-        score_threshold: (1,), minimum score, exclusive.
     """
 
-    score_threshold: Tensor
+    score_thr: Tensor
+    iou_threshold: Tensor
+    max_per_img: Tensor
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
         self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
-        self.register_buffer("score_threshold", torch.tensor([float(self.cfg.get("score_thr", 0))]))
-
+        options = (float(self.cfg.get("score_thr", 0)), self.cfg.nms.iou_threshold, self.cfg.max_per_img)
+        for name, value in zip(OPTIONS, options, strict=True):
+            self.register_buffer(name, torch.tensor([value]))
         preprocessor = model.data_preprocessor
         self.divisor: int = preprocessor.pad_size_divisor
         self.ignore_padding: bool = model.backbone.ignore_padding
         self.pad_value = float(preprocessor.pad_value)
-        self.outputs = ["boxes", "scores", "labels"] + ["masks"] * model.with_mask
+        self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Detect objects.
 
         Args:
-            image: One normalised image, (1, C, H, W).
+            image: Normalised images, (B, C, H, W).
 
         Returns:
-            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest first; labels (n,), int64; with a
-            mask head probabilities (n, 28, 28) that the cells of a grid over the box belong to the object.
+            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image first; labels (n,),
+            int64; indices of the images (n,), int64, ascending; with a mask head probabilities (n, 28, 28) that the
+            cells of a grid over the box belong to the object.
         """
         height, width = image.shape[2:]
         size = (height, width)
@@ -59,18 +64,25 @@ class ExportableDetector(nn.Module):
         if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
             return self._best(boxes, scores, labels)
-        proposals = propose(self.model.rpn_head, maps, size)
+        proposals, images = propose(self.model.rpn_head, maps, size)
         roi_head = self.model.roi_head
-        detected = self._best(*_classified(roi_head, maps, proposals, size))
+        boxes, scores, labels = _classified(roi_head, maps, proposals, images, size)
+        # Each image has the candidates of all images, with a score of -1 for those of other images.
+        number = torch.arange(image.shape[0], device=image.device)[:, None, None]
+        scores = scores.where(images[:, None] == number, -1.0).flatten(1)
+        boxes = boxes.flatten(0, 1).expand(image.shape[0], -1, -1)
+        detected = self._best(boxes, scores, labels.flatten().expand(image.shape[0], -1))
         if not roi_head.with_mask:
             return detected
-        boxes, _, labels = detected
-        return (*detected, _masks(roi_head, maps, boxes, labels))
+        boxes, _, labels, images = detected
+        return (*detected, _masks(roi_head, maps, boxes, images, labels))
 
-    def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        iou_threshold, max_num = self.cfg.nms.iou_threshold, self.cfg.max_per_img
-        kept = batched_nms(boxes, scores, labels, iou_threshold, self.score_threshold, max_num)
-        return boxes[kept], scores[kept], labels[kept]
+    def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Select detections from candidates (B, n, ...), and the indices of their images."""
+        images, index = batched_nms(boxes, scores, labels, self.iou_threshold, self.score_thr, self.max_per_img).unbind(
+            1
+        )
+        return boxes[images, index], scores[images, index], labels[images, index], images
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:
@@ -78,24 +90,23 @@ def _of_class(values: Tensor, labels: Tensor) -> Tensor:
     return values[torch.arange(labels.shape[0], device=labels.device), labels]
 
 
-def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4)."""
+def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
+    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,)."""
     layers = extractor.roi_layers
     levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet puts the image's index before the box
     scales = [layer.spatial_scale for layer in layers]
-    return roi_align(
-        list(maps[: len(layers)]), boxes, levels, scales, layers[0].output_size[0], layers[0].sampling_ratio
-    )
+    size, ratio = layers[0].output_size[0], layers[0].sampling_ratio
+    return roi_align(list(maps[: len(layers)]), boxes, images, levels, scales, size, ratio)
 
 
 def _classified(
-    roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, size: tuple[int, int]
+    roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Classify proposals (n, 4): boxes (n * classes, 4), scores and labels (n * classes,) of each pair with a class."""
+    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes) of each pair with a class."""
     extractors, heads = stages(roi_head.bbox_roi_extractor), stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
-        logits, deltas = head(_pool(extractor, maps, boxes))
+        logits, deltas = head(_pool(extractor, maps, boxes, images))
         deltas = deltas.unflatten(1, (-1, 4))  # n, classes or 1, 4
         total = total + logits
         if head is not heads[-1]:
@@ -103,34 +114,30 @@ def _classified(
             boxes = decode(boxes, own, head.bbox_coder, size)
     classes = head.num_classes
     scores = (total / len(heads)).softmax(dim=1)[:, :classes]
-    each = boxes[:, None].expand(-1, deltas.shape[1], -1).reshape(-1, 4)
-    boxes = decode(each, deltas.reshape(-1, 4), head.bbox_coder, size)
-    if head.reg_class_agnostic:
-        boxes = boxes[:, None].expand(-1, classes, -1).reshape(-1, 4)
-    labels = torch.arange(classes, device=boxes.device).expand_as(scores)
-    return boxes, scores.reshape(-1), labels.reshape(-1)
+    boxes = decode(boxes[:, None], deltas, head.bbox_coder, size).expand(-1, classes, -1)
+    return boxes, scores, torch.arange(classes, device=boxes.device).expand_as(scores)
 
 
-def _masks(roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
-    """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4)."""
+def _masks(roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4) of images (n,)."""
     extractors, heads = stages(roi_head.mask_roi_extractor), stages(roi_head.mask_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
-        logits = head(_pool(extractor, maps, boxes))
+        logits = head(_pool(extractor, maps, boxes, images))
         logits = logits[:, 0] if head.class_agnostic else _of_class(logits, labels)
         total = total + logits.sigmoid()
     return total / len(heads)
 
 
 def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -> Tensor:
-    """Decode boxes (n, 4) from anchors and deltas (n, 4) as mmdet's DeltaXYWHBBoxCoder does."""
+    """Decode boxes (..., 4) from anchors and deltas (..., 4) as mmdet's DeltaXYWHBBoxCoder does."""
     deltas = deltas * deltas.new_tensor(coder.stds) + deltas.new_tensor(coder.means)
-    low, high = anchors[:, :2], anchors[:, 2:]
-    center = (low + high) * 0.5 + (high - low) * deltas[:, :2]
-    half = (high - low) * deltas[:, 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
-    x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=1).unbind(1)
+    low, high = anchors[..., :2], anchors[..., 2:]
+    center = (low + high) * 0.5 + (high - low) * deltas[..., :2]
+    half = (high - low) * deltas[..., 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
+    x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=-1).unbind(-1)
     height, width = size
-    return torch.stack([x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=1)
+    return torch.stack([x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=-1)
 
 
 def candidates(
@@ -138,14 +145,8 @@ def candidates(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the best `nms_pre` pairs of anchor and class of each level of an anchor head with sigmoid scores.
 
-    Args:
-        head: mmdet's RPNHead or RetinaHead.
-        maps: Feature maps of one image with its padding, (1, C, h, w) each.
-        cfg: The head's test_cfg.
-        size: Height and width of the image.
-
-    Returns:
-        Boxes (n, 4); scores (n,), -1 for boxes smaller than `min_bbox_size`; labels and levels (n,), int64.
+    The maps are those of images of `size`, height and width, with their padding. Returns boxes (B, n, 4); scores
+    (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n), int64.
     """
     scores, deltas = head(maps)
     if hasattr(head, "crop_to_image"):  # of an UnpaddedRPNHead
@@ -154,33 +155,36 @@ def candidates(
     found = []
     for level, (score, delta, anchor) in enumerate(zip(scores, deltas, anchors, strict=True)):
         # Ordered by cell, then by anchor, then by class.
-        score = score[0].permute(1, 2, 0).reshape(-1).sigmoid()
-        delta = delta[0].permute(1, 2, 0).reshape(-1, 4)
-        count = torch.sym_min(cfg.nms_pre, score.shape[0]) if cfg.get("nms_pre", -1) > 0 else score.shape[0]
+        score = score.permute(0, 2, 3, 1).flatten(1).sigmoid()
+        delta = delta.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))
+        count = torch.sym_min(cfg.nms_pre, score.shape[1]) if cfg.get("nms_pre", -1) > 0 else score.shape[1]
         score, index = score.topk(count)
         cell = index // head.cls_out_channels
-        boxes = decode(anchor[cell], delta[cell], head.bbox_coder, size)
+        image = torch.arange(score.shape[0], device=score.device)[:, None]
+        boxes = decode(anchor[cell], delta[image, cell], head.bbox_coder, size)
         found.append((boxes, score, index % head.cls_out_channels, torch.full_like(index, level)))
-    boxes, score, labels, levels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    boxes, score, labels, levels = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     if cfg.get("min_bbox_size", -1) >= 0:
-        large = (boxes[:, 2:] - boxes[:, :2] > cfg.min_bbox_size).all(dim=1)
+        large = (boxes[..., 2:] - boxes[..., :2] > cfg.min_bbox_size).all(dim=-1)
         score = score.where(large, -1.0)
     return boxes, score, labels, levels
 
 
 def batched_nms(
-    boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int
+    boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor
 ) -> Tensor:
-    """Apply `nms` within each group (n,), by shifting groups apart as mmcv does, with its rounding."""
-    chosen = boxes.where((scores > score_threshold)[:, None], 0.0)
-    furthest = torch.cat([chosen, chosen.new_zeros(1, 4)]).amax(dim=(0, 1))  # 0 if there is none
-    shifted = boxes + (groups.to(boxes) * (furthest + 1))[:, None]
+    """Apply `nms` within each group (B, n), by shifting groups apart as mmcv does, with its rounding."""
+    chosen = boxes.where((scores > score_threshold)[..., None], 0.0)
+    furthest = F.pad(chosen, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
+    shifted = boxes + (groups.to(boxes) * (furthest[:, None] + 1))[..., None]
     return nms(shifted, scores, iou_threshold, score_threshold, max_num)
 
 
-def propose(head: Any, maps: tuple[Tensor, ...], size: tuple[int, int]) -> Tensor:
-    """Return an RPNHead's proposals (n, 4) for one image, best first, at most `max_per_img` of its test_cfg."""
+def propose(head: Any, maps: tuple[Tensor, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return an RPNHead's proposals (n, 4), at most `max_per_img` of its test_cfg for an image, and images (n,)."""
     cfg = head.test_cfg
     boxes, scores, _, levels = candidates(head, maps, cfg, size)
     score_threshold = scores.new_full((1,), -0.5)  # excludes boxes smaller than `min_bbox_size`
-    return boxes[batched_nms(boxes, scores, levels, cfg.nms.iou_threshold, score_threshold, cfg.max_per_img)]
+    iou_threshold, max_num = scores.new_full((1,), cfg.nms.iou_threshold), levels.new_full((1,), cfg.max_per_img)
+    images, index = batched_nms(boxes, scores, levels, iou_threshold, score_threshold, max_num).unbind(1)
+    return boxes[images, index], images

@@ -43,16 +43,9 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
 def evaluate_files(cfg: Config, model: Any, runs: Mapping[str, Callable], count: int | None) -> tuple[int, Scores]:
     """Score a model and its files on the first images of a config's test set, by the config's evaluator.
 
-    Files get the images that the config's pipeline and preprocessor make, without the padding if they pad themselves.
-
-    Args:
-        cfg: Config of mmdet or mmseg.
-        model: Its model, in eval mode.
-        runs: For the name of each file a function from an image (1, C, H, W) to its outputs.
-        count: Number of images; None: all.
-
-    Returns:
-        Number of evaluated images, and the scores.
+    `runs` has for each file a function from an image (1, C, H, W) to its outputs. Images are those that the config's
+    pipeline and preprocessor make, without the padding if the file pads. Returns the number of evaluated images, and
+    the scores.
     """
     one_by_one = dict(batch_size=1, num_workers=0, persistent_workers=False, batch_sampler=None)
     in_order = dict(sampler=dict(type="DefaultSampler", shuffle=False))

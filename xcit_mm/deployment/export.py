@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from .formats import count_operators, read_onnx, working_folder, write_onnx
 from .images import calibration_paths
 from .metadata import class_names, model_metadata
 from .precision import PrecisionReport, compare_precision
-from .preprocessing import PreprocessingDrift, add_preprocessing, compare_preprocessing
+from .preprocessing import add_preprocessing, compare_preprocessing
 from .quantization import write_int8
+from .runtime.results import OPTIONS
 from .target import ExportTarget
 from .traceable import ExportableSegmentor, exportable
 
@@ -45,11 +45,10 @@ class ExportReport:
     """Result of an export.
 
     Attributes:
-        outputs: For each output a summary of its comparison with torch.
+        outputs: For each output a summary of its comparison with torch, and of the preprocessing in the file.
         metadata: Metadata of the file.
         operators: Number of operators of each type of an ONNX file.
         scores: If evaluated, scores of torch and the float32 file.
-        preprocessing: Comparison of a file that preprocesses images.
         precision: Comparison of a float16 or int8 file.
     """
 
@@ -57,21 +56,17 @@ class ExportReport:
     metadata: dict[str, str]
     operators: Counter[str] = field(default_factory=Counter)
     scores: Scores = field(default_factory=dict)
-    preprocessing: PreprocessingDrift | None = None
     precision: PrecisionReport | None = None
 
     def lines(self) -> Iterator[str]:
         """Summarize the export."""
         rows = list(self.outputs.items())
-        if self.preprocessing:
-            rows.append(("preprocessing", self.preprocessing.line()))
         rows += [("scores", line) for line in score_lines(self.scores)]
         if self.precision:
             rows += [(self.precision.key, line) for line in self.precision.lines()]
         if self.operators:
             rows.append(("operators", ", ".join(f"{name} {count}" for name, count in self.operators.most_common())))
-        for key, value in self.metadata.items():
-            rows.append((key, value if len(value) <= 100 else f"{value[:100]}..."))
+        rows += [(key, value if len(value) <= 100 else f"{value[:100]}...") for key, value in self.metadata.items()]
         return (f"{name:15} {line}" for name, line in rows)
 
 
@@ -81,7 +76,7 @@ def export_model(
     """Export a trained model to one file, whose input is a batch of normalised images (B, C, H, W), `image`.
 
     Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a segmentor `logits`
-    (B, classes, H, W), whose argmax is the segmentation map. A detector takes one image and returns what
+    (B, classes, H, W), whose argmax is the segmentation map. A detector returns what
     `ExportableDetector` returns. The file is written only if its outputs agree with torch's, at other sizes than the
     traced one: see `compare_maps`.
 
@@ -130,7 +125,7 @@ def export_model(
                 for path in {float32, file}:
                     add_preprocessing(path)
                 # Scores report the effect of int8.
-                report.preprocessing = compare_preprocessing(cfg, model, float32 if is_int8 else file)
+                report.outputs["preprocessing"] = compare_preprocessing(cfg, model, float32 if is_int8 else file)
             if target.is_onnx:
                 report.operators = count_operators(file)
         except Exception as error:  # exporters, runtimes, data sets and metrics raise nearly anything
@@ -152,19 +147,18 @@ def _export_float32(cfg: Config, model: Any, path: Path, classes: list[str]) -> 
         names = traced.outputs
     metadata = model_metadata(cfg, model, classes, getattr(traced, "divisor", 1))
     program = _trace(exportable(traced), channels)
+    is_detector = isinstance(traced, ExportableDetector)
     if path.suffix == ".onnx":
-        write_onnx(program, path, names, metadata)
+        write_onnx(program, path, names, metadata, list(OPTIONS) if is_detector else [])
     else:
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
-    if isinstance(traced, ExportableDetector):
-        return ExportReport(compare_detector(cfg, model, partial(_read, path), channels).lines(), metadata)
+    if is_detector:
+        return ExportReport(compare_detector(cfg, model, _read(path), channels).lines(), metadata)
     return ExportReport(compare_maps(cfg, model, names, _read(path), channels), metadata)
 
 
-def _read(path: Path, score_threshold: float | None = None) -> Callable:
-    return (
-        read_onnx(path, score_threshold=score_threshold) if path.suffix == ".onnx" else torch.export.load(path).module()
-    )
+def _read(path: Path) -> Callable:
+    return read_onnx(path) if path.suffix == ".onnx" else torch.export.load(path).module()
 
 
 @contextmanager
@@ -181,7 +175,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
-    # A size of 1 would become a constant: right for a detector's batch, wrong for the cells of its level of stride 128.
-    batch, batch_dim = (1, Dim.STATIC) if isinstance(model, ExportableDetector) else (2, Dim.DYNAMIC)
-    sizes = {0: batch_dim, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(model, (torch.zeros(batch, channels, 288, 416),), dynamic_shapes=(sizes,))
+    # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's level of stride 128.
+    sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    return torch.export.export(model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,))

@@ -4,26 +4,28 @@ import fcntl
 import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
 from .operators import to_onnx
+from .runtime.results import OUTPUTS, option_inputs
 
 __all__ = ["add_metadata", "count_operators", "read_onnx", "working_folder", "write_onnx"]
 
 IR_VERSION = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
 
 
-def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
-    """Write a program with its weights to one file."""
+def write_onnx(
+    program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str], options: Sequence[str]
+) -> None:
+    """Write a program with its weights to one file. The buffers named in `options` become optional inputs."""
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
@@ -44,8 +46,9 @@ def write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata:
         node.name = f"{name}_{given[name]}" if given[name] > 1 else name
         node.metadata_props.clear()  # stack traces, with local paths
     for output in graph.outputs:
-        if output.name in ("boxes", "scores", "labels", "masks"):
+        if output.name in OUTPUTS:
             output.shape[0] = "detections"  # the exporter's name is a number
+    graph.inputs.extend(graph.initializers[name] for name in options)
     onnx.model.ir_version = IR_VERSION
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
@@ -79,24 +82,19 @@ def add_metadata(path: Path, key: str, value: str) -> None:
     onnx.save(model, path)
 
 
-def read_onnx(
-    path: Path | bytes, threads: int = 0, score_threshold: float | None = None
-) -> Callable[[Tensor], list[Tensor]]:
-    """Return an ONNX file or its content as a function of an image (B, C, H, W), with a detector's score threshold.
+def read_onnx(path: Path | bytes, threads: int = 0) -> Callable[..., list[Tensor]]:
+    """Return an ONNX file or its content as a function of images (B, C, H, W) and optional inputs, numbers by name.
 
     onnxruntime computes on all cores if `threads` is 0.
     """
-    from onnxruntime import InferenceSession, OrtValue, SessionOptions
+    from onnxruntime import InferenceSession, SessionOptions
 
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    if score_threshold is not None:
-        threshold = OrtValue.ortvalue_from_numpy(np.array([score_threshold], dtype=np.float32))
-        options.add_initializer("score_threshold", threshold)  # in place of the file's
-    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    settings = SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level = threads, 3  # else it warns of optional inputs
+    session = InferenceSession(path, settings, providers=["CPUExecutionProvider"])
 
-    def run(image: Tensor) -> list[Tensor]:
-        assert options  # its initializer has to outlive the session
-        return [torch.from_numpy(output) for output in session.run(None, {"image": image.numpy()})]
+    def run(image: Tensor, **options: float) -> list[Tensor]:
+        inputs = {"image": image.numpy()} | option_inputs(options)
+        return [torch.from_numpy(output) for output in session.run(None, inputs)]
 
     return run

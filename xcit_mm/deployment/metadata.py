@@ -43,14 +43,7 @@ def class_names(cfg: Config, model: Any, checkpoint: str) -> list[str]:
 
 
 def model_metadata(cfg: Config, model: Any, classes: list[str], divisor: int) -> dict[str, str]:
-    """Return what a user of the file needs: text, lists as JSON.
-
-    Args:
-        cfg: Config of the model.
-        model: The exported part.
-        classes: Names of its classes.
-        divisor: Number to whose multiples the file pads the sides of an image.
-    """
+    """Return what a user of a file needs, which pads the sides of an image to multiples of `divisor`."""
     backbone = getattr(model, "backbone", model)
     mean, std = normalisation(cfg)
     metadata = dict(

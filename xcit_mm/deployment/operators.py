@@ -11,50 +11,60 @@ __all__ = ["nms", "roi_align", "to_onnx"]
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
-    """Return indices (kept,) of the boxes (n, 4) whose IoU with each better box is at most the threshold, best first.
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor) -> Tensor:
+    """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the threshold.
 
-    Scores (n,) must exceed the score threshold (1,).
+    Scores (B, n) must exceed the score threshold. Thresholds and the maximum number for an image are (1,). Returns the
+    indices (kept, 2) of images and their boxes, the best box of each image first.
     """
     from mmcv.ops import nms as suppress
 
-    candidates = (scores > score_threshold).nonzero()[:, 0]
-    _, kept = suppress(boxes[candidates], scores[candidates], iou_threshold, max_num=max_num)
-    return candidates[kept]
+    kept = []
+    for number, (own, values) in enumerate(zip(boxes, scores, strict=True)):
+        index = (values > score_threshold).nonzero()[:, 0]
+        _, best = suppress(own[index], values[index], iou_threshold.item(), max_num=int(max_num))
+        kept.append(torch.stack([torch.full_like(best, number), index[best]], dim=1))
+    return torch.cat(kept)
 
 
 @nms.register_fake
-def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: Tensor, max_num: int) -> Tensor:
-    kept = torch.library.get_ctx().new_dynamic_size(min=0, max=max_num)
-    return boxes.new_empty(kept, dtype=torch.long)
+def _(boxes: Tensor, scores: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor) -> Tensor:
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), 2, dtype=torch.long)
 
 
 # torch 2.4 cannot infer a schema from `list[Tensor]`.
 @torch.library.custom_op(
     "xcit_mm::roi_align",
     mutates_args=(),
-    schema="(Tensor[] maps, Tensor boxes, Tensor levels, float[] scales, int size, int sampling_ratio) -> Tensor",
+    schema="(Tensor[] maps, Tensor boxes, Tensor images, Tensor levels, float[] scales, int size, int sampling_ratio) "
+    "-> Tensor",
 )
 def roi_align(
-    maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int
+    maps: list[Tensor],
+    boxes: Tensor,
+    images: Tensor,
+    levels: Tensor,
+    scales: list[float],
+    size: int,
+    sampling_ratio: int,
 ) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4), in pixels of one image, by aligned RoIAlign.
+    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, by aligned RoIAlign.
 
-    `levels` (n,) are the boxes' indices of the `maps`, (1, C, h, w) each, with `scales` in cells per pixel. A bin has
-    `sampling_ratio` samples per axis; 0: one per cell of the map.
+    `images` and `levels` (n,) are the boxes' indices in the batch and of the `maps`, (B, C, h, w) each, with `scales`
+    in cells per pixel. A bin has `sampling_ratio` samples per axis; 0: one per cell of the map.
     """
     from mmcv.ops import roi_align as pool
 
     pooled = boxes.new_zeros(len(boxes), maps[0].shape[1], size, size)
     for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
         chosen = (levels == level).nonzero()[:, 0]
-        rois = torch.nn.functional.pad(boxes[chosen], (1, 0))  # with index 0 of the image
+        rois = torch.cat([images[chosen, None].to(boxes), boxes[chosen]], dim=1)
         pooled[chosen] = pool(features, rois, size, scale, sampling_ratio, "avg", True)
     return pooled
 
 
 @roi_align.register_fake
-def _(maps: list[Tensor], boxes: Tensor, levels: Tensor, scales: list[float], size: int, sampling_ratio: int) -> Tensor:
+def _(maps: list[Tensor], boxes: Tensor, images: Tensor, levels: Tensor, scales: list[float], size: int, _: int) -> Any:
     return boxes.new_empty(boxes.shape[0], maps[0].shape[1], size, size)
 
 
@@ -64,26 +74,21 @@ def to_onnx() -> dict[Callable, Callable]:
 
     op: Any = opset18
 
-    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, score_threshold: Any, max_num: int) -> Any:
-        kept = op.NonMaxSuppression(
-            op.Unsqueeze(boxes, [0]),
-            op.Unsqueeze(scores, [0, 1]),
-            op.Constant(value_ints=[max_num]),
-            op.Constant(value_floats=[iou_threshold]),
-            score_threshold,
-        )
-        return op.Squeeze(op.Slice(kept, [2], [3], [1]), [1])  # from (image, class, box)
+    def onnx_nms(boxes: Any, scores: Any, iou_threshold: Any, score_threshold: Any, max_num: Any) -> Any:
+        kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), max_num, iou_threshold, score_threshold)
+        return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 
-    def onnx_roi_align(maps: Any, boxes: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int) -> Any:
+    def onnx_roi_align(
+        maps: Any, boxes: Any, images: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int
+    ) -> Any:
         chosen, pooled = [], []
         for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
             indices = op.Squeeze(op.NonZero(op.Equal(levels, op.Constant(value_int=level))), [0])
-            image = op.Sub(indices, indices)  # index 0 for each box
             pooled.append(
                 op.RoiAlign(
                     features,
                     op.Gather(boxes, indices),
-                    image,
+                    op.Gather(images, indices),
                     coordinate_transformation_mode="half_pixel",
                     mode="avg",
                     output_height=size,

@@ -1,7 +1,7 @@
 """Preprocessing of a config's test pipeline, as metadata for the runtime and as a graph inside the file."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mmcv
 import numpy as np
@@ -15,12 +15,7 @@ from .comparison import Drift, to_detections
 from .images import file_pads, sample_images, to_model_input
 from .runtime import Model, Segmentation
 
-__all__ = [
-    "PreprocessingDrift",
-    "add_preprocessing",
-    "compare_preprocessing",
-    "preprocessing_steps",
-]
+__all__ = ["add_preprocessing", "compare_preprocessing", "preprocessing_steps"]
 
 PASSTHROUGH = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # steps that do not change the image
 # Supported steps. Options of `_REQUIRED` need these values if they are set, options of `_OPTIONAL` may have any.
@@ -108,27 +103,9 @@ def add_preprocessing(path: Path) -> None:
     onnx.save(whole, path)
 
 
-class PreprocessingDrift(NamedTuple):
-    """Differences between a file that preprocesses images and torch, for which OpenCV resizes them.
-
-    Attributes:
-        images: Description of the compared images.
-        grey_levels: Largest deviation of a preprocessed image.
-        drift: Differences between the predictions.
-    """
-
-    images: str
-    grey_levels: float
-    drift: Drift
-
-    def line(self) -> str:
-        """Summarize the differences for a report."""
-        return f"within {self.grey_levels:.1f} grey levels of OpenCV; {self.drift.line()} ({self.images})"
-
-
 @torch.no_grad()
-def compare_preprocessing(cfg: Config, model: Any, path: Path) -> PreprocessingDrift:
-    """Compare a file that preprocesses images with torch, on images of the test set or else on synthetic images.
+def compare_preprocessing(cfg: Config, model: Any, path: Path) -> str:
+    """Compare a file that preprocesses images with torch, for which OpenCV resizes them, and return a summary.
 
     Raises:
         RuntimeError: If a preprocessed image deviates by more than a grey level, more than a fiftieth of the pixels
@@ -165,4 +142,4 @@ def compare_preprocessing(cfg: Config, model: Any, path: Path) -> PreprocessingD
             drift.add(runtime(pixels), to_detections(predicted.pred_instances))
     if drift.exceeds(MAX_DETECTION_DRIFT):
         raise RuntimeError(f"{drift.share:.1%} is found differently if the file preprocesses images")
-    return PreprocessingDrift(description, grey_levels, drift)
+    return f"within {grey_levels:.1f} grey levels of OpenCV; {drift.line()} ({description})"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnxscript
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, compose, numpy_helper
 from onnxscript import optimizer, script
 
 __all__ = ["detector_graph", "preprocessing_graph", "segmentor_graph"]
@@ -179,14 +179,6 @@ def _model(function: Any, model: ModelProto, input_types: list[Any], output_type
     proto = optimizer.optimize(proto)  # inlines functions, and casts constants here, since onnxruntime would warn
     del proto.opset_import[:]
     proto.opset_import.add(domain="", version=op.version)
+    del proto.graph.value_info[:]
     # `merge_models` rejects names that occur in both graphs.
-    graph, prefix = proto.graph, f"{function.name}/"
-    kept = {"", *(value.name for value in (*graph.input, *graph.output))}
-    for node in graph.node:
-        node.name = prefix + node.name
-        for names in (node.input, node.output):
-            names[:] = [name if name in kept else prefix + name for name in names]
-    for tensor in graph.initializer:
-        tensor.name = prefix + tensor.name
-    del graph.value_info[:]
-    return proto
+    return compose.add_prefix(proto, f"{function.name}/", rename_inputs=False, rename_outputs=False)

@@ -16,10 +16,10 @@ from torch import Tensor
 from .formats import read_onnx
 from .images import model_inputs, tested_paths
 from .precision import PrecisionReport
+from .runtime.results import option_inputs
 
 __all__ = ["milliseconds", "quantize", "write_int8"]
 
-THRESHOLD = "score_threshold"  # a detector's constant
 MAX_LOSS = 0.5  # points of AP or mIoU, beyond which the report warns
 OPERATORS = ("Conv", "Gemm", "MatMul")  # operators with an int8 kernel on CPUs
 # Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the stem and
@@ -68,28 +68,25 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
         Number of quantised layers, and of all layers.
     """
     import onnx
+    from onnxruntime import set_default_logger_severity
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-
-    inputs = (dict(image=image) for image in images)
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(inputs, None)
+            image = next(samples, None)
+            return None if image is None else dict(image=image, **options)
 
+    set_default_logger_severity(3)  # the quantizer's sessions would warn of optional inputs
     model = onnx.load(path)
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants, samples = {tensor.name for tensor in model.graph.initializer}, iter(images)
+    # The layers of the masks have to get objects from every image.
+    options = option_inputs(dict(score_thr=0)) if "score_thr" in constants else {}
     layers = [
-        node.name
-        for node in model.graph.node
-        if node.op_type in OPERATORS and not constants.keys().isdisjoint(node.input)
+        node.name for node in model.graph.node if node.op_type in OPERATORS and not constants.isdisjoint(node.input)
     ]
     chosen = [name for name in layers if not FLOAT32_NODES.search(name)]
     if not chosen:
         raise ValueError("the model has no layer to quantise: leave --int8 out")
-    threshold = onnx.TensorProto()
-    if THRESHOLD in constants:  # the layers of the masks have to get objects from every image
-        threshold.CopyFrom(constants[THRESHOLD])
-        constants[THRESHOLD].CopyFrom(onnx.numpy_helper.from_array(np.zeros(1, np.float32), THRESHOLD))
     quantize_static(
         model,
         out,
@@ -103,9 +100,6 @@ def quantize(path: Path, out: Path, images: Iterable[np.ndarray]) -> tuple[int, 
         extra_options=dict(OpTypesToExcludeOutputQuantization=["Gemm", "MatMul"]),
     )
     quantized = onnx.load(out)
-    for tensor in quantized.graph.initializer:
-        if tensor.name == THRESHOLD:
-            tensor.CopyFrom(threshold)
     del quantized.metadata_props[:]
     quantized.metadata_props.extend(model.metadata_props)
     used = {node.domain for node in quantized.graph.node}

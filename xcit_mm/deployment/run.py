@@ -43,22 +43,22 @@ def _list_images(path: Path) -> list[Path]:
     return images
 
 
-def _target(given: Path, suffix: str, image: Path, is_folder: bool) -> Path:
-    """Return the file to write for an image: the given one, or with a folder of images one in the given folder."""
-    if is_folder:
+def _targets(given: Path | None, suffix: str, images: list[Path], is_folder: bool) -> list[Path | None]:
+    """Return the file to write for each image: the given one, or with a folder of images files in the given folder."""
+    if given and is_folder:
         given.mkdir(exist_ok=True)
-        return given / f"{image.name}{suffix}"
-    if given.suffix.lower() != suffix:
+        return [given / f"{image.name}{suffix}" for image in images]
+    if given and given.suffix.lower() != suffix:
         raise ValueError(f"{given}: name it {suffix}")
-    if not given.parent.is_dir():
+    if given and not given.parent.is_dir():
         raise FileNotFoundError(f"no folder {given.parent}: make it first")
-    return given
+    return [given] * len(images)
 
 
-def _predict(model: Any, path: Path, score_thr: float, png: Path | None, json_file: Path | None) -> str:
+def _predict(model: Any, path: Path, options: dict[str, Any], png: Path | None, json_file: Path | None) -> str:
     """Predict an image, write its files and return a summary."""
     image = runtime.read_image(path)
-    results = model(image, score_thr)
+    results = model(image, **options)
     if png:
         drawn = BytesIO()
         Image.fromarray(runtime.draw(image, results, model.classes)).save(drawn, "PNG")
@@ -66,30 +66,25 @@ def _predict(model: Any, path: Path, score_thr: float, png: Path | None, json_fi
     if json_file:
         _write(json_file, json.dumps(runtime.to_json(results, model.classes)).encode())
     lines = "\n".join(runtime.summarize(results, model.classes))
-    return lines or f"no detection with a score of {score_thr} or more"
+    return lines or f"no detection with a score above {options['score_thr']}"
 
 
 def _run(args: argparse.Namespace) -> int:
     """Predict all images and return the exit code. An image of a folder that fails does not stop the others."""
     images, is_folder, code = _list_images(args.image), args.image.is_dir(), 0
-    for given, suffix in ((args.out, ".png"), (args.json, ".json")):
-        if given:
-            _target(given, suffix, images[0], is_folder)
+    pngs, jsons = (_targets(*given, images, is_folder) for given in ((args.out, ".png"), (args.json, ".json")))
+    options = dict(score_thr=args.score_thr, iou_threshold=args.iou_threshold, max_per_img=args.max_per_img)
     model = runtime.Model(args.model, args.threads, args.device, args.runtime)
-    for image in images:
-        png, json_file = (
-            given and _target(given, suffix, image, is_folder)
-            for given, suffix in ((args.out, ".png"), (args.json, ".json"))
-        )
+    for image, png, json_file in zip(images, pngs, jsons, strict=True):
         try:
-            summary = _predict(model, image, args.score_thr, png, json_file)
+            summary = _predict(model, image, options, png, json_file)
         except (OSError, ValueError, RuntimeError) as error:
             if not is_folder:
                 raise
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             code = 1
-            continue
-        print(f"{image}\n{summary}" if is_folder else summary, flush=True)
+        else:
+            print(f"{image}\n{summary}" if is_folder else summary, flush=True)
     return code
 
 
@@ -102,6 +97,8 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="JSON", help="write the results as JSON; for a folder, a folder")
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (default: %(default)s)")
+    parser.add_argument("--iou-threshold", type=float, help="maximum IoU of two detections (default: the config's)")
+    parser.add_argument("--max-per-img", type=int, help="maximum number of detections (default: the config's)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument(
         "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="default: %(default)s"

@@ -55,12 +55,10 @@ class ExportTarget:
             raise ValueError(f"part={self.part!r} in precision={self.precision!r}: must be {allowed}")
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"no folder {self.path.parent}: make it first")
-        if self.precision == "float16" and (self.part != "model" or not self.is_onnx):
-            raise ValueError(f"{self.path}, the {self.part}: only whole models in .onnx are written in float16")
-        if self.precision == "int8" and not self.is_onnx:
-            raise ValueError(f"{self.path}: only .onnx files are quantised: name it .onnx")
-        if self.preprocessing and not self.is_onnx:
-            raise ValueError(f"{self.path}: only .onnx files preprocess images: name it .onnx")
+        if self.precision == "float16" and self.part != "model":
+            raise ValueError(f"{self.path}, the {self.part}: only whole models are written in float16")
+        if not self.is_onnx and (self.precision != "float32" or self.preprocessing):
+            raise ValueError(f"{self.path}: only .onnx files are float16, int8 or preprocess images: name it .onnx")
         missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
         if missing and self.is_onnx:
             raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
@@ -73,19 +71,18 @@ class ExportTarget:
         if backbone_class(cfg) is not XCiT:
             backbone = cfg.model.get("backbone", {}).get("type")
             raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
+        check_backbone(cfg)
         if self.part == "model" and library == "mmdet":
             if not self.is_onnx:
                 raise ValueError(f"{self.path}: a whole detector is exported to .onnx only: name it .onnx")
             check_detector(cfg)
-        check_backbone(cfg)
-        if self.part == "model" and library == "mmseg":
+        elif self.part == "model":
             check_segmentor(cfg)
         (tested_metainfo if self.part == "model" else tested_dataset)(cfg)  # raises if the config has none
-        if self.preprocessing and self.part == "backbone":
-            raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")
-        if self.preprocessing and (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-            raise ValueError(
-                "preprocessing cannot be added because of test_cfg.mode='slide': leave --with-preprocessing out"
-            )
-        if self.preprocessing and (unknown := preprocessing_steps(cfg).get("unknown")):
-            raise ValueError(f"preprocessing cannot be added because of {unknown}: leave --with-preprocessing out")
+        if self.preprocessing:
+            if self.part == "backbone":
+                raise ValueError("preprocessing can be added to whole detectors and segmentors, not to a backbone")
+            slides = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+            cause = "test_cfg.mode='slide'" if slides else preprocessing_steps(cfg).get("unknown")
+            if cause:
+                raise ValueError(f"preprocessing cannot be added because of {cause}: leave --with-preprocessing out")

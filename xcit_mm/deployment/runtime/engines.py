@@ -24,6 +24,7 @@ class OnnxRuntime:
     Attributes:
         metadata: Metadata of the file.
         inputs: Names of the inputs.
+        options: Names of the optional inputs.
 
     Raises:
         ModuleNotFoundError: If onnxruntime is missing.
@@ -38,6 +39,7 @@ class OnnxRuntime:
         missing = set(names).difference(onnxruntime.get_available_providers())
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
+        options.log_severity_level = 3  # else it warns of optional inputs
         if not missing:
             try:
                 self._session = onnxruntime.InferenceSession(path, options, providers=list(chosen))
@@ -49,6 +51,7 @@ class OnnxRuntime:
             raise ValueError(f"onnxruntime cannot use {', '.join(sorted(missing))}: install onnxruntime-gpu and CUDA")
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.inputs = [value.name for value in self._session.get_inputs()]
+        self.options = {value.name for value in self._session.get_overridable_initializers()}
         self._outputs = [value.name for value in self._session.get_outputs()]
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -79,6 +82,7 @@ class OpenVino:
         where = ["framework"]  # OpenVINO's place for the metadata of a file
         self.metadata: dict[str, str] = model.get_rt_info(where).value if model.has_rt_info(where) else {}
         self.inputs = [value.any_name for value in model.inputs]
+        self.options: set[str] = set()  # OpenVINO makes them constants
         self._outputs = [value.any_name for value in model.outputs]
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

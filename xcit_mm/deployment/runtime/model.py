@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .engines import DEVICES, ENGINES
-from .images import one_line, paste_masks, resize, to_labels
-from .results import Detections, Segmentation
+from .images import one_line, resize, to_labels
+from .results import OUTPUTS, Detections, Segmentation, detections_in_image, option_inputs
 
 __all__ = ["Model"]
 
@@ -69,18 +69,27 @@ class Model:
         self._align_corners: bool = json.loads(facts.get("align_corners", "false"))
         self._threshold: float | None = json.loads(facts.get("threshold", "null"))
 
-    def __call__(self, image: np.ndarray, score_thr: float = 0.0) -> Detections | Segmentation:
+    def __call__(
+        self,
+        image: np.ndarray,
+        score_thr: float | None = None,
+        iou_threshold: float | None = None,
+        max_per_img: int | None = None,
+    ) -> Detections | Segmentation:
         """Predict an image.
 
         Args:
             image: (H, W, 3), RGB, uint8.
-            score_thr: Minimum score of a detection.
+            score_thr: Score that a detection must exceed. Defaults of this and the following options are the config's.
+            iou_threshold: Maximum IoU of two detections of a class.
+            max_per_img: Maximum number of detections.
 
         Returns:
             Results in pixels of the image.
 
         Raises:
-            ValueError: If the image is of another shape or type, or too narrow for the model's resizing.
+            ValueError: If the image is of another shape or type, or too narrow for the model's resizing, or the file or
+                the runtime does not have an option.
             RuntimeError: If onnxruntime fails, for example for lack of memory.
         """
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -88,6 +97,11 @@ class Model:
         height, width = image.shape[:2]
         size = self._resized_size(height, width)
         inputs = dict(pixels=image) if self._has_preprocessing else dict(image=self._preprocess(image, size))
+        given: dict[str, Any] = dict(score_thr=score_thr, iou_threshold=iou_threshold, max_per_img=max_per_img)
+        options = {name: value for name, value in given.items() if value is not None}
+        for name in options.keys() - {"score_thr"} - self._engine.options:
+            raise ValueError(f"{name}={options[name]}: the file has no such input, or the runtime cannot set it")
+        inputs |= option_inputs({name: value for name, value in options.items() if name in self._engine.options})
         try:
             outputs = self._engine.run(inputs) if self._windows is None else self._slide(inputs["image"], self._windows)
         except Exception as error:  # onnxruntime's classes share no base but Exception
@@ -97,15 +111,10 @@ class Model:
         if "logits" in outputs:
             logits = outputs["logits"][0, :, : size[0], : size[1]]
             return Segmentation(to_labels(logits, (height, width), self._align_corners, self._threshold))
-        kept = outputs["scores"] >= score_thr
-        boxes, scores, labels = (outputs[name][kept] for name in ("boxes", "scores", "labels"))
-        if not self._has_preprocessing:
-            boxes = boxes / np.array([size[1] / width, size[0] / height] * 2, np.float32)
-        masks = None
-        if "masks" in outputs:
-            masks = paste_masks(outputs["masks"][kept], boxes, height, width, self._mask_threshold)
-        # After the masks, which fill whole boxes. Rounding may place a side of a box beyond the image.
-        return Detections(boxes.clip(0, [width, height] * 2).astype(np.float32), scores, labels, masks)
+        kept = outputs["scores"] > (-np.inf if score_thr is None else score_thr)  # OpenVINO returns all
+        found = {name: outputs[name][kept] for name in OUTPUTS if name in outputs}
+        scale = (1.0, 1.0) if self._has_preprocessing else (size[1] / width, size[0] / height)
+        return detections_in_image(found, (height, width), scale, self._mask_threshold)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of a resized image by mmcv's rule, with its rounding."""

@@ -4,7 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Detections", "Segmentation", "summarize", "to_json"]
+from .images import paste_masks
+
+__all__ = ["OPTIONS", "OUTPUTS", "Detections", "Segmentation", "summarize", "to_json"]
+
+OUTPUTS = ("boxes", "scores", "labels", "images", "masks")
+"""Outputs of a detector's file."""
+OPTIONS: dict[str, Any] = dict(score_thr=np.float32, iou_threshold=np.float32, max_per_img=np.int64)
+"""Optional inputs of a detector's file, with their types."""
 
 
 class Detections(NamedTuple):
@@ -27,6 +34,23 @@ class Segmentation(NamedTuple):
     """Class of every pixel of an image, from 0, (H, W)."""
 
     labels: np.ndarray
+
+
+def option_inputs(options: dict[str, float]) -> dict[str, np.ndarray]:
+    """Return options of a detector's file as its optional inputs, (1,)."""
+    return {name: np.array([value], OPTIONS[name]) for name, value in options.items()}
+
+
+def detections_in_image(
+    outputs: dict[str, np.ndarray], size: tuple[int, int], scale: tuple[float, float], mask_threshold: Any
+) -> Detections:
+    """Convert `OUTPUTS` for an image whose width and height were multiplied by `scale` to detections in its pixels."""
+    boxes, masks = outputs["boxes"] / np.array([*scale, *scale], np.float32), None
+    if "masks" in outputs:
+        masks = paste_masks(outputs["masks"], boxes, *size, mask_threshold)
+    # After the masks, which fill whole boxes. Rounding may place a side of a box beyond the image.
+    boxes = boxes.clip(0, [size[1], size[0]] * 2).astype(np.float32)
+    return Detections(boxes, outputs["scores"], outputs["labels"], masks)
 
 
 def to_json(results: Detections | Segmentation, classes: list[str]) -> dict[str, Any]:
