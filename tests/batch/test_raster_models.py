@@ -69,7 +69,7 @@ def test_maps_equal_those_of_the_test_pipeline(data, model, call, tmp_path):
     cfg = Config.fromfile(model[0])
     tested = model_from_config(cfg, model[1])
     dataset = DATASETS.build(cfg.test_dataloader.dataset)
-    predict = Predictor(*model)
+    predict = Predictor(*model).predict_sample
     assert call("infer", data / "rasters" / "validation", *model, "--out", tmp_path / "out")[0] == 0
     for path, item in zip(paths(data), dataset, strict=True):
         (expected,) = tested.test_step(pseudo_collate([item]))
