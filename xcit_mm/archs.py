@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ARCHS", "MEAN", "PATCH_SIZES", "SIZES", "STD", "Arch", "arch_name", "default_out_indices", "resolve_arch"]
-
 PATCH_SIZES = (16, 8)
 
 # Sizes in the names of published files, by the first letter of an architecture.

@@ -23,8 +23,6 @@ from .run import Run
 from .shards import Record, ShardFormat, write_records
 from .videos import VideoPredictor
 
-__all__ = ["Engine"]
-
 _Task = tuple[int, int, Input | str]  # shard, number of the input, input or the reason why it is not predicted
 MAX_DEATHS = 2  # of processes that predict a suspect alone
 KILLER = f"the process that predicts it died {MAX_DEATHS} times: out of memory, or a decoder crashes"

@@ -10,8 +10,6 @@ from .results import try_or_message
 from .run import Run
 from .shards import DamagedShard
 
-__all__ = ["SUSPECT", "FailureCounter", "WorkerStopped"]
-
 SUSPECT = "in flight when a process died, and not yet predicted again"
 PRINTED = 3  # failures; more are printed at the end of the run
 STREAK = 10  # failures in a row, after which an input that did not fail is predicted again

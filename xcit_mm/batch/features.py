@@ -21,8 +21,6 @@ from ..utils.images import read_image
 from .inputs import IMAGE_SUFFIXES, find_files
 from .loading import Loader
 
-__all__ = ["DESCRIPTORS", "Features", "extract_features", "gem", "load_classifier", "read_descriptors"]
-
 DESCRIPTORS = ("cls", "mean", "gem")
 
 

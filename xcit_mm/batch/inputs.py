@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 from ..geo.files import RASTER_SUFFIXES, is_raster
 from ..utils.images import HEIF_NEEDS, URL_PREFIXES
 
-__all__ = ["Input", "InputListing", "find_files", "find_inputs", "read_category_ids"]
-
 HEIF_SUFFIXES = (".heic", ".heif")
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".avif"),

@@ -15,8 +15,6 @@ from .options import Drawing, Execution
 from .run import Run, open_run
 from .workers import load_engine, run_local
 
-__all__ = ["predict_suspects", "run_with_timeout"]
-
 
 def run_with_timeout(run: Run) -> None:
     """Predict the pending shards in another process, and start it again when it exceeds the time limit or dies.

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Loader", "LoaderDied"]
-
 MAX_WAIT = 900  # seconds for one item
 
 

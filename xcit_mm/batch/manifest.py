@@ -23,8 +23,6 @@ from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
 from .inputs import Input
 from .options import RunOptions
 
-__all__ = ["ModelInfo", "create_manifest", "read_inputs", "read_manifest", "resume_manifest", "write_manifest"]
-
 MANIFEST, INPUTS, SHARDS, VISUALIZATIONS, LABELS = "run.json", "inputs.jsonl", "shards", "visualizations", "labels"
 IMAGES, PREDICTIONS, INSTANCES = "images.json", "predictions.json", "instances"
 SUSPECTS = ".suspects.json"

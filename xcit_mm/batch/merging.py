@@ -15,8 +15,6 @@ from .rasters import merge_raster
 from .run import Run
 from .shards import Record
 
-__all__ = ["RunReport", "merge_shards"]
-
 
 @dataclass
 class RunReport:

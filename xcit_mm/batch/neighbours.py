@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 from ..models.classifier import XCiTClassifier
 from .features import DESCRIPTORS, Features, extract_features, find_images, read_rgb
 
-__all__ = ["KnnScores", "contact_sheet", "evaluate_knn", "find_nearest", "knn_accuracy"]
-
 
 def find_nearest(queries: np.ndarray, gallery: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the nearest descriptors of `gallery` (n, C) to each query (m, C), by cosine similarity.

@@ -11,8 +11,6 @@ from ..prediction.predictor import DTYPES
 from ..prediction.tiles import check_tile
 from .shards import FORMATS
 
-__all__ = ["Drawing", "Execution", "RunOptions"]
-
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -21,8 +21,6 @@ from .run import Run, open_run, start_run
 from .shards import DamagedShard
 from .workers import Ranks, run_distributed, run_local, run_on_ray
 
-__all__ = ["RunError", "predict_many"]
-
 
 class RunError(RuntimeError):
     """Error that stopped a run after its start, as `__cause__`. Completed shards are kept, and the run can resume."""

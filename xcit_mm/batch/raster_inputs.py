@@ -21,8 +21,6 @@ from .manifest import ModelInfo
 from .options import RunOptions
 from .run import open_run
 
-__all__ = ["find_rasters", "open_raster_input", "resolve_raster_options"]
-
 _MAX_TILE = 1024  # pixels, of a raster that is one tile because the config does not state the size of its images
 _UNKNOWN_SIZE = [1, 1]  # of a raster that cannot be opened
 

@@ -28,8 +28,6 @@ from .results import Progress, error_message
 from .run import Run
 from .shards import DamagedShard, Record, ShardFormat, read_records, write_records
 
-__all__ = ["RasterPredictor", "merge_raster"]
-
 
 class RasterPredictor:
     """Predicts shards of rasters. Successive shards of one segmentation map share the overlap of their tiles."""

@@ -9,8 +9,6 @@ import numpy as np
 from ..utils.images import URL_PREFIXES, read_image
 from .inputs import VIDEO_SUFFIXES
 
-__all__ = ["Video", "read_first_frame"]
-
 
 class Video:
     """Frames of a video file, (H, W, 3), BGR, 8 bits. The object can be iterated once.

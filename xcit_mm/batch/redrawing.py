@@ -12,8 +12,6 @@ from .shards import Record
 from .videos import DrawnVideo
 from .workers import run_progress
 
-__all__ = ["redraw"]
-
 
 def redraw(run: Run) -> None:
     """Draw the predicted images and videos of a run again. Inputs that cannot be drawn are reported."""

@@ -17,18 +17,6 @@ from .manifest import LABELS, VISUALIZATIONS
 from .run import Run
 from .shards import Record
 
-__all__ = [
-    "MAX_MASK_BYTES",
-    "Progress",
-    "ResultWriter",
-    "error_message",
-    "map_key",
-    "stored_prediction",
-    "thread_queue",
-    "try_or_message",
-    "write_file",
-]
-
 # Masks of an image wait to be written as arrays up to this size, and beyond it in run-length code.
 MAX_MASK_BYTES = 2**28
 # Adds newly completed inputs or tiles to a progress bar, and shows the number of predicted frames of the current video.

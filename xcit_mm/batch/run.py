@@ -34,8 +34,6 @@ from .manifest import (
 from .options import Drawing, Execution, RunOptions
 from .shards import FORMATS, DamagedShard, Record, interrupted_path, read_records, write_records
 
-__all__ = ["Run", "Shard", "lock_folder", "open_run", "start_run"]
-
 _LOCK = ".lock"
 TILES_PER_SHARD = 64  # of a raster, or one row of tiles if it has more
 

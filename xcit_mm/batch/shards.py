@@ -10,8 +10,6 @@ from typing import IO, Any, NamedTuple
 
 from ..utils.atomic import atomic_path
 
-__all__ = ["FORMATS", "DamagedShard", "Record", "ShardFormat", "interrupted_path", "read_records", "write_records"]
-
 
 class Record(NamedTuple):
     """Prediction for an image or a video frame, or the reason why the prediction failed."""

@@ -28,8 +28,6 @@ from .results import (
 from .run import Run
 from .shards import DamagedShard, Record, ShardFormat, read_records, write_records
 
-__all__ = ["DrawnVideo", "VideoPredictor"]
-
 CHUNK_FRAMES = 64  # or the next multiple of the batch size
 
 

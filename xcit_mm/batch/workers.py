@@ -19,8 +19,6 @@ from .failures import WorkerStopped
 from .results import Progress
 from .run import Run, open_run
 
-__all__ = ["Ranks", "load_engine", "run_distributed", "run_local", "run_on_ray"]
-
 
 def load_engine(run: Run, progress: Progress, device: str | None = None) -> Engine:
     """Load the model of a run. The default of `device` is that of the execution."""

@@ -18,8 +18,6 @@ from .coco_json import Coco, read_coco
 from .doctor import diagnose
 from .launch import run_tool
 
-__all__ = ["finetune", "write_finetuning_config"]
-
 _BATCH_SIZE = 2
 _TEMPLATE = "_base_/finetuning.txt"  # in configs/
 _BOXES = """# The json has boxes without masks.

@@ -16,17 +16,6 @@ from .images import SYNTHETIC_SIZES, preprocess_synthetic, synthetic_image, to_m
 from .runtime import Detections, Segmentation
 from .runtime.results import OUTPUTS, detections_in_image
 
-__all__ = [
-    "DetectionComparison",
-    "Drift",
-    "compare_detector",
-    "compare_files",
-    "compare_maps",
-    "infer_segmentor",
-    "to_detections",
-    "to_instances",
-]
-
 # Deviation of a map in units of its mean magnitude, of a box in the image's longer side, of a score in the highest.
 TOLERANCE = 1e-3
 MAX_DIFFERENT_PIXELS = 0.02  # of the pixels of a segmentation map, or of all masks

@@ -10,8 +10,6 @@ from .operators import nms, roi_align
 from .runtime.results import OPTIONS
 from .traceable import extract_maps, stages
 
-__all__ = ["ExportableDetector"]
-
 MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a side
 
 

@@ -15,8 +15,6 @@ from ..utils.configs import evaluators
 from .comparison import infer_segmentor, to_instances
 from .images import to_model_input
 
-__all__ = ["MAX_DIFFERENCE", "Scores", "check_evaluation", "evaluate_files", "score_lines"]
-
 MAIN_METRICS = ("mAP", "mIoU")
 MAX_DIFFERENCE = 0.2  # points of AP or mIoU, beyond which a report warns
 Scores = dict[str, dict[str, float]]

@@ -35,8 +35,6 @@ from .runtime.results import OPTIONS
 from .target import ExportTarget
 from .traceable import ExportableSegmentor, exportable
 
-__all__ = ["ExportReport", "ExportTarget", "export_model"]
-
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")  # in the errors of torch
 
 

@@ -17,8 +17,6 @@ from .precision import PrecisionReport
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["to_float16", "write_float16"]
-
 MAX_VALUE = 65504  # of float16
 MAX_DETECTION_DRIFT = 0.1  # boxes that overlap nearly as much as NMS allows may change places
 # Nodes outside of modules decode and select boxes and resize logits, and the positional encoding computes with pixels:

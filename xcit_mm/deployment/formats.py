@@ -17,8 +17,6 @@ from torch.export import ExportedProgram
 from .operators import to_onnx
 from .runtime.results import OUTPUTS, option_inputs
 
-__all__ = ["add_metadata", "count_operators", "read_onnx", "working_folder", "write_onnx"]
-
 IR_VERSION = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
 
 

@@ -16,19 +16,6 @@ from ..batch.inputs import find_inputs
 from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
 
-__all__ = [
-    "SYNTHETIC_SIZES",
-    "calibration_paths",
-    "file_pads",
-    "model_inputs",
-    "preprocess_synthetic",
-    "sample_images",
-    "sample_inputs",
-    "synthetic_image",
-    "tested_paths",
-    "to_model_input",
-]
-
 MAX_TEST_IMAGES = 8  # for a comparison
 MAX_CALIBRATION_IMAGES = 100
 SYNTHETIC_SIZES = ((320, 480), (203, 330), (256, 128), (96, 161))  # height, width

@@ -13,8 +13,6 @@ from ..version import __version__
 from ..weights.reader import load_checkpoint
 from .preprocessing import preprocessing_steps
 
-__all__ = ["class_names", "model_metadata"]
-
 
 def class_names(cfg: Config, model: Any, checkpoint: str) -> list[str]:
     """Return the names of a model's classes: those of its training, which the checkpoint holds, or else of the config.

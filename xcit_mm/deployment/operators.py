@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["nms", "roi_align", "to_onnx"]
-
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from .evaluation import MAX_DIFFERENCE, Scores, evaluate_files, score_lines
 from .formats import add_metadata, read_onnx
 from .images import sample_inputs
 
-__all__ = ["PrecisionReport", "compare_precision"]
-
 
 @dataclass
 class PrecisionReport:

@@ -15,8 +15,6 @@ from .comparison import Drift, to_detections
 from .images import file_pads, sample_images, to_model_input
 from .runtime import Model, Segmentation
 
-__all__ = ["add_preprocessing", "compare_preprocessing", "preprocessing_steps"]
-
 PASSTHROUGH = ("LoadAnnotations", "PackDetInputs", "PackSegInputs")  # steps that do not change the image
 # Supported steps. Options of `_REQUIRED` need these values if they are set, options of `_OPTIONAL` may have any.
 _REQUIRED: dict[str, dict[str, Any]] = dict(

@@ -13,8 +13,6 @@ import onnxscript
 from onnx import ModelProto, TensorProto, compose, numpy_helper
 from onnxscript import optimizer, script
 
-__all__ = ["detector_graph", "preprocessing_graph", "segmentor_graph"]
-
 # Without types, since mypy takes the annotations of onnxscript for classes that cannot be indexed.
 op: Any = onnxscript.opset18
 types: Any = onnxscript

@@ -18,8 +18,6 @@ from .images import model_inputs, tested_paths
 from .precision import PrecisionReport
 from .runtime.results import option_inputs
 
-__all__ = ["milliseconds", "quantize", "write_int8"]
-
 MAX_LOSS = 0.5  # points of AP or mIoU, beyond which the report warns
 OPERATORS = ("Conv", "Gemm", "MatMul")  # operators with an int8 kernel on CPUs
 # Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the stem and

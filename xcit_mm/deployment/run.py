@@ -19,8 +19,6 @@ from PIL import Image
 # As a script, here or on the target machine, this file has no package.
 runtime: Any = import_module(".runtime" if __package__ else "runtime", __package__)
 
-__all__ = ["main"]
-
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""

@@ -7,8 +7,6 @@ from mmengine.config import Config
 
 from ..utils.configs import data_preprocessor, type_name
 
-__all__ = ["check_detector", "check_segmentor"]
-
 # Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),

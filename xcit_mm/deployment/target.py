@@ -14,8 +14,6 @@ from ..utils.configs import backbone_class, data_preprocessor, tested_dataset, t
 from .preprocessing import preprocessing_steps
 from .supported import check_detector, check_segmentor
 
-__all__ = ["PARTS", "PRECISIONS", "ExportTarget"]
-
 PARTS = ("backbone", "model")
 PRECISIONS = ("float32", "float16", "int8")
 

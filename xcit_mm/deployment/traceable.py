@@ -13,8 +13,6 @@ from ..models.attention import XCA
 from ..models.backbone import MIN_SIZE, XCiT
 from ..utils.compat import without_resize_warning
 
-__all__ = ["BinAverage", "Enlarge", "ExportableSegmentor", "exportable", "extract_maps", "stages"]
-
 
 class ExportableSegmentor(nn.Module):
     """Compute the logits of a segmentor of mmseg, at the images' size, from which it takes the argmax.

@@ -9,8 +9,6 @@ import numpy as np
 
 from .gdal import gdal
 
-__all__ = ["area_in_pixels", "pixels_within", "points_within", "read_area"]
-
 _POLYGONS = ("Polygon", "MultiPolygon")
 
 

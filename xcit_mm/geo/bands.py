@@ -8,8 +8,6 @@ import numpy as np
 
 from .scaling import spread_patches
 
-__all__ = ["BandSelection", "select_bands"]
-
 _COLORS = ["red", "green", "blue"]
 
 

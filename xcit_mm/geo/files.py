@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 from ..utils.image_headers import BANDS, BITS, BROKEN_TIFF, read_tiff_fields
 from .gdal import URLS, gdal, open_raster, require_rasterio
 
-__all__ = ["RASTER_SUFFIXES", "is_large", "is_raster", "is_remote"]
-
 _TIFFS = (".tif", ".tiff")
 RASTER_SUFFIXES = (*_TIFFS, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of files that may be rasters. Other formats of GDAL need a .vrt."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..utils.compat import gdal_errors
 
-__all__ = ["URLS", "gdal", "open_raster", "require_rasterio"]
-
 URLS = ("http://", "https://")
 # Cache of each process, in bytes. It should hold the pixels that neighbouring tiles share.
 CACHE_SIZE = 256 * 2**20

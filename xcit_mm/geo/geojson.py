@@ -13,8 +13,6 @@ from .gdal import gdal
 from .ground import AreaMeasure
 from .raster import Georeference
 
-__all__ = ["MapInstance", "parse_crs", "write_instances"]
-
 Rings = list[np.ndarray]
 """A polygon: its outline, then its holes, each (k, 2) of x and y, closed."""
 _MASKS, _MASK_PIXELS = 1000, 2**22  # that GDAL gets at once

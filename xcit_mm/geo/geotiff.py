@@ -14,8 +14,6 @@ from ..utils.atomic import atomic_path, atomic_write
 from .gdal import gdal, open_raster
 from .raster import Georeference
 
-__all__ = ["DamagedRows", "MapWriter", "join_maps", "no_class", "open_map"]
-
 _BLOCK = 512
 _FIRST_ROW, _CLASSES = "FIRST_ROW", "CLASSES"  # tags
 

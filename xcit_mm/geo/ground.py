@@ -7,8 +7,6 @@ import numpy as np
 
 from ..utils.run_lengths import parse_counts
 
-__all__ = ["AreaMeasure", "pixel_axes", "resampling_factors"]
-
 _RADIUS, _ECCENTRICITY = 6378137.0, 0.0066943799901413165  # of WGS 84: semi-major axis in metres, squared eccentricity
 _CELLS = 256  # along each axis of a raster, in which pixels have one area
 

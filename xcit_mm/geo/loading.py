@@ -8,8 +8,6 @@ from mmengine.registry import TRANSFORMS
 
 from .gdal import open_raster, require_rasterio
 
-__all__ = ["LoadRasterFromFile"]
-
 
 @TRANSFORMS.register_module()
 class LoadRasterFromFile:

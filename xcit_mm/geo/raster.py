@@ -16,8 +16,6 @@ from .gdal import gdal
 from .scaling import PERCENTILES, Bounds, Scale, estimate_bounds, parse_bounds, spread_patches, to_bytes
 from .windows import RasterWindows
 
-__all__ = ["Georeference", "Raster"]
-
 
 class Georeference(NamedTuple):
     """Size and place of a raster.

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["PERCENTILES", "Bounds", "Scale", "estimate_bounds", "parse_bounds", "spread_patches", "to_bytes"]
-
 Bounds = list[tuple[float, float]]
 """Values of each band that become 0 and 255."""
 

@@ -10,8 +10,6 @@ from .files import is_remote
 from .gdal import gdal, open_raster
 from .ground import resampling_factors
 
-__all__ = ["RasterWindows"]
-
 MAX_STRIPS = 2**31  # bytes of strips in memory
 _MIN_STRIP = 64  # rows to read at once
 _Self = TypeVar("_Self", bound="RasterWindows")

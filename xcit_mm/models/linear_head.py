@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .norms import build_norm
 
-__all__ = ["LinearHead"]
-
 
 class LinearHead(BaseDecodeHead):
     """Linear classifier of every cell of a feature map, after BatchNorm, as in DINOv2's evaluation.

@@ -12,8 +12,6 @@ from ..models.attention import XCA
 from ..models.backbone import Trunk
 from ..models.classifier import XCiTClassifier
 
-__all__ = ["Activations", "BlockActivations", "capture_activations", "crop_border", "principal_components"]
-
 # Cells at the border that scales and components ignore: the convolutions of stem and LPI pad with zeros, which shows
 # in the features of a trained model as a ring that would otherwise dominate the first component.
 BORDER = 2

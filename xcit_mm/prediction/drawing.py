@@ -12,8 +12,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .results import Instances
 
-__all__ = ["COLOR_BY", "Palette", "Style", "draw_instances", "draw_segmentation_map", "make_palette"]
-
 # RGB. Some configs of the libraries have the name of a palette instead.
 Palette = Sequence[Sequence[int]] | str
 COLOR_BY = ("class", "instance")

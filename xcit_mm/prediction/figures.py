@@ -16,8 +16,6 @@ from torch import Tensor
 
 from .activations import Activations, BlockActivations, crop_border, principal_components
 
-__all__ = ["draw_activations"]
-
 
 def draw_activations(activations: Activations, image: Tensor) -> Figure:
     """Draw activations: the image first, a column per block, below them a line of heads per class attention block.

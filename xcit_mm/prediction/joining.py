@@ -10,8 +10,6 @@ from mmengine.structures import InstanceData
 
 from ..utils.run_lengths import decode_crop, mask_areas, unite_masks
 
-__all__ = ["SIDES", "merge_tiles", "select_instances"]
-
 SIDES = 1, 2, 4, 8
 """Left, top, right and bottom of a box, at which the edge of a tile may have cut an instance. The sum is stored."""
 

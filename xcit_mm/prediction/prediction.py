@@ -14,8 +14,6 @@ from PIL import Image
 from .drawing import Palette, Style, draw_instances, draw_segmentation_map
 from .results import Instances, coco_results, encode_instances
 
-__all__ = ["Prediction"]
-
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 
 

@@ -30,8 +30,6 @@ from .tiled_detection import detect_in_tiles, iter_detected
 from .tiled_segmentation import iter_segmented, segment_in_tiles
 from .tiles import TiledImage, check_tile
 
-__all__ = ["DTYPES", "Predictor", "check_options"]
-
 DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
 
 

@@ -16,8 +16,6 @@ from ..utils.configs import loading_options, loading_step, raster_bands, tested_
 from ..utils.errors import reason
 from ..utils.images import read_image
 
-__all__ = ["ImageLike", "Preprocessing", "input_shapes"]
-
 ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..utils.run_lengths import encode_mask
 
-__all__ = ["Instances", "coco_results", "encode_instances", "instance_boxes", "to_instances"]
-
 
 class Instances(NamedTuple):
     """Objects in an image, in descending order of scores.

@@ -13,8 +13,6 @@ from .joining import SIDES, merge_tiles
 from .results import instance_boxes
 from .tiles import PredictBatch, TiledImage, Window
 
-__all__ = ["detect_in_tiles", "iter_detected"]
-
 
 def detect_in_tiles(
     predict: PredictBatch, image: np.ndarray, tile: int, overlap: int, batch_size: int = 1

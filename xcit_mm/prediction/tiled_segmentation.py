@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .tiles import PredictBatch, TiledImage
 
-__all__ = ["iter_segmented", "segment_in_tiles"]
-
 MAX_HELD = 2**29  # bytes of logits in memory between two rows of tiles
 
 

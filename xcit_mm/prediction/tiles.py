@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["PredictBatch", "ReadTile", "TiledImage", "Window", "check_tile", "windows"]
-
 PredictBatch = Callable[[list[np.ndarray]], list[Any]]
 """Function from images of one size, at most a batch of them, to one result per image."""
 

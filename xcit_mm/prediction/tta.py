@@ -10,8 +10,6 @@ from mmdet.structures.bbox import bbox2roi, bbox_flip
 from mmengine.config import ConfigDict
 from torch import Tensor, nn
 
-__all__ = ["MaskTTAModel"]
-
 _FLIPPED_DIMS = dict(horizontal=(3,), vertical=(2,), diagonal=(2, 3))
 
 

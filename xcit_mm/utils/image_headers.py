@@ -5,8 +5,6 @@ import struct
 from io import BytesIO
 from typing import BinaryIO
 
-__all__ = ["BANDS", "BITS", "BROKEN_TIFF", "has_more_than_8_bits", "read_tiff_fields"]
-
 BITS, BANDS = 258, 277  # tags of TIFF
 BROKEN_TIFF = (struct.error, KeyError, ValueError, OverflowError)
 """Exceptions of `read_tiff_fields`."""

@@ -11,8 +11,6 @@ from PIL import UnidentifiedImageError
 
 from .image_headers import has_more_than_8_bits
 
-__all__ = ["HEIF_NEEDS", "URL_PREFIXES", "read_image"]
-
 HEIF_NEEDS = "HEIC needs pillow-heif: pip install xcit_mm[heif]"
 URL_PREFIXES = ("http://", "https://", "/vsi")  # and the file systems of GDAL
 

@@ -8,8 +8,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .results import Detections, Segmentation
 
-__all__ = ["draw"]
-
 
 def draw(image: np.ndarray, results: Detections | Segmentation, classes: list[str]) -> np.ndarray:
     """Draw results over an image (H, W, 3), RGB, and a legend beside a segmentation map."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from .images import one_line
 
-__all__ = ["DEVICES", "ENGINES", "OnnxRuntime", "OpenVino"]
-
 DEVICES = dict(
     cpu=("CPUExecutionProvider",),
     cuda=("CUDAExecutionProvider", "CPUExecutionProvider"),

@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-__all__ = ["one_line", "paste_masks", "read_image", "resize", "to_labels"]
-
 _STRIP = 2**24  # values of a segmentor's logits that are resized at a time
 
 

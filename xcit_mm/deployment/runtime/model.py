@@ -11,8 +11,6 @@ from .engines import DEVICES, ENGINES
 from .images import one_line, resize, to_labels
 from .results import OUTPUTS, Detections, Segmentation, detections_in_image, option_inputs
 
-__all__ = ["Model"]
-
 
 class Model:
     """A model in a file of tools/export.py, with or without preprocessing in the file.

@@ -6,8 +6,6 @@ import numpy as np
 
 from .images import paste_masks
 
-__all__ = ["OPTIONS", "OUTPUTS", "Detections", "Segmentation", "summarize", "to_json"]
-
 OUTPUTS = ("boxes", "scores", "labels", "images", "masks")
 """Outputs of a detector's file."""
 OPTIONS: dict[str, Any] = dict(score_thr=np.float32, iou_threshold=np.float32, max_per_img=np.int64)
