@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .chunks import in_chunks
@@ -30,8 +29,11 @@ class Upsample2x(nn.ConvTranspose2d):
         weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
         bias = self.bias.repeat_interleave(4)[:, None]
         cells = torch.baddbmm(bias, weight.expand(x.shape[0], -1, -1), x.flatten(2))
-        # Not unflatten, whose sizes TorchScript's exporter to ONNX takes for constants.
-        return F.pixel_shuffle(cells.view(x.shape[0], cells.shape[1], x.shape[2], x.shape[3]), 2)
+        # Not pixel_shuffle, which is 3 times slower on a CPU, nor unflatten, whose sizes TorchScript's exporter to ONNX
+        # takes for constants.
+        batch, channels, height, width = x.shape
+        cells = cells.view(batch, channels, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
+        return cells.reshape(batch, channels, 2 * height, 2 * width)
 
 
 def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:
