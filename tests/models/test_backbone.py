@@ -199,7 +199,7 @@ class TestModes:
 class TestPrecision:
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_autocast_is_as_precise_without_gradients(self, dtype, device):
+    def test_autocast_is_precise_without_gradients(self, dtype, device):
         model = fill(XCiT("n12")).to(device)
         x = image(64, 96).float().to(device)
         with torch.no_grad():
@@ -208,12 +208,14 @@ class TestPrecision:
                 inferred = model(x)
         with torch.autocast(device, dtype):
             trained = model(x)
-        assert [m.dtype for m in inferred] == [m.dtype for m in trained]
-        assert inferred[2].dtype == torch.float32  # the residual stream itself
+        # The maps of stride 16 are the tokens themselves: in inference they stay in bfloat16 from block to block.
+        assert trained[2].dtype == torch.float32
+        assert inferred[2].dtype == (torch.bfloat16 if dtype == torch.bfloat16 else torch.float32)
+        more = 2.5 if dtype == torch.bfloat16 else 1.05
         for level, (a, b, c) in enumerate(zip(exact, inferred, trained, strict=True)):
             scale = a.abs().mean()
-            assert (a - b).abs().mean() < 0.01 * scale, level
-            assert (a - b).abs().mean() < 1.05 * (a - c).abs().mean(), level
+            assert (a - b).abs().mean() < (0.015 if dtype == torch.bfloat16 else 0.01) * scale, level
+            assert (a - b).abs().mean() < more * (a - c).abs().mean(), level
 
     @on_each_device
     def test_half_precision_does_not_overflow_the_residual_stream(self, device):

@@ -17,16 +17,18 @@ def choose_implementation(x: Tensor) -> str:
 
     'covariance' saves work in proportion to N C^2 and adds work in proportion to C^3, so the ratio N / C decides.
     Measured on 2 x86 cores in float32, C from 128 to 768: 'plain' is fastest below 1.5, 'covariance' above 2.5 (1.2x
-    at 3, 1.5x at 5, 2.6x at 11, 3.4x at 44), and 'gram' is level or ahead between. In half precision on a GPU the
-    choice is 'plain', since the float32 statistics of 'gram' and 'covariance' do not use the fast units;
+    at 3, 1.5x at 5, 2.6x at 11, 3.4x at 44), and 'gram' is level or ahead between. In bfloat16, measured on a CPU with
+    AVX512_BF16 and without AMX, these limits are 2 and 4.5, since the C^3 part stays in float32. In half precision on a
+    GPU the choice is 'plain', since the float32 statistics of 'gram' and 'covariance' do not use the fast units;
     `make bench-gpu` measures this.
     """
     tokens, channels = x.shape[1:]
     if x.is_cuda and (x.element_size() == 2 or torch.is_autocast_enabled()):
         return "plain"
-    if tokens < 1.5 * channels:
+    plain, gram = (2, 4.5) if x.dtype == torch.bfloat16 else (1.5, 2.5)
+    if tokens < plain * channels:
         return "plain"
-    return "gram" if tokens < 2.5 * channels else "covariance"
+    return "gram" if tokens < gram * channels else "covariance"
 
 
 class XCA(nn.Module):
@@ -46,9 +48,9 @@ class XCA(nn.Module):
       and v are not computed, and out = y M + m, with m taken at the mean. 2 N C^2 + O(C^3) multiplications, and y is
       the only N x C tensor kept for backward. Without subtracting the mean, rounding errors would grow with it.
 
-    'gram' and 'covariance' compute the statistics in float32 under autocast, so that no number of tokens overflows.
-    They read the weights of `qkv` and `proj`. Where one of these has hooks or is not an `nn.Linear`, as with LoRA,
-    'plain' calls both instead.
+    'gram' and 'covariance' compute the statistics in float32 under autocast, so that no number of tokens overflows;
+    only S of tokens in bfloat16, which has the range of float32, is computed in bfloat16. Both read the weights of
+    `qkv` and `proj`. Where one of these has hooks or is not an `nn.Linear`, as with LoRA, 'plain' calls both instead.
 
     Shape: (B, N, C) -> (B, N, C).
 
@@ -106,12 +108,13 @@ class XCA(nn.Module):
 
     def _forward_covariance(self, x: Tensor) -> Tensor:
         with _without_autocast(x):
-            exact = _at_least_float32(x)
-            mean = exact.mean(dim=1, keepdim=True)
-            deviations = exact - mean
-            products, squares = self._products_from_moments(deviations, mean)
-            y = deviations.to(x.dtype)
+            mean = x.mean(dim=1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+            y = x - mean
+            if x.dtype == torch.bfloat16:  # with the range of float32; float16 could overflow
+                y = y.to(x.dtype)
+            products, squares = self._products_from_moments(y, mean)
             matrix, offset = self._fold(self._attention(products, squares), mean)
+            y = y.to(x.dtype)
         return torch.baddbmm(offset.to(x.dtype), y, matrix.to(x.dtype))
 
     def _qkv_slice(self, start: int, end: int) -> tuple[Tensor, Tensor]:
@@ -127,8 +130,8 @@ class XCA(nn.Module):
     def _products_from_moments(self, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same as `_products`, from the tokens' deviations (B, N, C) from their mean (B, 1, C)."""
         tokens, channels = y.shape[1:]
-        covariance = _self_product(y)
-        weight, bias = (tensor.to(y.dtype) for tensor in self._qkv_slice(0, 2))
+        covariance = _self_product(y).to(mean.dtype)
+        weight, bias = (tensor.to(mean.dtype) for tensor in self._qkv_slice(0, 2))
         mapped = covariance @ weight.T  # (B, C, 2C)
         average = F.linear(mean, weight, bias)  # (B, 1, 2C), of q and k
         squares = (weight.T * mapped).sum(dim=1) + tokens * average.square()[:, 0]
