@@ -37,7 +37,7 @@ from xcit_mm.batch import Drawing, Execution, RunOptions, predict_many
 from xcit_mm.batch.shards import FORMATS
 from xcit_mm.geo.scaling import PERCENTILES
 from xcit_mm.prediction.drawing import COLOR_BY
-from xcit_mm.prediction.predictor import DTYPES
+from xcit_mm.prediction.precision import DTYPES
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.models import add_model_arguments, find_model
 
@@ -66,7 +66,9 @@ def parse_args() -> argparse.Namespace:
         help="split images into tiles of this side (default: no tiles; for rasters the side of the config's images)",
     )
     parser.add_argument("--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)")
-    parser.add_argument("--dtype", choices=DTYPES, help="of the computation (default: %(default)s)")
+    parser.add_argument(
+        "--dtype", choices=(*DTYPES, "auto"), help="of the computation; auto: the fastest (default: %(default)s)"
+    )
     parser.add_argument(
         "--tta", action="store_true", help="merge several views of each image, by the config's tta_model"
     )

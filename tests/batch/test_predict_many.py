@@ -65,3 +65,13 @@ def test_an_error_after_the_start_states_what_is_completed(models, folder, tmp_p
 def test_options_out_of_range_raise(options, message):
     with pytest.raises(ValueError, match=message):
         (Drawing if "color_by" in options else RunOptions)(**options)
+
+
+def test_auto_is_recorded_as_the_type_in_which_the_run_computes(models, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("xcit_mm.batch.predict.fast_dtype", lambda device: "bfloat16")
+    for dtype in ("auto", "bfloat16"):  # the second run resumes the first
+        predict_many(folder, *models["seg"], tmp_path / "out", RunOptions(dtype=dtype))
+    assert "dtype: bfloat16" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["options"]["dtype"] == "bfloat16"
+    predict_many(folder, *models["seg"], tmp_path / "float32", OPTIONS)
+    assert "this device computes faster in bfloat16: --dtype auto" in capsys.readouterr().err

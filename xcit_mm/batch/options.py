@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmengine.device import get_device
 
 from ..prediction.drawing import COLOR_BY
-from ..prediction.predictor import DTYPES
+from ..prediction.precision import DTYPES
 from ..prediction.tiles import check_tile
 from .shards import FORMATS
 
@@ -22,7 +22,7 @@ class RunOptions:
         tile: Side in pixels of the tiles that images are split into. By default, images are not split, and the tiles of
             rasters are as large as the config's images.
         overlap: Minimum overlap of tiles in pixels. The default is a quarter of the tile.
-        dtype: Data type of the computation, one of `DTYPES`.
+        dtype: Data type of the computation, one of `DTYPES`, or 'auto' for `fast_dtype` of the device.
         tta: Whether to merge several views of each image, by the config's `tta_model`.
         min_score: Minimum score of the stored objects. The default is that of the config.
         bands: Bands of rasters, from 1: red, green and blue, or the bands in place of those that the config loads.
@@ -56,7 +56,7 @@ class RunOptions:
         if self.gsd is not None and not 0 < self.gsd < 1e6:
             raise ValueError(f"gsd={self.gsd}: give metres per pixel, more than 0")
         _check_choice("format", self.format, FORMATS)
-        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("dtype", self.dtype, (*DTYPES, "auto"))
         if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
             raise ModuleNotFoundError("--format parquet needs pyarrow: pip install xcit_mm[parquet]")
         if self.tile is not None:

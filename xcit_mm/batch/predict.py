@@ -5,7 +5,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from mmengine.device import get_device
+
 from ..checks.preflight import check_checkpoint, check_device
+from ..prediction.precision import fast_dtype
 from ..prediction.predictor import check_options
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason
@@ -109,6 +112,12 @@ def _start(
     drawing: Drawing,
 ) -> Run:
     """List the inputs, and start or resume the run."""
+    fast = fast_dtype(execution.device or get_device())
+    if options.dtype == "auto":
+        options = replace(options, dtype=fast)
+        print(f"dtype: {fast}", file=sys.stderr)
+    elif options.dtype == "float32" != fast and not execution.redraw:
+        print(f"this device computes faster in {fast}: --dtype auto", file=sys.stderr)
     cfg = read_config(config, [])
     check_options(cfg, options.tile, options.tta, options.min_score)
     inputs, notes = find_inputs(source, out, root)

@@ -16,21 +16,19 @@ from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement, InstanceData
-from mmengine.utils import apply_to
 from torch import Tensor, nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
+from .precision import DTYPES, fast_dtype, return_float32
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing, input_shapes
 from .results import to_instances
 from .tiled_detection import detect_in_tiles, iter_detected
 from .tiled_segmentation import iter_segmented, segment_in_tiles
 from .tiles import TiledImage, check_tile
-
-DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
 
 
 def check_options(cfg: Config, tile: int | None, tta: bool, min_score: float | None) -> None:
@@ -57,8 +55,9 @@ class Predictor:
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
         batch_size: Number of images, or of tiles of an image, that the model predicts together. If memory runs out, the
             number is halved for images of that size.
-        dtype: A key of `DTYPES`. In half precision, autocast computes convolutions and products, and the neck and the
-            heads return float32, in which boxes are decoded and suppressed.
+        dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. In half precision, autocast
+            computes convolutions and products, and the neck and the heads return float32, in which boxes are decoded
+            and suppressed.
         tta: Whether to merge the predictions of several views of each image, by the config's `tta_model`.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
@@ -92,13 +91,15 @@ class Predictor:
         if tile is not None:
             overlap = tile // 4 if overlap is None else overlap
             check_tile(tile, overlap)
-        if dtype not in DTYPES:
-            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}")
+        if dtype not in (*DTYPES, "auto"):
+            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
-        self.tile, self.overlap, self.batch_size, self.dtype = tile, overlap or 0, batch_size, DTYPES[dtype]
-        self._limits: dict[tuple[int, int], int] = {}  # batch size by image size, for sizes that ran out of memory
         check_device(device)
+        device = device or get_device()
+        self.tile, self.overlap, self.batch_size = tile, overlap or 0, batch_size
+        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
+        self._limits: dict[tuple[int, int], int] = {}  # batch size by image size, for sizes that ran out of memory
         self.cfg = read_config(config, [])
         check_checkpoint(checkpoint)
         scope = self.cfg.get("default_scope")
@@ -109,9 +110,9 @@ class Predictor:
         check_backbone(self.cfg)
         self.metainfo = tested_metainfo(self.cfg)
         self.preprocess = Preprocessing(self.cfg, tta)
-        self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device or get_device())
+        self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device)
         if self.dtype != torch.float32:
-            _return_float32(self.model)
+            return_float32(self.model)
         if tta:
             self.model = MODELS.build(dict(self.cfg.tta_model, module=self.model)).eval()
 
@@ -248,20 +249,3 @@ class Predictor:
         label_type = np.uint8 if len(names) <= 256 else np.uint16
         labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type)
         return Prediction(image, None, labels, names, palette)
-
-
-def _return_float32(model: nn.Module) -> None:
-    """Make the neck and the heads return float32 under autocast.
-
-    RoIs take the type of the feature maps, and half precision would round them to whole pixels. mmcv's operators on the
-    CPU support no half precision. The parts of an RoI head, such as PointRend's, combine their outputs.
-    """
-
-    def convert(module: nn.Module, args: tuple, output: Any) -> Any:
-        return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
-
-    roi_head = getattr(model, "roi_head", None)
-    parts = [getattr(model, "neck", None), *(roi_head.children() if roi_head else ())]
-    for module in model.modules():
-        if module in parts or hasattr(module, "predict_by_feat"):
-            module.register_forward_hook(convert)

@@ -1,0 +1,44 @@
+"""Data types in which models predict."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.utils import apply_to
+from torch import Tensor, nn
+
+DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
+CPU_INFO = Path("/proc/cpuinfo")
+# Limits of oneDNN by which a processor emulates bfloat16.
+_LIMITS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+
+
+def fast_dtype(device: str) -> str:
+    """Return 'bfloat16' if a device multiplies matrices faster in it than in float32, else 'float32'.
+
+    Among CPUs, those with AMX or AVX512_BF16 do, unless `ONEDNN_MAX_CPU_ISA` excludes these instructions.
+    """
+    if device.startswith("cuda"):
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    if device != "cpu" or os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _LIMITS or not CPU_INFO.is_file():
+        return "float32"
+    flags = next((line for line in CPU_INFO.read_text().splitlines() if line.startswith("flags")), "").split()
+    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
+
+
+def return_float32(model: nn.Module) -> None:
+    """Make the neck and the heads return float32 under autocast.
+
+    RoIs take the type of the feature maps, and half precision would round them to whole pixels. mmcv's operators on the
+    CPU support no half precision. The parts of an RoI head, such as PointRend's, combine their outputs.
+    """
+
+    def convert(module: nn.Module, args: tuple, output: Any) -> Any:
+        return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
+
+    roi_head = getattr(model, "roi_head", None)
+    parts = [getattr(model, "neck", None), *(roi_head.children() if roi_head else ())]
+    for module in model.modules():
+        if module in parts or hasattr(module, "predict_by_feat"):
+            module.register_forward_hook(convert)
