@@ -36,8 +36,8 @@ from pathlib import Path
 from xcit_mm.batch import Drawing, Execution, RunOptions, predict_many
 from xcit_mm.batch.shards import FORMATS
 from xcit_mm.geo.scaling import PERCENTILES
+from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction.drawing import COLOR_BY
-from xcit_mm.prediction.precision import DTYPES
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.models import add_model_arguments, find_model
 

@@ -121,6 +121,7 @@ def test_ignored_label_of_metrics_is_found_by_any_name():
 
 def test_mixed_precision_is_found_by_any_name(monkeypatch):
     monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     cfg = Config.fromfile(SHAPES)
     cfg.optim_wrapper.type = "mmengine.AmpOptimWrapper"
     assert_named(check_precision(cfg), [("D206", "AmpOptimWrapper")])

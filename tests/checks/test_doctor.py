@@ -55,7 +55,8 @@ FEATURE_MAPS = dict(
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "demo"])
-def test_shipped_configs_have_no_failures(recipe):
+def test_shipped_configs_have_no_failures(recipe, monkeypatch):
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     config = RECIPES.get(recipe, SHAPES)
     found = findings(config)
     assert [finding for finding in found if finding.level == "FAIL"] == []
@@ -435,6 +436,7 @@ def test_config_without_parts_of_xcit_mm_needs_no_import(tmp_path):
 
 def test_notes_are_not_failures(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     notes = findings(MASK_RCNN, "custom_hooks=[]", level="note")
     weights = ("D702", "init_cfg xcit://xcit_tiny_12_p16_384_dist")
     assert_named(notes, [weights, ("D701",), ("D204", "2 images", "1 process", "16 images"), ("D206",)])

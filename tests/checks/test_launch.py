@@ -144,6 +144,7 @@ def test_command_ends_with_one_line_on_stderr(tmp_path):
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes, monkeypatch):
     monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     assert message in rejected("train", DEMO / f"{config}.py", *cfg_options(config, shapes, 1), change)
 
 
@@ -226,8 +227,18 @@ def test_correct_runs_start_with_the_given_options(config, shapes, weights):
     assert (cfg.load_from, cfg.work_dir) == (str(weights[config]), "w")
 
 
+@pytest.mark.parametrize("flag", [("--amp",), ("--cfg-options", "optim_wrapper.type=AmpOptimWrapper")])
+def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, monkeypatch):
+    for module in ("machine", "launch"):
+        monkeypatch.setattr(f"xcit_mm.checks.{module}.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "bfloat16")
+    cfg = started("train", DEMO / f"{SEG}.py", *cfg_options(SEG, shapes, 1), *flag)
+    assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
+
+
 def test_mixed_precision_without_a_gpu_names_the_option_that_helps(monkeypatch):
     monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     fix = rejected("train", MASK_RCNN).rpartition("fix: ")[2].partition(" (")[0].split()
     assert fix == ["--cfg-options", "optim_wrapper.type=OptimWrapper"]
     assert "D311" in rejected("train", MASK_RCNN, *fix)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from devices import allow_mixed_precision, on_each_device_in
+from devices import on_each_device_in
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from paths import CONFIGS
 from tiny_recipes import first_batch, tiny
+
+from xcit_mm.training import CPUAmpOptimWrapper
 
 SLOW = ("upernet", "mask2former")  # similar recipes are fast
 OTHERS = ("_base_", "classification", "demo", "linear")  # linear's trunk is frozen
@@ -28,9 +30,7 @@ def test_every_recipe_is_tested():
     [pytest.param(path, marks=pytest.mark.slow) if path.stem.startswith(SLOW) else path for path in RECIPES],
     ids=lambda path: path.stem,
 )
-def test_recipe_trains_in_mixed_precision(
-    leaf: Path, device: str, dtype: str, shapes: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_recipe_trains_in_mixed_precision(leaf: Path, device: str, dtype: str, shapes: Path):
     pytest.importorskip("mmseg" if "ade20k" in leaf.stem else "mmdet")
     cfg = tiny(leaf, shapes)
     torch.manual_seed(0)
@@ -47,13 +47,29 @@ def test_recipe_trains_in_mixed_precision(
             losses.append(trained.train_step(copy.deepcopy(batch), optim_wrapper)["loss"].item())
         return losses, trained
 
-    allow_mixed_precision(device, monkeypatch)
     exact, _ = train(1)
     # The loss scaler may have to skip the first iterations.
-    losses, trained = train(5, type="AmpOptimWrapper", dtype=dtype)
+    losses, trained = train(5, type="CPUAmpOptimWrapper" if device == "cpu" else "AmpOptimWrapper", dtype=dtype)
     assert losses[0] == pytest.approx(exact[0], rel=0.05)
     assert losses[0] != exact[0]  # another precision
     assert losses[-1] < losses[0]
     moved = [not torch.equal(p.cpu(), q) for p, q in zip(trained.parameters(), model.parameters(), strict=True)]
     assert sum(moved) > 0.9 * len(moved)
     assert all(p.isfinite().all() for p in trained.parameters())
+
+
+def test_regions_keep_their_pixels_in_bfloat16():
+    """Tensors of bfloat16 above 512 are multiples of 4 pixels."""
+    model = MODELS.build(dict(type="ImgDataPreprocessor"))
+    model.neck = torch.nn.Conv2d(3, 4, 1)
+    wrapper = CPUAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    for _ in range(2):
+        with wrapper.optim_context(model):
+            assert torch.nn.functional.conv2d(torch.ones(1, 3, 1, 1), model.neck.weight).dtype == torch.bfloat16
+            assert model.neck(torch.ones(1, 3, 1, 1)).dtype == torch.float32
+    assert len(model.neck._forward_hooks) == 1
+
+
+def test_other_types_are_refused_on_a_cpu():
+    with pytest.raises(ValueError, match=r"optim_wrapper.dtype='float16': a CPU trains in mixed precision in bfloat16"):
+        CPUAmpOptimWrapper(dtype="float16", optimizer=None)

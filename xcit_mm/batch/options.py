@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mmengine.device import get_device
 
+from ..models.precision import DTYPES
 from ..prediction.drawing import COLOR_BY
-from ..prediction.precision import DTYPES
 from ..prediction.tiles import check_tile
 from .shards import FORMATS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmengine.device import get_device
 
 from ..checks.preflight import check_checkpoint, check_device
-from ..prediction.precision import fast_dtype
+from ..models.precision import fast_dtype
 from ..prediction.predictor import check_options
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.errors import reason

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.device import get_device
 
 from ..training.repeating import NotDeterministic
 from ..utils.cli import cli_main
@@ -19,7 +20,7 @@ from ..weights.models import find_config, find_model, last_checkpoint
 from .config import find_script
 from .doctor import check_resume, check_test, check_training, is_first_process
 from .findings import raise_first
-from .machine import check_launcher
+from .machine import check_launcher, is_mixed_precision
 
 _ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
 _SKIP = "--skip-checks"
@@ -73,7 +74,7 @@ def _parser(tool: str) -> argparse.ArgumentParser:
     if training:
         default = "the last in the work directory"
         add("--resume", nargs="?", const="", metavar="CHECKPOINT", help=f"resume from CHECKPOINT (default: {default})")
-        add("--amp", action="store_true", help="train in mixed precision, on a GPU")
+        add("--amp", action="store_true", help="train in mixed precision, on a CPU in bfloat16")
         add(_DETERMINISTIC, action="store_true", help="give the same weights every time on a machine")
         add("--auto-scale-lr", action="store_true", help="scale the learning rate to the batch (mmdet, mmpretrain)")
     else:
@@ -110,6 +111,9 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         seed = (cfg.get("randomness") or {}).get("seed") or 0
         argv += ["--cfg-options", "randomness.deterministic=True", f"randomness.seed={seed}"]
+    if tool == "train" and get_device() == "cpu" and (options.amp or is_mixed_precision(cfg)):
+        argv = [argument for argument in argv if argument != "--amp"]
+        argv += ["--cfg-options", "optim_wrapper.type=mmengine.CPUAmpOptimWrapper"]
     raise_first(check_launcher(options.launcher))
     if tool == "test":
         _start_check(skip, check_test, cfg, options.checkpoint, options.tta)

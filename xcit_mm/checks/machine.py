@@ -10,6 +10,7 @@ from mmengine.optim import AmpOptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
+from ..models.precision import fast_dtype
 from ..utils.configs import part_class
 from .findings import Finding, check, fail, ok
 
@@ -22,19 +23,26 @@ def check_launcher(launcher: str | None) -> Iterator[Finding]:
         yield fail("D220", text, fix)
 
 
+def is_mixed_precision(cfg: Config) -> bool:
+    """Return whether a config trains with mmengine's AmpOptimWrapper."""
+    return part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.get("default_scope")) is AmpOptimWrapper
+
+
 @check("D292", "correct optim_wrapper")
 def check_precision(cfg: Config, amp: bool = False) -> Iterator[Finding]:
-    """Check that mixed precision, which the config or `--amp` sets, has a GPU."""
-    if get_device() not in ("cpu", "mps"):
+    """Check that the machine is fast in mixed precision, which the config or `--amp` sets."""
+    device = get_device()
+    if device not in ("cpu", "mps") or fast_dtype(device) == "bfloat16":
         return
     wrapper = cfg.get("optim_wrapper") or {}
+    needs = "which needs a GPU or a CPU with AVX512_BF16 or AMX, and this machine has none"
     if amp:
-        yield fail("D206", "--amp is mixed precision, which needs a GPU, and this machine has none", "leave --amp out")
-    elif part_class(wrapper, OPTIM_WRAPPERS, cfg.get("default_scope")) is AmpOptimWrapper:
+        yield fail("D206", f"--amp is mixed precision, {needs}", "leave --amp out")
+    elif is_mixed_precision(cfg):
         options = [f"optim_wrapper.{name}" for name in ("loss_scale", "dtype") if name in wrapper]
         yield fail(
             "D206",
-            "the config trains in mixed precision (AmpOptimWrapper), which needs a GPU, and this machine has none",
+            f"the config trains in mixed precision (AmpOptimWrapper), {needs}",
             f"leave out {' and '.join(options)}, and give " * bool(options)  # OptimWrapper does not take these options
             + "--cfg-options optim_wrapper.type=OptimWrapper",
         )

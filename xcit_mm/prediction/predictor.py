@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
+from ..models.precision import DTYPES, fast_dtype, return_float32
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
-from .precision import DTYPES, fast_dtype, return_float32
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing, input_shapes
 from .results import to_instances

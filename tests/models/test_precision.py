@@ -2,8 +2,8 @@
 
 import pytest
 
-from xcit_mm.prediction import precision
-from xcit_mm.prediction.precision import fast_dtype
+from xcit_mm.models import precision
+from xcit_mm.models.precision import fast_dtype
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""Mixed precision on a CPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
+
+from ..models.precision import return_float32
+
+
+@OPTIM_WRAPPERS.register_module()
+class CPUAmpOptimWrapper(AmpOptimWrapper):
+    """Trains in bfloat16 on a CPU, which mmengine's AmpOptimWrapper refuses.
+
+    Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of float32, so the loss
+    is not scaled.
+
+    Args:
+        loss_scale: Ignored, so that the options of AmpOptimWrapper are valid here.
+        dtype: None, 'bfloat16' or `torch.bfloat16`.
+        kwargs: Arguments of mmengine's OptimWrapper.
+
+    Raises:
+        ValueError: If the dtype is another.
+    """
+
+    def __init__(self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any) -> None:
+        if dtype not in (None, "bfloat16", torch.bfloat16):
+            raise ValueError(f"optim_wrapper.{dtype=}: a CPU trains in mixed precision in bfloat16: leave dtype out")
+        OptimWrapper.__init__(self, **kwargs)
+        self.loss_scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self.cast_dtype = torch.bfloat16
+        self._scale_update_param = None
+        self._model: nn.Module | None = None
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        if model is not self._model:
+            return_float32(model)
+            self._model = model
+        with super().optim_context(model):
+            yield
