@@ -65,7 +65,7 @@ endif
 test-slow: $(READY)
 	$(PYTEST)
 ifeq ($(STACK),mm)
-	$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py
+	$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py tests/training/test_resuming_epochs.py
 	$(COMPILED)/bin/python -m pytest -m compiled tests/ops
 endif
 

@@ -74,18 +74,11 @@ def shapes(tmp_path_factory) -> Path:
 @pytest.fixture
 def mmpretrain() -> None:
     """Imports mmpretrain, or skips the test."""
-    import torch
+    from processes import import_mmpretrain
 
     if importlib.util.find_spec("mmpretrain") is None:
         pytest.skip("mmpretrain is not installed: make test-slow")
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two operators are missing,
-        # which no classifier uses.
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
-    importlib.import_module("mmpretrain")
+    import_mmpretrain()
 
 
 @pytest.fixture(scope="session")

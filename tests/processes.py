@@ -1,5 +1,6 @@
 """Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed, and two that meet."""
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -55,6 +56,20 @@ def _to_its_end(function: Callable, name: str, arguments: list[str], cwd: Path, 
         process.kill()
         raise TimeoutError(f"{name} hangs: {files[1].read_text()[-2000:]}")
     return Ended(process.exitcode, *(file.read_text() for file in files))
+
+
+def import_mmpretrain() -> None:
+    """Import mmpretrain, with any torchvision."""
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two operators are missing,
+        # which no classifier uses.
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+    importlib.import_module("mmpretrain")
 
 
 def in_two_processes(function: Callable, *arguments: object, start_method: str = "forkserver") -> None:
