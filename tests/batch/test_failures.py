@@ -151,11 +151,11 @@ def test_an_input_that_hangs_is_a_failure(workers, hanging, models, photos, tmp_
 @pytest.mark.slow
 def test_another_rank_takes_the_shards_of_a_rank_without_its_folder(faulty, photos, tmp_path):
     (tmp_path / "in").mkdir()
-    for number in range(60):
-        (tmp_path / "in" / f"{number:02}.png").symlink_to(photos / "00.png")
+    for number in range(300):  # so many that rank 1 starts before rank 0 ends
+        (tmp_path / "in" / f"{number:03}.png").symlink_to(photos / "00.png")
     arguments = [tmp_path / "in", *faulty, "--shard-size", 3, "--no-visualizations", "--out", tmp_path / "out"]
     ended = run(*torchrun(29574), *arguments, "--workers", 0, "--launcher", "pytorch")
-    assert ended.returncode == 0 and "60 of 60 inputs predicted" in ended.stdout, ended.stderr[-2000:]
+    assert ended.returncode == 0 and "300 of 300 inputs predicted" in ended.stdout, ended.stderr[-2000:]
     assert "rank 1 stops: " in ended.stderr and "not mounted" in ended.stderr
 
 
