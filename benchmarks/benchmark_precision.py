@@ -40,20 +40,18 @@ def evaluate(predictor: Predictor, samples: list[dict[str, Any]], evaluator: Any
     return {name: float(score) for name, score in evaluator.evaluate(len(samples)).items()}
 
 
-def measure(config: str, checkpoint: str, dtypes: list[str]) -> tuple[dict[str, Scores], dict[str, float]]:
+def measure(
+    runner: Runner, config: str, checkpoint: str, dtypes: list[str]
+) -> tuple[dict[str, Scores], dict[str, float]]:
     """Return the scores and the median milliseconds of an image in each type."""
     predictors = {dtype: Predictor(config, checkpoint, dtype=dtype) for dtype in dtypes}
-    cfg = read_config(config, [])
-    with tempfile.TemporaryDirectory() as folder:
-        cfg.work_dir = folder
-        runner = Runner.from_cfg(cfg)
-        data = runner.build_dataloader(cfg.test_dataloader).dataset
-        samples = [data[index] for index in range(len(data))]
-        scores = {}
-        for dtype, predictor in predictors.items():
-            evaluator = runner.build_evaluator(cfg.test_evaluator)
-            evaluator.dataset_meta = data.metainfo
-            scores[dtype] = evaluate(predictor, samples, evaluator)
+    data = runner.build_dataloader(runner.cfg.test_dataloader).dataset
+    samples = [data[index] for index in range(len(data))]
+    scores = {}
+    for dtype, predictor in predictors.items():
+        evaluator = runner.build_evaluator(runner.cfg.test_evaluator)
+        evaluator.dataset_meta = data.metainfo
+        scores[dtype] = evaluate(predictor, samples, evaluator)
     times: dict[str, list[float]] = {dtype: [] for dtype in dtypes}
     for sample in samples[:IMAGES]:
         for dtype, predictor in predictors.items():
@@ -66,7 +64,10 @@ def measure(config: str, checkpoint: str, dtypes: list[str]) -> tuple[dict[str, 
 def main() -> None:
     args = parse_args()
     MMLogger.get_instance("mmengine", log_level="WARNING")
-    results = [measure(args.config, checkpoint, args.dtypes) for checkpoint in args.checkpoints]
+    cfg = read_config(args.config, [])
+    with tempfile.TemporaryDirectory() as cfg.work_dir:
+        runner = Runner.from_cfg(cfg)
+        results = [measure(runner, args.config, checkpoint, args.dtypes) for checkpoint in args.checkpoints]
     names = [name for name in results[0][0][args.dtypes[0]] if name.split("/")[-1] in ("mIoU", "bbox_mAP", "segm_mAP")]
     print(f"\n{Path(args.config).stem}, {len(results)} models, {torch.get_num_threads()} threads")
     print(f"| type | {' | '.join(f'{name}: mean | largest loss' for name in names)} | ms per image |")
