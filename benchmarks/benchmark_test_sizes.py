@@ -45,7 +45,7 @@ DEIT = {160: 75.9, 224: 79.9, 256: 80.4, 288: 80.4, 320: 80.1}
 DEIT_TRAINED = 224
 
 
-def write_data(root: Path, train: int = 300, val: int = 120) -> None:
+def write_data(root: Path, train: int = 300, val: int = 24) -> None:
     """Write gray crops of the shapes of synthetic images as SPLIT/CLASS/, without the hues that tell classes apart."""
     for split, count in dict(train=train, val=val).items():
         for name in CLASSES:
@@ -188,8 +188,8 @@ def main() -> int:
     task.add_argument("images", type=Path, help="folder with a folder of images for each class")
     task.add_argument("out", type=Path, help="file of the weights")
     task.add_argument("--arch", default="n12", help="default: %(default)s")
-    task.add_argument("--steps", type=int, default=300, help="default: %(default)s")
-    task.add_argument("--batch", type=int, default=16, help="images per batch (default: %(default)s)")
+    task.add_argument("--steps", type=int, default=200, help="default: %(default)s")
+    task.add_argument("--batch", type=int, default=12, help="images per batch (default: %(default)s)")
     task = tasks.add_parser("data")
     task.add_argument("root", type=Path, help="folder to write")
     args = parser.parse_args()

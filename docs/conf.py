@@ -46,6 +46,7 @@ nb_execution_timeout = 1800  # seconds for a cell
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_output_stderr = "remove"
 html_math_renderer = "mathml"
 # The copy button leaves out the prompt of a shell.
 copybutton_prompt_text = "$ "
