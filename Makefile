@@ -38,6 +38,8 @@ test: $(READY)
 # and that cannot be imported beside a torch for the CPU. The constraint keeps the pinned torch.
 MMPRETRAIN := .venv-mmpretrain
 COMPILED := .venv-compiled
+# Of the site, whose Sphinx pins docutils and other packages. Its notebooks call `xcit-mm` of the same environment.
+SITE := .venv-docs$(SUFFIX)
 on_top = $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
 $(MMPRETRAIN)/.ready: $(READY)
@@ -62,8 +64,9 @@ $(COMPILED)/.ready: $(READY)
 ifeq ($(STACK),mm)
 test-slow: $(MMPRETRAIN)/.ready $(COMPILED)/.ready
 endif
-test-slow: $(READY)
+test-slow: $(SITE)/.ready
 	$(PYTEST)
+	$(SITE)/bin/python -m pytest tests/docs/test_notebooks.py
 ifeq ($(STACK),mm)
 	$(MMPRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/test_heads.py tests/training/test_resuming_epochs.py
 	$(COMPILED)/bin/python -m pytest -m compiled tests/ops
@@ -85,18 +88,16 @@ lint: $(READY)
 	$(BIN)/python docs/readme_tables.py --check
 	$(BIN)/python docs/doctor_page.py --check
 
-# The site. Sphinx pins docutils and other packages, so it has its own environment on top of .venv.
-SITE := .venv-docs$(SUFFIX)
-
 $(SITE)/.ready: $(READY) requirements/docs.txt
 	$(PYTHON) -m venv $(SITE)
 	$(call on_top,$(SITE))
 	$(SITE)/bin/python -m pip install --disable-pip-version-check -r requirements/docs.txt
+	$(SITE)/bin/python -m pip install --disable-pip-version-check --no-deps -e .
 	touch $@
 
 docs: $(SITE)/.ready
 	rm -rf build/docs
-	$(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
+	PATH="$(CURDIR)/$(SITE)/bin:$$PATH" $(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
 	$(SITE)/bin/python docs/check_links.py build/docs
 
 # In an environment with the compared libraries: make bench BENCH_PYTHON=python.

@@ -19,7 +19,7 @@ copyright = author
 (repository,) = re.findall(r'^REPOSITORY = "(.*)"', (ROOT / "setup.py").read_text(), re.MULTILINE)
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -38,6 +38,15 @@ if repository:
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
+# Pages that are notebooks are executed in an empty folder, again only when they have changed.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_timeout = 1800  # seconds for a cell
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+nb_output_stderr = "remove"
 html_math_renderer = "mathml"
 # The copy button leaves out the prompt of a shell.
 copybutton_prompt_text = "$ "

@@ -28,6 +28,8 @@ def parse_args() -> argparse.Namespace:
     model.add_argument("folder", type=Path, help="folder of images; for knn with train/CLASS/ and val/CLASS/")
     model.add_argument("weights", help="path, URL or xcit://NAME of weights of ImageNet or DINO")
     model.add_argument("--size", type=int, default=224, help="side of the crop in pixels (default: %(default)s)")
+    scales = "factors of the size; descriptors of several scales are averaged (default: 1)"
+    model.add_argument("--scales", type=float, nargs="+", default=[1.0], help=scales)
     model.add_argument("--batch", type=int, default=32, help="images per batch (default: %(default)s)")
     model.add_argument("--workers", type=int, default=2, help="processes that read images (default: %(default)s)")
     model.add_argument("--device", help="default: a GPU if there is one")
@@ -51,7 +53,8 @@ def parse_args() -> argparse.Namespace:
 
 def run_extract(args: argparse.Namespace) -> list[str]:
     model = load_classifier(args.weights, args.device)
-    features = extract_features(model, args.folder, args.size, args.batch, args.workers, args.patches, args.out)
+    options = args.size, args.batch, args.workers, args.patches, args.out, args.scales
+    features = extract_features(model, args.folder, *options)
     if features.interrupted:
         raise KeyboardInterrupt(f"{features}: {args.out}")
     print(f"{features}: {args.out}")
@@ -60,7 +63,7 @@ def run_extract(args: argparse.Namespace) -> list[str]:
 
 def run_knn(args: argparse.Namespace) -> list[str]:
     model = load_classifier(args.weights, args.device)
-    scores = evaluate_knn(model, args.folder, args.k, args.size, args.batch, args.workers)
+    scores = evaluate_knn(model, args.folder, args.k, args.size, args.batch, args.workers, args.scales)
     print(scores)
     return scores.failures
 

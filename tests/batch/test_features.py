@@ -58,6 +58,16 @@ def test_descriptors_are_those_of_the_model(model, tmp_path):
     assert np.allclose(found.patches, tokens, atol=1e-4)
 
 
+def test_descriptors_of_several_scales_are_the_mean_of_unit_vectors(model, folder):
+    single = [extract_features(model, folder, size, workers=0).descriptors for size in (64, 32)]
+    found = extract_features(model, folder, size=64, workers=0, scales=(1, 0.5)).descriptors
+    for name, values in found.items():
+        units = [each[name] / np.linalg.norm(each[name], axis=1, keepdims=True) for each in single]
+        assert np.abs(units[0] - units[1]).max() > 0.05  # the scales differ
+        assert np.allclose(values, (units[0] + units[1]) / 2, atol=0.03)  # 32 pixels resized from the file, or from 64
+        assert not np.allclose(values, units[0], atol=0.03)
+
+
 @pytest.mark.parametrize("mode", ["L", "RGBA", "CMYK", "P", "I;16"])
 def test_images_of_every_mode_are_read(mode, model, tmp_path):
     grey = Image.fromarray(np.full((40, 40), 100, np.uint8))
@@ -162,6 +172,9 @@ def test_errors_are_one_line(refusal, folder, weights, tmp_path):
     for arguments, message in [
         (("extract", folder, tmp_path / "trunk.pth", "--out", "a.npz"), "has no class attention"),
         (("extract", folder, weights, "--out", "a.txt"), "name it .npz"),
+        (("extract", folder, weights, "--out", "a.npz", "--scales", 1, 0), "--scales 1.0 0.0: must be positive"),
+        (("extract", folder, weights, "--out", "a.npz", "--scales", 1, 2, "--patches"), "patches have one scale"),
+        (("extract", folder, weights, "--out", "a.npz", "--scales", 0.01), "at least"),
         (("extract", folder, weights, "--out", "a.npz", "--device", "cuda:99"), "--device cuda:99 cannot be used"),
         (("neighbours", folder, tmp_path / "other.npz", "--out", "a.txt"), "name a .png"),
         (("extract", tmp_path / "none", weights, "--out", "a.npz"), "no images below"),

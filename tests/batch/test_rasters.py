@@ -52,6 +52,19 @@ def test_a_map_equals_that_of_tiling_in_memory(image, models, call, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("profile", [dict(), dict(crs=None, transform=None), dict(nodata=0, photometric="rgb")])
+def test_python_reads_a_path_of_16_bits_as_the_command(profile, image, models, call, tmp_path):
+    dark = (image.astype(np.uint16) + 300) * 4  # OpenCV would keep the upper 8 bits, which are 4 to 8
+    dark[:20, :20] = 0
+    path = write(tmp_path / "raster.tif", dark, **profile)
+    assert call("infer", path, *models["seg"], "--out", tmp_path / "out", *TILES)[0] == 0
+    found = Predictor(*models["seg"], tile=96, overlap=24)(path)
+    labels = map_in(tmp_path / "out")
+    valid = labels != 255
+    assert np.array_equal(found.segmentation[valid], labels[valid]) and len(np.unique(labels[valid])) > 2
+    assert found.image.dtype == np.uint8 and np.ptp(found.image) == 255 and valid.mean() > 0.99
+
+
 def test_the_map_of_a_segmentor_of_one_class_has_a_background(image, binary, call, tmp_path):
     path = write(tmp_path / "raster.tif", image)
     assert call("infer", path, *binary[1], "--out", tmp_path / "out", *TILES)[0] == 0

@@ -10,6 +10,7 @@ from file_server import serve
 
 from xcit_mm.batch import run
 from xcit_mm.batch.run import open_run
+from xcit_mm.prediction.predictor import Predictor
 
 rasterio = pytest.importorskip("rasterio")
 from rasterio.shutil import copy  # noqa: E402
@@ -171,6 +172,7 @@ def test_a_segmentor_at_another_ground_resolution_within_an_area(area, models, c
         assert len(tiles) == 1  # of 4
     maps = [map_in(tmp_path / out) for out in ("option", "config")]
     assert maps[0].shape == (150, 130) and np.array_equal(*maps)
+    assert Predictor(str(config), models["seg"][1]).preprocess.read(path).shape == (150, 130, 3)
     assert (maps[0][:50, :30] != 255).all() and (maps[0] != 255).sum() == 50 * 30
     with rasterio.open(tmp_path / "option" / "labels" / "raster.tif") as found:
         assert found.transform == UTM["transform"] @ DOUBLE

@@ -420,5 +420,5 @@ def test_folder_with_the_name_of_a_library_is_not_the_library(tmp_path, monkeypa
     (tmp_path / "libraryless").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(config_checks._LIBRARIES, "libraryless", "mm")
-    with pytest.raises(ModuleNotFoundError, match=r"needs libraryless, which is not installed: .*/mm\.txt"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs libraryless, which is not installed: .*xcit_mm\[mm\]"):
         config_checks.find_script(Config(dict(default_scope="libraryless")), "own.py", "train")

@@ -98,14 +98,14 @@ def test_make_targets_and_paths_that_a_page_names_exist(page: Path):
     assert [path for path in sorted(named) if not list(ROOT.glob(path))] == []
 
 
-# Pages with directives of the site: a table of contents, docstrings, the text of another file.
+# Pages with directives of the site: a table of contents, docstrings, the text of another file, cells of notebooks.
 SITE_ONLY = {"docs/index.md", "docs/changelog.md", "docs/contributing.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_is_markdown_that_github_displays(page: Path):
     name = page.relative_to(ROOT).as_posix()
-    if name in SITE_ONLY or name.startswith("docs/api/"):
+    if name in SITE_ONLY or name.startswith(("docs/api/", "docs/notebooks/")):
         return
     text = re.sub(r"^```\w*\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     # Definition lists, labels and directives of MyST.

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import ImageDraw
 
-from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map, make_palette
+from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
 from xcit_mm.prediction.results import Instances
+from xcit_mm.utils.palettes import make_palette
 from xcit_mm.utils.run_lengths import encode_mask
 
 CLASSES = ("red", "green", "blue")

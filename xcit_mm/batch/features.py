@@ -1,11 +1,13 @@
 """Features of images from a frozen XCiT with class attention."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.model import ImgDataPreprocessor
 from PIL import Image
 from torch import Tensor
@@ -76,6 +78,7 @@ def extract_features(
     workers: int = 2,
     patches: bool = False,
     out: Path | None = None,
+    scales: Sequence[float] = (1.0,),
 ) -> Features:
     """Extract features of all images below a folder, with a progress bar. Ctrl-C keeps the completed images.
 
@@ -89,14 +92,20 @@ def extract_features(
         workers: Number of processes that read images.
         patches: Whether to keep the features of the patches, n C h w numbers.
         out: File in .npz for `paths`, the descriptors and `patches`.
+        scales: Factors by which the crop is resized. Descriptors of several scales are normalised to length 1 and
+            averaged, as in DINO's evaluation of retrieval.
 
     Raises:
         FileNotFoundError: If there are no images.
-        ValueError: If no image can be read, or `out` does not end in .npz.
+        ValueError: If no image can be read, `out` does not end in .npz, a scale is not positive, or there are several
+            with `patches`.
         KeyboardInterrupt: If Ctrl-C is pressed before the first image is completed.
     """
     if out is not None and out.suffix != ".npz":
         raise ValueError(f"--out {out}: name it .npz")
+    if min(scales) <= 0 or (patches and len(scales) > 1):
+        fix = "patches have one scale" if min(scales) > 0 else "must be positive"
+        raise ValueError(f"--scales {' '.join(map(str, scales))}: {fix}")
     paths = find_images(folder)
     preprocess = ImgDataPreprocessor(MEAN, STD).to(next(model.parameters()).device)
     tasks = [(paths[first : first + batch_size], size) for first in range(0, len(paths), batch_size)]
@@ -107,7 +116,7 @@ def extract_features(
             for batch in loader:
                 crops = [crop for _, crop in batch if isinstance(crop, Tensor)]
                 if crops:
-                    batches.append(_describe(model, preprocess(dict(inputs=crops))["inputs"], patches))
+                    batches.append(_describe(model, preprocess(dict(inputs=crops))["inputs"], patches, scales))
                 for path, crop in batch:
                     if isinstance(crop, Tensor):
                         completed.append(str(path.relative_to(folder)))
@@ -143,11 +152,17 @@ def read_descriptors(path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"{path} is not a file of `tools/features.py extract`") from None
 
 
-def _describe(model: XCiTClassifier, images: Tensor, patches: bool) -> dict[str, np.ndarray]:
+@torch.no_grad()
+def _describe(model: XCiTClassifier, images: Tensor, patches: bool, scales: Sequence[float]) -> dict[str, np.ndarray]:
     """Compute the descriptors of a batch, and the features of its patches if requested."""
-    with torch.no_grad():
-        cls, tokens = model.forward_features(images)
-    features = dict(cls=cls, mean=tokens.mean(dim=(2, 3)), gem=gem(tokens))
+    found: list[dict[str, Tensor]] = []
+    for scale in scales:
+        side = round(scale * images.shape[-1])
+        cls, tokens = model.forward_features(F.interpolate(images, side, mode="bicubic", antialias=True))
+        found.append(dict(cls=cls, mean=tokens.mean(dim=(2, 3)), gem=gem(tokens)))
+    features = found[0]
+    if len(scales) > 1:
+        features = {name: torch.stack([F.normalize(each[name]) for each in found]).mean(dim=0) for name in DESCRIPTORS}
     if patches:
         features["patches"] = tokens
     return {name: values.float().cpu().numpy() for name, values in features.items()}

@@ -86,6 +86,7 @@ def evaluate_knn(
     size: int = 224,
     batch_size: int = 32,
     workers: int = 2,
+    scales: Sequence[float] = (1.0,),
 ) -> KnnScores:
     """Classify the images of folder/val/CLASS/ by their nearest neighbours in folder/train/CLASS/.
 
@@ -102,7 +103,7 @@ def evaluate_knn(
         raise ValueError(f"-k {' '.join(map(str, ks))}: must be 1 to {count}, the number of training images")
     splits: list[Features] = []
     for split in ("train", "val"):
-        features = extract_features(model, folder / split, size, batch_size, workers)
+        features = extract_features(model, folder / split, size, batch_size, workers, scales=scales)
         if features.interrupted:
             raise KeyboardInterrupt
         splits.append(features)

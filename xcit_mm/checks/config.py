@@ -17,7 +17,7 @@ from ..utils.configs import data_preprocessor, data_sets, evaluators, part_class
 from .data import SPLITS
 from .findings import Finding, check, fail, note, ok
 
-# Libraries, and the files in requirements/ that install them.
+# Libraries, and the extras of xcit_mm that install them.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 
 
@@ -34,7 +34,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     package = importlib.util.find_spec(library)
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
-            f"{config} needs {library}, which is not installed: pip install -r requirements/{_LIBRARIES[library]}.txt"
+            f"{config} needs {library}, which is not installed: pip install xcit_mm[{_LIBRARIES[library]}]"
         )
     script = Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
     if not script.is_file():

@@ -66,7 +66,7 @@ class ExportTarget:
             raise ValueError(f"size={self.size}: must be {MIN_SIZE} or more a side")
         missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
         if missing and self.is_onnx:
-            raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install -r requirements/export.txt")
+            raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install xcit_mm[export]")
 
     def check_model(self, cfg: Config) -> None:
         """Raise a ValueError if the model of a config cannot be exported to this file."""

@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from ..prediction.drawing import Palette, make_palette
 from ..utils.atomic import atomic_path, atomic_write
+from ..utils.palettes import Palette, make_palette
 from .gdal import gdal, open_raster
 from .raster import Georeference
 

@@ -1,7 +1,6 @@
 """Predictions drawn over an image: instances with masks, boxes and labels, and segmentation maps with a legend."""
 
 from collections.abc import Sequence
-from colorsys import hsv_to_rgb
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +9,9 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ..utils.palettes import Palette, make_palette
 from .results import Instances
 
-# RGB. Some configs of the libraries have the name of a palette instead.
-Palette = Sequence[Sequence[int]] | str
 COLOR_BY = ("class", "instance")
 # This font comes with matplotlib and has letters of many languages.
 _FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -31,16 +29,6 @@ class Style(NamedTuple):
     alpha: float = 0.5
     labels: bool = True
     color_by: str = COLOR_BY[0]
-
-
-def make_palette(count: int, palette: Palette | None = None) -> np.ndarray:
-    """Return colors (count, 3) in BGR: those of a palette in RGB, or distinct colors if the palette has too few."""
-    if palette is not None and not isinstance(palette, str) and len(palette) >= count:
-        return np.array(palette, np.uint8).reshape(-1, 3)[:count, ::-1].copy()
-    # The golden ratio keeps the hues of neighbours apart for any count.
-    hsv = [(number * 0.618034 % 1, 0.6 + 0.13 * (number % 4), 1 - 0.16 * (number % 3)) for number in range(count)]
-    rgb = np.array([hsv_to_rgb(*color) for color in hsv]).reshape(-1, 3)
-    return (255 * rgb[:, ::-1]).round().astype(np.uint8)
 
 
 def draw_instances(

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from .drawing import Palette, Style, draw_instances, draw_segmentation_map
+from ..utils.palettes import Palette
+from .drawing import Style, draw_instances, draw_segmentation_map
 from .results import Instances, coco_results, encode_instances
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows

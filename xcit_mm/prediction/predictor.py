@@ -142,15 +142,17 @@ class Predictor:
         """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
 
         Args:
-            images: Paths or URLs of photos, images of Pillow, or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For
-                a config with other options of `LoadImageFromFile`, arrays are as this step returns them. For a config
-                with `LoadRasterFromFile`, they are (H, W, bands), unscaled, in the file's type or float32.
+            images: Paths or URLs of photos or rasters, read as by tools/infer.py (see `xcit_mm.geo.is_raster`), images
+                of Pillow, or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a config with other options of
+                `LoadImageFromFile`, arrays are as this step returns them. For a config with `LoadRasterFromFile`, they
+                are (H, W, bands), unscaled, in the file's type or float32.
 
         Raises:
             OSError: If a file cannot be read.
             TypeError: If an image is of another type.
             ValueError: If a file is not an image, or an image is too small or narrow or has other bands.
             MemoryError: If a single image exceeds the memory.
+            ModuleNotFoundError: If a file is a raster and rasterio is not installed.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]

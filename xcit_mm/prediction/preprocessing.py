@@ -9,10 +9,11 @@ import mmcv
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.registry import TRANSFORMS, init_default_scope
+from mmengine.registry import init_default_scope
 from PIL import Image, ImageOps
 
-from ..utils.configs import loading_options, loading_step, raster_bands, tested_dataset, type_name
+from ..geo import Raster, is_raster
+from ..utils.configs import loading_options, loading_step, raster_bands, raster_step, tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
 
@@ -40,7 +41,13 @@ class Preprocessing:
         load = loading_step(dict(pipeline=pipeline))
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
-        self._load, self._options = load, loading_options(cfg)
+        self._options = loading_options(cfg)
+        self._raster_options = dict(
+            bands=(raster_step(cfg) or {}).get("bands"),
+            channels=self._bands or 3,
+            raw=self._bands is not None,
+            gsd=cfg.get("gsd"),
+        )
         self._is_grey = self._options.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
@@ -51,7 +58,7 @@ class Preprocessing:
             raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Return the pixels of an image as the config's loading step does; see `Predictor.__call__`."""
+        """Return the pixels of an image as tools/infer.py reads them; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
             if self._bands is None and not self._options and (image.dtype != np.uint8 or image.shape[2:] != (3,)):
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give (H, W, 3), BGR, uint8 from 0 to 255")
@@ -64,8 +71,9 @@ class Preprocessing:
             return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert("RGB"))[..., ::-1])
         if not isinstance(image, str | Path):
             raise TypeError(f"image of type {type(image).__name__}: give a path, Pillow's image or an array (H, W, 3)")
-        if self._bands is not None:
-            return TRANSFORMS.build(self._load)(dict(img_path=str(image)))["img"]
+        if self._bands is not None or is_raster(image):
+            with Raster(image, **self._raster_options) as raster:
+                return raster.read(slice(0, raster.height), slice(0, raster.width))[0]
         try:
             return read_image(image, **self._options)
         except ValueError as error:

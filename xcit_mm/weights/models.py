@@ -96,7 +96,7 @@ def _lookup(model: str) -> tuple[str, str | None]:
     if Path(model).suffix:
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
     if name not in models:
-        similar = difflib.get_close_matches(name, models, n=3, cutoff=0.5) or ["the names in docs/model-zoo.md"]
+        similar = difflib.get_close_matches(name, models, n=3, cutoff=0.5) or ["the names of `xcit-mm weights list`"]
         fix = f"try {', '.join(similar)}"
         raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}")
     return models[name]

@@ -1,0 +1,61 @@
+"""The notebooks of the documentation run from clean, and what they train and draw is worth showing."""
+
+import ast
+import base64
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+from PIL import Image
+
+NOTEBOOKS = ROOT / "docs" / "notebooks"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
+    """Executes a notebook in an empty folder and returns the outputs of its cells."""
+    read = pytest.importorskip("myst_nb.core.read", reason="needs requirements/docs.txt: make test-slow")
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert shutil.which("xcit-mm"), "the notebooks call xcit-mm: install the package beside requirements/docs.txt"
+
+    def run(name: str) -> list[Any]:
+        notebook = read.read_myst_markdown_notebook((NOTEBOOKS / f"{name}.md").read_text())
+        client = NotebookClient(notebook, timeout=1800, resources=dict(metadata=dict(path=str(tmp_path))))
+        client.execute()
+        return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+    return run
+
+
+def images(outputs: list[Any]) -> list[np.ndarray]:
+    """Decode the images that cells show."""
+    found = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")) for png in found]
+
+
+def texts(outputs: list[Any]) -> str:
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+
+
+def test_predict_and_look(execute, tmp_path):
+    outputs = execute("predict")
+    assert len(images(outputs)) == 3 and all(np.ptp(image) > 200 for image in images(outputs))
+    assert "background" in texts(outputs) and len(list((tmp_path / "found" / "labels").iterdir())) == 8
+
+
+def test_train_on_ten_photos(execute):
+    outputs = execute("train")
+    assert len(images(outputs)) == 3 and "FAIL" not in texts(outputs)
+    shown = next(text for output in outputs if "mAP_50" in (text := output.get("data", {}).get("text/plain", "")))
+    scores = ast.literal_eval(shown)
+    assert scores["coco/bbox_mAP_50"] > 0.3
