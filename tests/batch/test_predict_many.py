@@ -1,6 +1,7 @@
 """`predict_many` from Python: a whole run, its report, and resuming."""
 
 import json
+from pathlib import Path
 
 import pytest
 from batch_runs import read_records, result_files
@@ -22,7 +23,7 @@ def folder(photos, tmp_path):
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
 def test_report_and_files_of_a_whole_run(kind, models, folder, tmp_path):
-    report = predict_many(folder, *models[kind], tmp_path / "out", OPTIONS, Execution("cpu", batch_size=2))
+    report = predict_many(folder, *map(Path, models[kind]), tmp_path / "out", OPTIONS, Execution("cpu", batch_size=2))
     assert (report.inputs, report.predicted, report.failed, report.pending) == (11, 10, 1, 0)
     assert report.out == tmp_path / "out" and not report.interrupted
     assert report.failures == [f"{folder}/broken.png: the file is empty, broken or not an image"]

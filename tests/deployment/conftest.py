@@ -62,8 +62,8 @@ test_evaluator = dict(ann_file="{data}/annotations/instances_validation.json")
 
 
 class Trained(NamedTuple):
-    config: str
-    checkpoint: str
+    config: Path
+    checkpoint: Path
 
     def load(self) -> tuple[Config, Any]:
         """Return the config and the model in eval mode."""
@@ -87,7 +87,7 @@ def write_trained(tmp_path_factory, shapes) -> Callable[..., Trained]:
         cfg.model.backbone.pop("init_cfg", None)
         model = fill(MODELS.build(cfg.model if part == "model" else cfg.model.backbone))
         torch.save(dict(state_dict=model.state_dict()), checkpoint)
-        return Trained(str(config), str(checkpoint))
+        return Trained(config, checkpoint)
 
     return write
 

@@ -318,7 +318,7 @@ def test_terminated_export_leaves_nothing(segmentor, tmp_path, monkeypatch):
     tool, handler = importlib.import_module("export"), signal.getsignal(signal.SIGTERM)
     compare = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
     monkeypatch.setattr(export, "compare_maps", compare)
-    monkeypatch.setattr(sys, "argv", ["export.py", *segmentor, "--out", str(tmp_path / "model.onnx")])
+    monkeypatch.setattr(sys, "argv", ["export.py", *map(str, segmentor), "--out", str(tmp_path / "model.onnx")])
     try:
         with pytest.raises(SystemExit) as end:
             tool.main()

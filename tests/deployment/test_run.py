@@ -17,7 +17,7 @@ from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from xcit_mm.deployment import run, runtime
+from xcit_mm.deployment import ExportTarget, export_model, run, runtime
 from xcit_mm.deployment.runtime import images
 from xcit_mm.prediction import Predictor
 
@@ -277,6 +277,14 @@ def test_options_of_the_file_select_the_detections(mask_rcnn_file, shapes, tmp_p
     assert len(model(image).scores) > 12 and len(model(image, score_thr=1.0).scores) == 0
 
 
+@pytest.fixture(scope="module")
+def fixed_size_file(segmentor, tmp_path_factory) -> Path:
+    """The segmentor's file for one image of 128x224 pixels."""
+    path = tmp_path_factory.mktemp("fixed") / "model.onnx"
+    export_model(*segmentor, ExportTarget(path, size=(128, 224)))
+    return path
+
+
 @pytest.mark.parametrize("kind", ["detector", "segmentor"])
 def test_openvino_returns_the_results_of_onnxruntime(kind, request, detector):
     pytest.importorskip("openvino")
@@ -287,6 +295,29 @@ def test_openvino_returns_the_results_of_onnxruntime(kind, request, detector):
         assert values.shape == target.shape and (np.abs(values - target * 1.0) > 1e-3).mean() < 0.001
     with pytest.raises(ValueError, match="it runs on the CPU"):
         runtime.Model(file, runtime="openvino", device="cuda")
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_image_smaller_than_a_fixed_size_is_padded_as_by_mmseg(name, segmentor, fixed_size_file, shapes, tmp_path):
+    pytest.importorskip(name)
+    padded = tmp_path / "padded.py"
+    preprocessor = "dict(test_cfg=dict(_delete_=True, size=(128, 224)))"
+    padded.write_text(f'_base_ = "{segmentor.config}"\nmodel = dict(data_preprocessor={preprocessor})')
+    model = runtime.Model(fixed_size_file, runtime=name)
+    predictor = Predictor(padded, segmentor.checkpoint, device="cpu")
+    photos = map(runtime.read_image, sorted((shapes / "images" / "validation").iterdir()))
+    for image in [*photos, smooth_image(203, 340), smooth_image(20, 60)]:
+        expected = predictor(np.ascontiguousarray(image[..., ::-1])).segmentation
+        found = model(image).labels
+        assert found.shape == expected.shape == image.shape[:2]
+        assert (found != expected).mean() < 0.01
+
+
+def test_image_larger_than_a_fixed_size_ends_in_one_line(fixed_size_file, tmp_path, monkeypatch):
+    Image.fromarray(smooth_image(300, 60)).save(tmp_path / "tall.png")
+    monkeypatch.setattr(sys, "argv", ["run.py", str(fixed_size_file), str(tmp_path / "tall.png")])
+    with pytest.raises(SystemExit, match=r"resized to 200x40, but the file takes \[128, 224\]: export a larger one$"):
+        run.main()
 
 
 def test_missing_openvino_and_missing_provider_end_in_one_line(detector, monkeypatch):

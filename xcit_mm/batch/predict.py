@@ -31,8 +31,8 @@ class RunError(RuntimeError):
 
 def predict_many(
     source: str | Path,
-    config: str,
-    checkpoint: str,
+    config: str | Path,
+    checkpoint: str | Path,
     out: str | Path,
     options: RunOptions | None = None,
     execution: Execution | None = None,
@@ -69,6 +69,7 @@ def predict_many(
     """
     options, execution, drawing = options or RunOptions(), execution or Execution(), drawing or Drawing()
     check_device(execution.device)
+    config, checkpoint = str(config), str(checkpoint)
     check_checkpoint(checkpoint)
     if not checkpoint.startswith(REMOTE_PREFIXES):
         checkpoint = os.path.abspath(checkpoint)

@@ -87,13 +87,13 @@ def _check_padding(cfg: Config) -> None:
                 raise ValueError(f"ignore_padding=True with {name}={part[name]} in the data_preprocessor: must be 0")
 
 
-def check_checkpoint(path: str) -> None:
+def check_checkpoint(path: str | Path) -> None:
     """Check that a local checkpoint exists. URLs and `xcit://` names are downloaded later.
 
     Raises:
         FileNotFoundError: If the file does not exist.
     """
-    if "://" not in path and not Path(path).is_file():
+    if "://" not in str(path) and not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 

@@ -69,7 +69,11 @@ class ExportReport:
 
 
 def export_model(
-    config: str, checkpoint: str, target: ExportTarget, evaluate: int | None = None, calibration: str | None = None
+    config: str | Path,
+    checkpoint: str | Path,
+    target: ExportTarget,
+    evaluate: int | None = None,
+    calibration: str | None = None,
 ) -> ExportReport:
     """Export a trained model to one file, whose input is a batch of normalised images (B, C, H, W), `image`.
 
@@ -106,7 +110,7 @@ def export_model(
     paths = [] if calibration is None else calibration_paths(cfg, calibration)
     with _quiet(), working_folder(target.path.parent) as folder, torch.no_grad():
         model: Any = (model_from_config if target.part == "model" else backbone_from_config)(cfg, checkpoint)
-        classes = class_names(cfg, model, checkpoint) if target.part == "model" else []
+        classes = class_names(cfg, model, str(checkpoint)) if target.part == "model" else []
         float32 = folder / target.path.name
         file = float32 if target.precision == "float32" else folder / f"{target.precision}-{float32.name}"
         try:

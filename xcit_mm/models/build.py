@@ -63,7 +63,7 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
     return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
+def model_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
     """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval mode.
 
     Raises:
@@ -75,7 +75,7 @@ def model_from_config(cfg: Config, checkpoint: str) -> nn.Module:
     return model.eval()
 
 
-def backbone_from_config(cfg: Config, checkpoint: str) -> nn.Module:
+def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
     """Build the backbone of a config with its weights, pyramid included; see `model_from_config`."""
     backbone = _unfilled(cfg).get("backbone")
     if not backbone:

@@ -27,4 +27,7 @@ class UnpaddedRPNHead(RPNHead):
         """Crop a map (B, C, H, W) for each level to the cells of an image of `size`, height and width in pixels."""
         height, width = size
         strides = self.prior_generator.strides
-        return [m[:, :, : -(height // -y), : -(width // -x)] for m, (x, y) in zip(maps, strides, strict=True)]
+        # Not -(height // -y): ONNX rounds the quotient of a negative number upwards.
+        return [
+            m[:, :, : (height + y - 1) // y, : (width + x - 1) // x] for m, (x, y) in zip(maps, strides, strict=True)
+        ]

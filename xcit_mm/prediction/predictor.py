@@ -76,8 +76,8 @@ class Predictor:
 
     def __init__(
         self,
-        config: str,
-        checkpoint: str,
+        config: str | Path,
+        checkpoint: str | Path,
         device: str | None = None,
         tile: int | None = None,
         overlap: int | None = None,

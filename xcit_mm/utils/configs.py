@@ -29,14 +29,14 @@ class _Options(DictAction):
                 raise ValueError(f"--cfg-options {value}: write KEY=VALUE and close each bracket") from None
 
 
-def read_config(config: str, argv: list[str]) -> Config:
+def read_config(config: str | Path, argv: list[str]) -> Config:
     """Read a config and apply the `--cfg-options` of a command line.
 
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If it is not a config, or if the config, one of its bases or an option has an error.
     """
-    if not config.endswith(SUFFIXES):
+    if not str(config).endswith(SUFFIXES):
         raise ValueError(f"{config} is not a config (*.py)")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")

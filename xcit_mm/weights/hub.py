@@ -95,7 +95,7 @@ def load_from_hub(filename: str, map_location: object = "cpu") -> object:
 
 
 def write_model(
-    config: str, checkpoint: str, folder: Path, name: str, license_id: str, scores: Sequence[str] = ()
+    config: str | Path, checkpoint: str | Path, folder: Path, name: str, license_id: str, scores: Sequence[str] = ()
 ) -> None:
     """Write a model as a folder, to upload to the Hub or to use in place of a model's name.
 

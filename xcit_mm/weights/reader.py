@@ -57,11 +57,11 @@ def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
     return load_from_file(str(ensure_downloaded(filename)), map_location)
 
 
-def load_checkpoint(name: str) -> Any:
+def load_checkpoint(name: str | Path) -> Any:
     """Read a published name, with or without `xcit://`, or any name that mmengine can read, without a log."""
     if name in PUBLISHED and not Path(name).exists():
         name = f"xcit://{name}"
-    return CheckpointLoader.load_checkpoint(name, map_location="cpu", logger="silent")
+    return CheckpointLoader.load_checkpoint(str(name), map_location="cpu", logger="silent")
 
 
 def _drop_configs(content: Any) -> None:
