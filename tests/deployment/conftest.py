@@ -48,7 +48,8 @@ model = dict(
         mask_roi_extractor=dict(out_channels=32),
         mask_head=dict(in_channels=32, conv_out_channels=16, num_convs=1),
     ),
-    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=60), rcnn=dict(score_thr=0.05)),
+    # Of two equal limits, only that of the detections is an optional input of a file.
+    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=60), rcnn=dict(score_thr=0.05, max_per_img=60)),
 )
 test_pipeline = [
     dict(type="LoadImageFromFile"),

@@ -220,6 +220,9 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         (model, tmp_path / "deep.png", "more than 8 bits a channel"),
         (model, tmp_path / "narrow.png", "resized to 0x160 for the model"),
         (model, photo, "--max-per-img", 5, "max_per_img=5: the file has no such input"),
+        (model, photo, "--max-per-img", 0, "max_per_img=0: must be positive"),
+        (model, photo, "--score-thr", "nan", "score_thr=nan, iou_threshold=None: must be from 0 to 1"),
+        (model, photo, "--iou-threshold", -1, "iou_threshold=-1.0: must be from 0 to 1"),
         (model, photo, "--device", "cuda", "onnxruntime cannot use CUDAExecutionProvider"),
         (model, photo, "--out", tmp_path / "drawn.jpg", "name it .png"),
         (model, photo, "--json", tmp_path / "none" / "found.json", "no folder"),
@@ -239,6 +242,11 @@ def test_bad_input_ends_in_one_line(detector, segmentor_file, tmp_path, monkeypa
         runtime.Model(detector(min_side="129"))(smooth_image(60, 90))
     with pytest.raises(ValueError, match=r"resized to 100x150, but the file takes \[96, 160\]: export a larger one"):
         runtime.Model(detector(size="[96, 160]"))(smooth_image(60, 90))
+    unresized = json.dumps(dict(resize=None, pad_divisor=1, pad_value=0))
+    with pytest.raises(ValueError, match=r"60x90 .* takes 129 or more a side"):
+        runtime.Model(detector(min_side="129", preprocessing=unresized))(smooth_image(60, 90))
+    with pytest.raises(ValueError, match=r"60x90, but the file takes \[32, 160\]: export a larger one"):
+        runtime.Model(detector(size="[32, 160]", preprocessing=unresized))(smooth_image(60, 90))
     assert runtime.Model(detector(size="[128, 192]"))._preprocess(smooth_image(60, 90), (100, 150)).shape[2:] == (
         128,
         192,

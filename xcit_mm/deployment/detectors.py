@@ -17,8 +17,7 @@ class ExportableDetector(nn.Module):
     """Detect objects in images as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
 
     All options of the config's test_cfg are respected. The module pads the images itself, as mmdet's preprocessor does,
-    since proposals are clipped before the padding. The buffers `OPTIONS` (1,) are those of test_cfg, which the user of
-    a file may change.
+    since proposals are clipped before the padding.
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
@@ -26,11 +25,8 @@ class ExportableDetector(nn.Module):
 
     Attributes:
         outputs: Names of the outputs.
+        options: `OPTIONS` of the config's test_cfg, (1,) each.
     """
-
-    score_thr: Tensor
-    iou_threshold: Tensor
-    max_per_img: Tensor
 
     def __init__(self, model: Any, is_padded: bool = False) -> None:
         super().__init__()
@@ -38,17 +34,26 @@ class ExportableDetector(nn.Module):
         self.is_padded = is_padded
         self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
         options = (float(self.cfg.get("score_thr", 0)), self.cfg.nms.iou_threshold, self.cfg.max_per_img)
-        for name, value in zip(OPTIONS, options, strict=True):
-            self.register_buffer(name, torch.tensor([value]))
+        self.options = {name: torch.tensor([value]) for name, value in zip(OPTIONS, options, strict=True)}
         preprocessor = model.data_preprocessor
         self.divisor: int = preprocessor.pad_size_divisor
         self.ignore_padding: bool = model.backbone.ignore_padding
         self.pad_value = float(preprocessor.pad_value)
         self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Detect objects; see `_detect`."""
-        found = self._detect(image)
+    def forward(self, image: Tensor, *options: Tensor) -> tuple[Tensor, ...]:
+        """Detect objects.
+
+        Args:
+            image: Normalised images, (B, C, H, W).
+            options: Other values of `OPTIONS`, (1,) each, in their order.
+
+        Returns:
+            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image first; labels (n,),
+            int64; indices of the images (n,), int64, ascending; with a mask head probabilities (n, 28, 28) that the
+            cells of a grid over the box belong to the object.
+        """
+        found = self._detect(image, options or tuple(self.options.values()))
         if not self.is_padded:
             return found
         rows = torch.arange(self.cfg.max_per_img, device=image.device)
@@ -58,24 +63,14 @@ class ExportableDetector(nn.Module):
             padded.append(F.pad(output, padding, value=-1 if name == "labels" else 0)[rows])
         return tuple(padded)
 
-    def _detect(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Detect objects.
-
-        Args:
-            image: Normalised images, (B, C, H, W).
-
-        Returns:
-            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image first; labels (n,),
-            int64; indices of the images (n,), int64, ascending; with a mask head probabilities (n, 28, 28) that the
-            cells of a grid over the box belong to the object.
-        """
+    def _detect(self, image: Tensor, options: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         height, width = image.shape[2:]
         size = (height, width)
         padded = (height + -height % self.divisor, width + -width % self.divisor)
         maps = extract_maps(self.model, image, padded, self.ignore_padding, self.pad_value)
         if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
-            return self._best(boxes, scores, labels)
+            return _best(boxes, scores, labels, options)
         proposals, images = propose(self.model.rpn_head, maps, size)
         roi_head = self.model.roi_head
         boxes, scores, labels = _classified(roi_head, maps, proposals, images, size)
@@ -83,18 +78,18 @@ class ExportableDetector(nn.Module):
         number = torch.arange(image.shape[0], device=image.device)[:, None, None]
         scores = scores.where(images[:, None] == number, -1.0).flatten(1)
         boxes = boxes.flatten(0, 1).expand(image.shape[0], -1, -1)
-        detected = self._best(boxes, scores, labels.flatten().expand(image.shape[0], -1))
+        detected = _best(boxes, scores, labels.flatten().expand(image.shape[0], -1), options)
         if not roi_head.with_mask:
             return detected
         boxes, _, labels, images = detected
         return (*detected, _masks(roi_head, maps, boxes, images, labels))
 
-    def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Select detections from candidates (B, n, ...), and the indices of their images."""
-        images, index = batched_nms(boxes, scores, labels, self.iou_threshold, self.score_thr, self.max_per_img).unbind(
-            1
-        )
-        return boxes[images, index], scores[images, index], labels[images, index], images
+
+def _best(boxes: Tensor, scores: Tensor, labels: Tensor, options: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Select detections from candidates (B, n, ...) by `OPTIONS`, and the indices of their images."""
+    score_thr, iou_threshold, max_per_img = options
+    images, index = batched_nms(boxes, scores, labels, iou_threshold, score_thr, max_per_img).unbind(1)
+    return boxes[images, index], scores[images, index], labels[images, index], images
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:

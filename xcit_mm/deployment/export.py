@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..checks.preflight import check_checkpoint
@@ -31,7 +31,6 @@ from .metadata import class_names, model_metadata
 from .precision import PrecisionReport, compare_precision
 from .preprocessing import add_preprocessing, compare_preprocessing
 from .quantization import write_int8
-from .runtime.results import OPTIONS
 from .target import ExportTarget
 from .traceable import ExportableSegmentor, exportable
 
@@ -144,6 +143,7 @@ def _export_float32(
 ) -> ExportReport:
     """Export a model in float32 without preprocessing, and compare it with torch."""
     channels, traced = cfg.model.backbone.get("in_channels", 3), model
+    is_detector = hasattr(model, "backbone") and cfg.default_scope == "mmdet"
     if not hasattr(model, "backbone"):
         names = [f"stride{stride}" for stride in model.strides]
     elif cfg.default_scope == "mmseg":
@@ -154,10 +154,10 @@ def _export_float32(
     metadata = model_metadata(cfg, model, classes, getattr(traced, "divisor", 1))
     if size:
         metadata["size"] = json.dumps(size)
-    program = _trace(exportable(traced), channels, size)
-    is_detector = isinstance(traced, ExportableDetector)
+    options = traced.options if is_detector and not size else {}
+    program = _trace(exportable(traced), channels, size, options)
     if path.suffix == ".onnx":
-        write_onnx(program, path, names, metadata, list(OPTIONS) if is_detector and not size else [])
+        write_onnx(program, path, names, metadata, options)
     else:
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata)})
     if is_detector:
@@ -182,9 +182,13 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _trace(model: nn.Module, channels: int, size: tuple[int, int] | None) -> ExportedProgram:
+def _trace(
+    model: nn.Module, channels: int, size: tuple[int, int] | None, options: dict[str, Tensor]
+) -> ExportedProgram:
     if size:
         return torch.export.export(model, (torch.zeros(1, channels, *size),))
     # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's level of stride 128.
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,))
+    fixed = [(None,) * len(options)] if options else []  # one entry for all positional arguments after the image
+    inputs = (torch.zeros(2, channels, 288, 416), *options.values())
+    return torch.export.export(model, inputs, dynamic_shapes=(sizes, *fixed))

@@ -4,7 +4,7 @@ import fcntl
 import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,15 +21,17 @@ IR_VERSION = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
 
 
 def write_onnx(
-    program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str], options: Sequence[str]
+    program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str], options: dict[str, Tensor]
 ) -> None:
-    """Write a program with its weights to one file. The buffers named in `options` become optional inputs."""
-    is_fixed = "size" in metadata
+    """Write a program with its weights to one file. Inputs after the image are optional, with `options` as defaults."""
+    from onnx_ir import tensor
+
+    is_fixed, sizes = "size" in metadata, {0: "batch", 2: "height", 3: "width"}
     onnx: Any = torch.onnx.export(
         program,
-        input_names=["image"],
+        input_names=["image", *options],
         output_names=names,
-        dynamic_shapes=None if is_fixed else ({0: "batch", 2: "height", 3: "width"},),
+        dynamic_shapes=None if is_fixed else (sizes, *[None] * len(options)),
         custom_translation_table=to_onnx(),
         opset_version=18,  # torch writes it without a conversion
         dynamo=True,
@@ -47,7 +49,10 @@ def write_onnx(
     for output in graph.outputs:
         if output.name in OUTPUTS and not is_fixed:
             output.shape[0] = "detections"  # the exporter's name is a number
-    graph.inputs.extend(graph.initializers[name] for name in options)
+    # An input while torch optimizes the graph: it merges initializers of equal values.
+    for value, default in zip(graph.inputs[1:], options.values(), strict=True):
+        value.const_value = tensor(default.numpy(), name=value.name)
+        graph.register_initializer(value)
     onnx.model.ir_version = IR_VERSION
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)

@@ -98,6 +98,10 @@ class Model:
         inputs = dict(pixels=image) if self._has_preprocessing else dict(image=self._preprocess(image, size))
         given: dict[str, Any] = dict(score_thr=score_thr, iou_threshold=iou_threshold, max_per_img=max_per_img)
         options = {name: value for name, value in given.items() if value is not None}
+        if not (0 <= options.get("score_thr", 0) <= 1 and 0 <= options.get("iou_threshold", 0) <= 1):
+            raise ValueError(f"{score_thr=}, {iou_threshold=}: must be from 0 to 1")
+        if options.get("max_per_img", 1) < 1:
+            raise ValueError(f"{max_per_img=}: must be positive")
         for name in options.keys() - {"score_thr"} - self._engine.options:
             raise ValueError(f"{name}={options[name]}: the file has no such input, or the runtime cannot set it")
         inputs |= option_inputs({name: value for name, value in options.items() if name in self._engine.options})
@@ -121,8 +125,8 @@ class Model:
         """Return height and width of a resized image by mmcv's rule, with its rounding."""
         resize = self._steps.get("resize")
         if resize is None:
-            return height, width
-        if resize["keep_ratio"]:
+            size = height, width
+        elif resize["keep_ratio"]:
             long, short = max(resize["scale"]), min(resize["scale"])
             factor = min(long / max(height, width), short / min(height, width))
             size = int(height * factor + 0.5), int(width * factor + 0.5)
