@@ -24,7 +24,7 @@ def write_onnx(
     program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str], options: dict[str, Tensor]
 ) -> None:
     """Write a program with its weights to one file. Inputs after the image are optional, with `options` as defaults."""
-    from onnx_ir import tensor
+    from onnxscript.ir import tensor
 
     is_fixed, sizes = "size" in metadata, {0: "batch", 2: "height", 3: "width"}
     onnx: Any = torch.onnx.export(
