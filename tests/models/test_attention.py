@@ -137,6 +137,19 @@ class TestPrecision:
         for exact, a, b in zip(results("plain", enabled=False), plain, found, strict=True):
             assert (b - exact).abs().mean() <= max(1.5 * (a - exact).abs().mean(), 1e-3 * exact.abs().mean())
 
+    @pytest.mark.parametrize("batch", [1, 3])
+    @every_fast_implementation
+    def test_tokens_in_bfloat16_are_as_good_as_with_plain(self, name, batch):
+        """In inference the tokens are bfloat16, here with a mean above their deviation."""
+        module = attention(64, 4)
+        x = (torch.randn(batch, 600, 64) + 3 * torch.randn(64)).bfloat16()
+        with torch.no_grad():
+            with torch.autocast("cpu", torch.bfloat16):
+                plain, found = (run(module, name, x) for name in ("plain", name))
+            exact = run(module.double(), "plain", x.double())
+        assert found.dtype == torch.bfloat16
+        assert (found - exact).abs().mean() <= 1.2 * (plain - exact).abs().mean()
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
     @every_implementation
     def test_output_has_the_type_of_the_model(self, name, dtype):

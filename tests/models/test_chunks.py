@@ -69,7 +69,7 @@ class TestGolden:
     @pytest.mark.parametrize("patch_size", [16, 8])
     @pytest.mark.parametrize("height, width", [(128, 128), (75, 101)])
     def test_small_chunks_give_the_authors_pyramid(self, patch_size, height, width, pieces, monkeypatch):
-        monkeypatch.setitem(chunks._POSITIONS, "cpu", 16)
+        monkeypatch.setattr(chunks, "_CPU_POSITIONS", 16)
         model = fill(XCiT("n12", patch_size))
         with torch.inference_mode():
             maps = model(image(height, width, batch=2).float())

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..utils.compat import is_plain
+from .chunks import is_traced
 
 IMPLEMENTATIONS = ("auto", "plain", "gram", "covariance")
 
@@ -17,15 +18,15 @@ def choose_implementation(x: Tensor) -> str:
 
     'covariance' saves work in proportion to N C^2 and adds work in proportion to C^3, so the ratio N / C decides.
     Measured on 2 x86 cores in float32, C from 128 to 768: 'plain' is fastest below 1.5, 'covariance' above 2.5 (1.2x
-    at 3, 1.5x at 5, 2.6x at 11, 3.4x at 44), and 'gram' is level or ahead between. In bfloat16, measured on a CPU with
-    AVX512_BF16 and without AMX, these limits are 2 and 4.5, since the C^3 part stays in float32. In half precision on a
-    GPU the choice is 'plain', since the float32 statistics of 'gram' and 'covariance' do not use the fast units;
+    at 3, 1.5x at 5, 2.6x at 11, 3.4x at 44), and 'gram' is level or ahead between. In bfloat16, measured on CPUs with
+    and without AMX, these limits are 2.5 and 4, since the C^3 part stays in float32. In half precision on a GPU the
+    choice is 'plain', since the float32 statistics of 'gram' and 'covariance' do not use the fast units;
     `make bench-gpu` measures this.
     """
     tokens, channels = x.shape[1:]
     if x.is_cuda and (x.element_size() == 2 or torch.is_autocast_enabled()):
         return "plain"
-    plain, gram = (2, 4.5) if x.dtype == torch.bfloat16 else (1.5, 2.5)
+    plain, gram = (2.5, 4) if x.dtype == torch.bfloat16 else (1.5, 2.5)
     if tokens < plain * channels:
         return "plain"
     return "gram" if tokens < gram * channels else "covariance"
@@ -109,11 +110,12 @@ class XCA(nn.Module):
     def _forward_covariance(self, x: Tensor) -> Tensor:
         with _without_autocast(x):
             mean = x.mean(dim=1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-            y = x - mean
-            if x.dtype == torch.bfloat16:  # with the range of float32; float16 could overflow
-                y = y.to(x.dtype)
+            # bfloat16 has the range of float32; float16 could overflow. Rounding the mean to subtract it in bfloat16,
+            # 3 times as fast, changes S by (2^-9 mean)^2, less than the rounding of the tokens.
+            origin = mean.to(x.dtype) if x.dtype == torch.bfloat16 else mean
+            y = x - origin
             products, squares = self._products_from_moments(y, mean)
-            matrix, offset = self._fold(self._attention(products, squares), mean)
+            matrix, offset = self._fold(self._attention(products, squares), origin.to(mean.dtype))
             y = y.to(x.dtype)
         return torch.baddbmm(offset.to(x.dtype), y, matrix.to(x.dtype))
 
@@ -195,6 +197,8 @@ class _ForwardSelfProduct(_SelfProduct):
 
 def _self_product(y: Tensor) -> Tensor:
     if not y.requires_grad or torch.jit.is_tracing():
+        if y.dtype == torch.bfloat16 and not is_traced():
+            return torch.stack([image.T @ image for image in y])  # a batched product copies y for oneDNN
         return y.transpose(1, 2) @ y
     return (_SelfProduct if torch.compiler.is_compiling() else _ForwardSelfProduct).apply(y)
 

@@ -14,7 +14,7 @@ from .arguments import check_argument_names, check_choices, check_out_indices, c
 from .initialization import PretrainedModule
 from .layers import Block, ConvPatchEmbed, LinearPatchEmbed, PositionalEncoding, init_linear
 from .padding import forward_unpadded, unpad
-from .pyramid import STRIDES, pyramid_levels
+from .pyramid import STRIDES, Upsample2x, pyramid_levels
 from .recompute import recompute
 
 MIN_SIZE = 32  # pixels; the coarsest level has one cell
@@ -241,9 +241,11 @@ class XCiT(Trunk):
             unpadded = unpad(x, MIN_SIZE)
             if unpadded is not None:
                 return forward_unpadded(self, unpadded, (x.shape[2], x.shape[3]))
-        maps = super().forward(x)
+        maps = tuple(level(m) for level, m in zip(self.levels(), super().forward(x), strict=True))
+        if any(isinstance(m, Upsample2x) and not m.weight.is_contiguous() for m in self.modules()):
+            return maps  # in the channels-last layout of the weights
         # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
-        return tuple(level(m).contiguous() for level, m in zip(self.levels(), maps, strict=True))
+        return tuple(m.contiguous() for m in maps)
 
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from ..utils.compat import NormBase, any_submodule, has_hooks
 
-# Positions in a chunk. On a CPU the intermediate maps then stay in cache, which is also faster.
-_POSITIONS = {"cpu": 1024}
-_POSITIONS_ELSEWHERE = 65536
+# Positions in a chunk, measured. On a CPU the intermediate maps then stay in cache, which is also faster; in half
+# precision larger products make up for more.
+_CPU_POSITIONS, _CPU_HALF_POSITIONS, _GPU_POSITIONS = 1024, 4096, 65536
 
 
 def is_traced() -> bool:
@@ -36,8 +36,11 @@ def in_chunks(
         return function(x)
     positions = x.numel() // x.shape[1 if dim == 2 else -1]
     total = x.shape[dim]
+    limit = _GPU_POSITIONS
+    if x.device.type == "cpu":
+        limit = _CPU_HALF_POSITIONS if x.element_size() == 2 else _CPU_POSITIONS
     # Long enough that the halo, which is computed twice, is the smaller part.
-    length = max(1, 8 * halo, _POSITIONS.get(x.device.type, _POSITIONS_ELSEWHERE) * total // max(1, positions))
+    length = max(1, 8 * halo, limit * total // max(1, positions))
     if total <= length or has_hooks(module) or any_submodule(module, _needs_whole_map):
         return function(x)
     out: Any = None

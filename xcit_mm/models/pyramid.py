@@ -1,8 +1,10 @@
 """Feature maps of strides 4, 8, 16 and 32, as an FPN expects, from feature maps of one stride."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .chunks import in_chunks
@@ -14,6 +16,8 @@ STRIDES = (4, 8, 16, 32)
 class Upsample2x(nn.ConvTranspose2d):
     """2x2 stride-2 transposed convolution, computed as one matrix product in which each cell becomes four.
 
+    As with every convolution of torch, the output is in the channels-last layout if the weight is.
+
     Shape: (B, C, h, w) -> (B, C, 2h, 2w).
     """
 
@@ -23,17 +27,33 @@ class Upsample2x(nn.ConvTranspose2d):
         super().__init__(channels, channels, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without output_size
-        return in_chunks(self, self._split_cells, x, dim=2)
-
-    def _split_cells(self, x: Tensor) -> Tensor:
-        weight = self.weight.flatten(1).T  # (C * 2 * 2, C)
-        bias = self.bias.repeat_interleave(4)[:, None]
-        cells = torch.baddbmm(bias, weight.expand(x.shape[0], -1, -1), x.flatten(2))
-        # Not pixel_shuffle, which is 3 times slower on a CPU, nor unflatten, whose sizes TorchScript's exporter to ONNX
-        # takes for constants.
         batch, channels, height, width = x.shape
-        cells = cells.view(batch, channels, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
+        if not self.weight.is_contiguous():
+            weight = self.weight.permute(2, 3, 1, 0).flatten(0, 2).to(x.dtype)  # (2 * 2 * C, C), copied and cast once
+            bias = self.bias.repeat(4).to(x.dtype)
+            cells = in_chunks(self, partial(_split_last, weight, bias), x.permute(0, 2, 3, 1))
+            return cells.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
+        weight = self.weight.flatten(1).T.contiguous().to(x.dtype)  # (C * 2 * 2, C)
+        bias = self.bias.repeat_interleave(4)[:, None].to(x.dtype)
+        cells = in_chunks(self, partial(_split_first, weight, bias), x, dim=2)
         return cells.reshape(batch, channels, 2 * height, 2 * width)
+
+
+# Both return a view that is copied once, to its place in the map. Not pixel_shuffle, which is 3 times slower on a CPU.
+
+
+def _split_first(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """Return the cells (B, C, h, 2, w, 2) of a map (B, C, h, w)."""
+    # Not unflatten, whose sizes TorchScript's exporter to ONNX takes for constants.
+    batch, channels, height, width = x.shape
+    cells = torch.baddbmm(bias, weight.expand(batch, -1, -1), x.flatten(2))
+    return cells.view(batch, channels, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
+
+
+def _split_last(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """Return the cells (B, h, 2, w, 2, C) of a channels-last map (B, h, w, C)."""
+    batch, height, width, channels = x.shape
+    return F.linear(x, weight, bias).view(batch, height, width, 2, 2, channels).permute(0, 1, 3, 2, 4, 5)
 
 
 def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
-from ..models.precision import DTYPES, fast_dtype, return_float32
+from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
 from .prediction import Prediction
@@ -112,7 +112,7 @@ class Predictor:
         self.preprocess = Preprocessing(self.cfg, tta)
         self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device)
         if self.dtype != torch.float32:
-            return_float32(self.model)
+            prepare_for_autocast(self.model)
         if tta:
             self.model = MODELS.build(dict(self.cfg.tta_model, module=self.model)).eval()
 

@@ -9,7 +9,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from ..models.precision import return_float32
+from ..models.precision import prepare_for_autocast
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -40,7 +40,7 @@ class CPUAmpOptimWrapper(AmpOptimWrapper):
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         if model is not self._model:
-            return_float32(model)
+            prepare_for_autocast(model)
             self._model = model
         with super().optim_context(model):
             yield
