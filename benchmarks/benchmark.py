@@ -48,7 +48,7 @@ class Case:
             if self.train:
                 loss = sum(t.float().square().mean() for t in flatten(self.model(self.image)))
             else:
-                with torch.inference_mode():
+                with torch.no_grad():  # in inference mode, autocast would cast the weights again for every use
                     self.model(self.image)
         if self.train:
             loss.backward()

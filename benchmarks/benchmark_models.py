@@ -33,6 +33,12 @@ def timm_xcit(arch: str, patch_size: int) -> nn.Module:
     return Features(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
 
 
+def timm_convnext(arch: str, patch_size: int) -> nn.Module:
+    import timm
+
+    return Features(timm.create_model("convnext_tiny"))
+
+
 def timm_deit(arch: str, patch_size: int) -> nn.Module:
     import timm
 
@@ -88,6 +94,7 @@ BUILDERS: dict[str, Callable[[str, int], nn.Module]] = {
     "timm-xcit": timm_xcit,
     "mmpretrain-xcit": mmpretrain_xcit,
     "swin-t": mmdet_backbone(type="SwinTransformer"),
+    "convnext-t": timm_convnext,
     "pvt-small": mmdet_backbone(type="PyramidVisionTransformer", num_layers=[3, 4, 6, 3]),
     "resnet-50": mmdet_backbone(type="ResNet", depth=50),
     "timm-deit-s": timm_deit,

@@ -51,6 +51,7 @@ def markdown(rows: list[Result], args: argparse.Namespace) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
     title = f"## {args.mode.capitalize()}, {sizes}, XCiT {args.arch}/p{args.patch_size}"
+    title += f", {args.dtype}" * (args.dtype != "float32") + ", compiled" * args.compile
     how = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs; {environment(args)}"
     return "\n".join([title, "", how, "", *lines, "", ""])
 

@@ -2,8 +2,8 @@
 
     make demo
 
-Runs tools/train.py and tools/test.py with configs of configs/demo, in about 11 minutes on two cores. Results are in
-work_dirs/demo, which is emptied first.
+Runs tools/train.py and tools/test.py with configs of configs/demo, in 5 to 11 minutes on two cores. Trains in mixed
+precision where the processor is faster in bfloat16. Results are in work_dirs/demo, which is emptied first.
 """
 
 import argparse
@@ -20,8 +20,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from make_shapes import write_dataset
+from mmengine.device import get_device
 from mmengine.registry import MODELS, init_default_scope
 
+from xcit_mm.models.precision import fast_dtype
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.configs import read_config
 
@@ -63,12 +65,12 @@ def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> di
     return json.loads(newest(folder, "*/2*.json").read_text())
 
 
-def run_task(config_name: str) -> tuple[dict[str, float], dict[str, float], list[tuple[int, float]]]:
-    """Return the scores before and after training, and the loss by iteration."""
+def run_task(config_name: str, *flags: str) -> tuple[dict[str, float], dict[str, float], list[tuple[int, float]]]:
+    """Train with options of tools/train.py; return the scores before and after it, and the loss by iteration."""
     config, folder = ROOT / "configs" / "demo" / f"{config_name}.py", OUT / config_name
     save_untrained(config, folder / "untrained.pth")
     before = evaluate(config, folder / "untrained.pth", folder / "untrained")
-    tool("train", config, "--work-dir", folder)
+    tool("train", config, "--work-dir", folder, *flags)
     checkpoint = Path((folder / "last_checkpoint").read_text())
     every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
     after = evaluate(config, checkpoint, folder / "test", "--show-dir", folder / "visualizations", *every_image)
@@ -104,10 +106,13 @@ def run() -> None:
         print(f"== writing the data set to {data} ==")
         write_dataset(data)
     shutil.rmtree(OUT, ignore_errors=True)
+    dtype = fast_dtype(get_device())
+    flags = ["--amp"] if dtype == "bfloat16" else []
+    print(f"== training in {dtype}, in which this processor is faster ==" if flags else "== training in float32 ==")
     losses, table = {}, [f"{'':14}{'score':22}{'untrained':>10}{'trained':>10}"]
     for task, (config_name, names) in TASKS.items():
         print(f"== {task} + XCiT-N12/16 ==", flush=True)
-        before, after, losses[task] = run_task(config_name)
+        before, after, losses[task] = run_task(config_name, *flags)
         table += [f"{task:14}{name:22}{before[name]:10.3f}{after[name]:10.3f}" for name in names]
     draw_predictions(OUT / "predictions.png")
     draw_losses(OUT / "losses.png", losses)

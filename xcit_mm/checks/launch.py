@@ -60,9 +60,10 @@ def run_tool(tool: str, argv: list[str]) -> int:
 def _parser(tool: str) -> argparse.ArgumentParser:
     """Return a parser of the flags that the libraries' scripts share."""
     training = tool == "train"
+    finetuning = " To fine-tune a published model: train --from MODEL --data DATA." if training else ""
     parser = argparse.ArgumentParser(
         usage=f"{Path(sys.argv[0]).name} CONFIG {'' if training else '[CHECKPOINT] '}[FLAG ...]",
-        epilog="The library of the config defines the flags: --help after CONFIG lists all of them.",
+        epilog=f"The library of the config defines the flags: --help after CONFIG lists all of them.{finetuning}",
         add_help=False,
     )
     add = parser.add_argument
