@@ -27,6 +27,8 @@ class Upsample2x(nn.ConvTranspose2d):
         super().__init__(channels, channels, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without output_size
+        if torch.compiler.is_dynamo_compiling():
+            return super().forward(x)  # Inductor fuses neither product nor copy, and takes a quarter longer with them
         batch, channels, height, width = x.shape
         if not self.weight.is_contiguous():
             weight = self.weight.permute(2, 3, 1, 0).flatten(0, 2).to(x.dtype)  # (2 * 2 * C, C), copied and cast once
