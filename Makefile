@@ -103,22 +103,23 @@ docs: $(SITE)/.ready
 # In an environment with the compared libraries: make bench BENCH_PYTHON=python.
 BENCH_PYTHON ?= $(BIN)/python
 BENCH := $(BENCH_PYTHON) benchmarks/benchmark.py
+COMPARED := xcit-auto xcit-trunk timm-xcit swin-t convnext-t
 PEERS := timm-xcit mmpretrain-xcit swin-t convnext-t pvt-small resnet-50
 
 bench: $(READY)
 	@$(BENCH_PYTHON) -c 'from importlib.util import find_spec; import sys; missing = [name for name in ("timm", "mmpretrain", "mmdet") if not find_spec(name)]; missing and sys.exit(sys.executable + " lacks " + ", ".join(missing) + ": set BENCH_PYTHON to the Python of an environment that has them")'
 	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
-	for dtype in float32 bfloat16; do for compiled in "" --compile; do [ $$dtype$$compiled = float32 ] || \
-		$(BENCH) --models xcit-auto timm-xcit swin-t convnext-t --dtype $$dtype $$compiled \
-		--out docs/benchmark/1-forward-$$dtype$$compiled || exit 1; done; done
+	$(BENCH) --models $(COMPARED) --dtype bfloat16 --memory --repeats 9 --out docs/benchmark/1b-bfloat16
+	$(BENCH) --models $(COMPARED) --compile --out docs/benchmark/1c-compiled
+	$(BENCH) --models $(COMPARED) --compile --dtype bfloat16 --out docs/benchmark/1d-compiled-bfloat16
 	$(BENCH) --models xcit-auto xcit-plain --patch-size 8 --repeats 3 --out docs/benchmark/2-forward-p8
 	$(BENCH) --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3 --out docs/benchmark/3-train
 	$(BENCH) --models xcit-auto xcit-plain timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory \
 		--out docs/benchmark/4-resolution
 	$(BENCH) --models xcit-auto --sizes 4000x6000 --repeats 3 --memory --out docs/benchmark/5-huge
 	sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
-	cat docs/benchmark/[13]-*.md >> docs/benchmark.md
-	rm docs/benchmark/[1-5]-*.md
+	cat docs/benchmark/1*.md docs/benchmark/3-*.md >> docs/benchmark.md
+	rm docs/benchmark/[1-5]*.md
 	$(BIN)/python docs/readme_tables.py
 
 bench-gpu:

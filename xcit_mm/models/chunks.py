@@ -10,7 +10,7 @@ from ..utils.compat import NormBase, any_submodule, has_hooks
 
 # Positions in a chunk, measured. On a CPU the intermediate maps then stay in cache, which is also faster; in half
 # precision larger products make up for more.
-_CPU_POSITIONS, _CPU_HALF_POSITIONS, _GPU_POSITIONS = 1024, 4096, 65536
+_CPU_POSITIONS, _CPU_HALF_POSITIONS, _GPU_POSITIONS = 1024, 2048, 65536
 
 
 def is_traced() -> bool:
