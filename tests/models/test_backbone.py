@@ -468,6 +468,16 @@ class TestCompile:
             with torch.inference_mode():
                 torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-4)
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_one_graph_for_all_large_sizes(self, dtype):
+        model = XCiT({**TINY, "depth": 1}, norm_cfg=BN, out_indices=(0,)).eval()
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+        before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for size in [(640, 672), (800, 1344), (517, 512)]:
+                compiled(torch.randn(1, 3, *size))
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
     @on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
     def test_half_precision_trains(self, device, dtype):
         """As close to float32 as without the compiler."""
