@@ -27,22 +27,14 @@ class Features(nn.Module):
         return self.model.forward_features(x)
 
 
-def timm_xcit(arch: str, patch_size: int) -> nn.Module:
-    import timm
+def timm_trunk(name: str, **kwargs) -> Callable[[str, int], nn.Module]:
+    def build(arch: str, patch_size: int) -> nn.Module:
+        import timm
 
-    return Features(timm.create_model(f"xcit_{SIZES[arch[0]]}_{arch[1:]}_p{patch_size}_224"))
+        full_name = name.format(size=SIZES[arch[0]], depth=arch[1:], patch_size=patch_size)
+        return Features(timm.create_model(full_name, **kwargs))
 
-
-def timm_convnext(arch: str, patch_size: int) -> nn.Module:
-    import timm
-
-    return Features(timm.create_model("convnext_tiny"))
-
-
-def timm_deit(arch: str, patch_size: int) -> nn.Module:
-    import timm
-
-    return Features(timm.create_model("deit_small_patch16_224", dynamic_img_size=True))
+    return build
 
 
 def mmpretrain_xcit(arch: str, patch_size: int) -> nn.Module:
@@ -91,12 +83,12 @@ BUILDERS: dict[str, Callable[[str, int], nn.Module]] = {
     },
     "xcit-auto-cp": lambda arch, patch: xcit(arch, patch, with_cp=True),
     "xcit-trunk": lambda arch, patch: Trunk(arch, patch),
-    "timm-xcit": timm_xcit,
+    "timm-xcit": timm_trunk("xcit_{size}_{depth}_p{patch_size}_224"),
     "mmpretrain-xcit": mmpretrain_xcit,
     "swin-t": mmdet_backbone(type="SwinTransformer"),
-    "convnext-t": timm_convnext,
+    "convnext-t": timm_trunk("convnext_tiny"),
     "pvt-small": mmdet_backbone(type="PyramidVisionTransformer", num_layers=[3, 4, 6, 3]),
     "resnet-50": mmdet_backbone(type="ResNet", depth=50),
-    "timm-deit-s": timm_deit,
+    "timm-deit-s": timm_trunk("deit_small_patch16_224", dynamic_img_size=True),
     "mmseg-vit-s": mmseg_vit,
 }

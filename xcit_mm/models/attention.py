@@ -197,7 +197,7 @@ class _ForwardSelfProduct(_SelfProduct):
 
 def _self_product(y: Tensor) -> Tensor:
     if not y.requires_grad or torch.jit.is_tracing():
-        if y.dtype == torch.bfloat16 and not is_traced():
+        if y.is_cpu and y.dtype == torch.bfloat16 and not is_traced():
             return torch.stack([image.T @ image for image in y])  # a batched product copies y for oneDNN
         return y.transpose(1, 2) @ y
     return (_SelfProduct if torch.compiler.is_compiling() else _ForwardSelfProduct).apply(y)

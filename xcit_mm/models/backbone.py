@@ -242,7 +242,8 @@ class XCiT(Trunk):
             if unpadded is not None:
                 return forward_unpadded(self, unpadded, (x.shape[2], x.shape[3]))
         maps = tuple(level(m) for level, m in zip(self.levels(), super().forward(x), strict=True))
-        if any(isinstance(m, Upsample2x) and not m.weight.is_contiguous() for m in self.modules()):
+        layers = (layer for level in self.levels() for layer in level)
+        if any(isinstance(layer, Upsample2x) and not layer.weight.is_contiguous() for layer in layers):
             return maps  # in the channels-last layout of the weights
         # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
         return tuple(m.contiguous() for m in maps)
