@@ -73,12 +73,12 @@ def plain_loop(predictor: Any, paths: list[str]) -> None:
 def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
     from mmengine.config import Config
-
     from xcit_mm.batch import Drawing, Execution, RunOptions
     from xcit_mm.batch.engine import Engine
     from xcit_mm.batch.inputs import find_inputs
     from xcit_mm.batch.manifest import ModelInfo, create_manifest
     from xcit_mm.batch.run import start_run
+
     from xcit_mm.prediction.predictor import Predictor
 
     inputs, _ = find_inputs(args.images)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.archs import MEAN, STD
-from xcit_mm.batch.features import find_images, load_classifier
+from xcit_mm.models.build import model_from_weights
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.images import read_image
@@ -65,7 +65,7 @@ def write_data(root: Path, train: int = 300, val: int = 24) -> None:
 def list_images(folder: Path) -> tuple[list[Path], list[int], list[str]]:
     """Return paths, labels and the names of the classes."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    paths = [path for path in find_images(folder) if path.parent != folder]
+    paths = [path for path in sorted(folder.rglob("*.*")) if path.parent != folder]
     if not paths:
         raise ValueError(f"{folder} has no folders of images: give a folder with one folder for each class")
     return paths, [classes.index(path.relative_to(folder).parts[0]) for path in paths], classes
@@ -142,7 +142,7 @@ def evaluate(folder: Path, weights: str, sizes: list[int], trained: int, out: Pa
     """Write the accuracy at each size as a table and a plot."""
     if out.suffix != ".csv":
         raise ValueError(f"--out {out}: name it .csv")
-    model = load_classifier(weights)
+    model = model_from_weights(weights)
     paths, labels, classes = list_images(folder)
     if len(classes) != model.num_classes:
         raise ValueError(f"{weights} has {model.num_classes} classes, {folder} {len(classes)}: give the same classes")

@@ -179,42 +179,50 @@ def work_of_the_orders() -> Figure:
 FIGURES = dict(path=path_of_an_image, orders=orders_of_computing, work=work_of_the_orders)
 
 
+def principal_components(features: torch.Tensor) -> torch.Tensor:
+    """Return the first three principal components of a map (C, h, w), from 0 to 1 between percentiles, (3, h, w)."""
+    vectors = features.flatten(1).T
+    components = torch.linalg.svd(vectors - vectors.mean(dim=0), full_matrices=False)[0][:, :3]
+    low, high = torch.quantile(components, torch.tensor([0.02, 0.98]), dim=0)
+    return ((components - low) / (high - low)).clamp(0, 1).T.reshape(3, *features.shape[1:])
+
+
 def hero(image: Path, config: str, checkpoint: str) -> np.ndarray:
     """Return the predictions drawn over an image, beside its principal components: (H, 2 * PANEL + 12, 3), BGR."""
     from mmengine.model import ImgDataPreprocessor
 
     from xcit_mm.archs import MEAN, STD
-    from xcit_mm.batch.reading import read_first_frame
-    from xcit_mm.prediction import Predictor, capture_activations
-    from xcit_mm.prediction.activations import principal_components
-    from xcit_mm.prediction.drawing import Style, draw_instances, draw_segmentation_map
-    from xcit_mm.prediction.results import Instances
+    from xcit_mm.prediction import Instances, Prediction, Predictor
 
-    pixels = read_first_frame(image)
     predict = Predictor(config, checkpoint, "cpu")
-    found, meta = predict(pixels), predict.metainfo
+    found = predict(image)
+    pixels = found.image
     ratio = pixels.shape[0] / pixels.shape[1]
     panel = PANEL, round(PANEL * ratio)
     # Resized before drawing, so that lines and labels keep their size.
     shown = cv2.resize(pixels, panel, interpolation=cv2.INTER_AREA)
-    if found.instances is None:
-        assert found.segmentation is not None
+    if found.segmentation is not None:
         labels = cv2.resize(found.segmentation, panel, interpolation=cv2.INTER_NEAREST)
-        drawn = draw_segmentation_map(shown, labels, meta["classes"], meta["palette"], Style(0.5, labels=False))
+        drawn = Prediction(shown, None, labels, found.names, found.palette).draw(labels=False)
     else:
-        confident = found.instances.scores > 0.5
-        masks = found.instances.masks
+        found = found.above(0.5)
+        masks = found.masks
         if masks is not None:
-            masks = [cv2.resize(mask.astype(np.uint8), panel) > 0 for mask in np.asarray(masks)[confident]]
-        boxes = found.instances.boxes[confident] * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
-        instances = Instances(boxes, found.instances.scores[confident], found.instances.labels[confident], masks)
-        drawn = draw_instances(shown, instances, meta["classes"], meta["palette"], Style(0.45))
+            masks = np.array([cv2.resize(mask.astype(np.uint8), panel) > 0 for mask in masks])
+        boxes = found.boxes * np.tile(np.divide(panel, pixels.shape[1::-1]), 2)
+        instances = Instances(boxes, found.scores, found.labels, masks)
+        drawn = Prediction(shown, instances, None, found.names, found.palette).draw(alpha=0.45)
     backbone = predict.model.backbone
     size = HERO_SIDE, round(HERO_SIDE * ratio)
     rgb = torch.from_numpy(cv2.resize(pixels, size, interpolation=cv2.INTER_CUBIC)[..., ::-1].copy())
     inputs = ImgDataPreprocessor(MEAN, STD)(dict(inputs=[rgb.permute(2, 0, 1)]))["inputs"]
-    block = backbone.out_indices[0]
-    features = capture_activations(backbone, lambda: backbone(inputs), [block]).blocks[block].features
+    maps: list[torch.Tensor] = []
+    block = backbone.blocks[backbone.out_indices[0]]
+    hook = block.register_forward_hook(lambda module, args, tokens: maps.append(tokens))
+    with torch.no_grad():
+        grid = backbone(inputs)[2].shape[2:]  # the third map has the stride of p16's tokens
+    hook.remove()
+    features = maps[0][0].T.unflatten(1, grid)
     colours = (255 * principal_components(features).permute(1, 2, 0).numpy()[..., ::-1]).astype(np.uint8)
     gap = np.full((panel[1], 12, 3), 255, np.uint8)
     return np.hstack([drawn, gap, cv2.resize(colours, panel, interpolation=cv2.INTER_NEAREST)])

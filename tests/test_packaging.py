@@ -37,11 +37,10 @@ EXTRAS = dict(
     ops=STACKS,
     models=STACKS,
     checks=STACKS,
-    prediction=STACKS,
+    prediction=(*STACKS, "ray"),
     geo=("raster",),
-    batch=(*STACKS, "parquet", "ray", "raster", "heif"),
     deployment=(*STACKS, "export"),
-    tools=(*STACKS, "export", "parquet", "raster", "classification", "bench", "dev"),
+    tools=(*STACKS, "export", "raster", "classification", "bench", "dev"),
 )
 USE = """
 import xcit_mm

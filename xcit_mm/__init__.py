@@ -65,5 +65,4 @@ def _register_on_use(name: str, module: str) -> None:
 
 
 _register_on_use("LinearHead", ".models.linear_head")
-_register_on_use("MaskTTAModel", ".prediction.tta")
 _register_on_use("UnpaddedRPNHead", ".models.rpn_head")

@@ -4,15 +4,14 @@ import sys
 from pathlib import Path
 
 from xcit_mm.utils.scripts import load_script, shipped_folder
+from xcit_mm.version import __version__
 
 COMMANDS = {
-    "predict": ("infer", "detect or segment in images, videos, folders and rasters"),
+    "predict": ("infer", "detect or segment in images, folders and videos"),
     "train": ("train", "train a config"),
     "test": ("test", "score a model on the data set of its config"),
     "export": ("export", "write a model as ONNX"),
     "doctor": ("doctor", "check the installation, or a training run before it starts"),
-    "features": ("features", "extract features, classify by them, find neighbours"),
-    "visualize": ("visualize", "draw what a model computes for an image"),
     "weights": ("weights", "list, download, inspect and convert weights"),
 }
 """Script in tools/ and summary of every command."""
@@ -21,10 +20,10 @@ _USAGE = """usage: xcit-mm COMMAND ...
 
 {commands}
 
-xcit-mm COMMAND --help lists the arguments. A MODEL is the name of a published model, the work folder of a training run,
-or a config and its checkpoint. For example:
+xcit-mm COMMAND --help lists the arguments, xcit-mm --version the version. A MODEL is the name of a published model, the
+work folder of a training run, or a config and its checkpoint. For example:
 
-  xcit-mm predict photo.jpg maskrcnn_xcit_small_12_p16 --out found"""
+  xcit-mm predict photo.jpg --model maskrcnn_xcit_small_12_p16"""
 
 
 def main() -> int:
@@ -41,6 +40,9 @@ def _run(tools: Path) -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
         print(_USAGE.format(commands="\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())))
+        return 0
+    if command == "--version":
+        print(f"xcit_mm {__version__}")
         return 0
     if command not in COMMANDS:
         print(f"{command!r} is not a command: choose from {', '.join(COMMANDS)}", file=sys.stderr)

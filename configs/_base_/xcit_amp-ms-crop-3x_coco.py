@@ -32,21 +32,6 @@ train_pipeline = [
 ]
 train_dataloader = dict(batch_size=2, dataset=dict(pipeline=train_pipeline))
 
-# For tools/test.py --tta: 6 views.
-tta_model = dict(type="MaskTTAModel")
-tta_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(
-        type="TestTimeAug",
-        transforms=[
-            [dict(type="Resize", scale=scale, keep_ratio=True) for scale in ((1333, 800), (666, 400), (2000, 1200))],
-            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
-            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
-            [dict(type="PackDetInputs")],
-        ],
-    ),
-]
-
 optim_wrapper = dict(
     type="AmpOptimWrapper",
     optimizer=dict(_delete_=True, type="AdamW", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),

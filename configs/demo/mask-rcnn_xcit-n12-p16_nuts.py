@@ -63,19 +63,6 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-tta_model = dict(type="MaskTTAModel")
-tta_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(
-        type="TestTimeAug",
-        transforms=[
-            [dict(type="Resize", scale=test_scale, keep_ratio=True)],
-            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
-            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
-            [dict(type="PackDetInputs")],
-        ],
-    ),
-]
 val_evaluator = dict(type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/{held_out['ann_file']}")
 test_evaluator = val_evaluator
 

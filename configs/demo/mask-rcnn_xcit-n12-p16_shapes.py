@@ -41,18 +41,6 @@ val_dataloader = dict(
     )
 )
 test_dataloader = val_dataloader
-tta_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(
-        type="TestTimeAug",
-        transforms=[
-            [dict(type="Resize", scale=(160, 160), keep_ratio=True)],
-            [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)],
-            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
-            [dict(type="PackDetInputs")],
-        ],
-    ),
-]
 
 train_cfg = dict(max_iters=240, val_interval=240)
 param_scheduler = [

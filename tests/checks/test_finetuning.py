@@ -121,7 +121,7 @@ def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, ca
     assert Config.fromfile(work / "my-data.py").model.type == "FasterRCNN"
     assert list(work.glob("best_coco_bbox_mAP_iter_2.pth"))
     image = next((data / "images" / "validation").iterdir())
-    assert call("infer", image, work, "--out", folder / "found")[0] == 0
+    assert call("infer", image, "--model", work, "--out", folder / "found")[0] == 0
 
 
 def test_other_jsons_of_coco_and_a_json_of_all_images_are_not_held_out(trained, data, folder):

@@ -87,9 +87,11 @@ def test_pure_python_config_trains_tests_and_predicts(both, shapes, tmp_path):
     trained = run_tool("train", pure, "--work-dir", work, *options, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr[-2000:]
     checkpoint = work / "iter_1.pth"
-    tested = run_tool("test", pure, checkpoint, "--work-dir", work, "--tta", *options, cwd=tmp_path)
+    tested = run_tool("test", pure, checkpoint, "--work-dir", work, *options, cwd=tmp_path)
     assert tested.returncode == 0, tested.stderr[-2000:]
     images = str(shapes / "images" / "validation")
     infer = ROOT / "tools" / "infer.py"
-    predicted = run_script(infer, images, str(pure), str(checkpoint), "--out", "predicted", cwd=tmp_path)
+    predicted = run_script(
+        infer, images, "--model", str(pure), "--checkpoint", str(checkpoint), "--out", "predicted", cwd=tmp_path
+    )
     assert predicted.returncode == 0, predicted.stderr[-2000:]

@@ -79,7 +79,7 @@ def test_the_pages_use_options_that_a_tool_has(name, parse, capsys):
 
 def test_an_unknown_option_is_found(parse):
     for name, arguments in (
-        ("infer", "a b c --out d --overlapp 3"),
+        ("infer", "a --model b --out d --overlapp 3"),
         ("train", "CONFIG --resumed"),
         ("weights", "inspekt a"),
     ):

@@ -1,8 +1,7 @@
-"""A model by its name in Python: the results of tools/infer.py as arrays, drawings and formats of other libraries."""
+"""A model by its name in Python: what `xcit-mm predict` finds as arrays, drawings and formats of other libraries."""
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import cv2
@@ -11,10 +10,10 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
+from pycocotools.mask import encode
 
 import xcit_mm
-from xcit_mm.prediction import Instances, Prediction, Style
-from xcit_mm.utils.run_lengths import encode_mask
+from xcit_mm.prediction import Instances, Prediction
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +45,24 @@ def predictors(folders) -> dict[str, xcit_mm.Predictor]:
 
 @pytest.mark.parametrize("kind", ["det", "seg"])
 def test_a_prediction_equals_the_files_of_the_command(kind, predictors, folders, photo, call, tmp_path):
-    assert call("infer", photo, folders[kind], "--out", tmp_path, "--device", "cpu", "--score-thr", 0)[0] == 0
+    options = ("--model", folders[kind], "--out", tmp_path, "--device", "cpu", "--score-thr", 0)
+    assert call("infer", photo, *options)[0] == 0
     found = predictors[kind](photo)
     drawn = cv2.imread(str(tmp_path / "visualizations" / "turned.jpg"))
     assert np.array_equal(drawn, cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR))
     if kind == "seg":
-        assert np.array_equal(found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.png"), -1))
+        assert np.array_equal(found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.jpg.png"), -1))
         assert found.segmentation.shape == (64, 96) and not hasattr(found, "boxes")
         assert repr(found).startswith("Prediction of 64x96 pixels: ") and found.names[0] in repr(found)
         return
     assert found.to_coco() == json.loads((tmp_path / "predictions.json").read_text()) != []
-    count = len(found.scores)
+    count = len(found)
     assert found.boxes.shape == (count, 4) and found.labels.shape == (count,)
     assert found.masks.shape == (count, 64, 96) and found.masks.dtype == bool
-    assert len(found.above(found.scores[2]).boxes) == 2 and found.names == ("circle", "square", "triangle", "star")
+    assert len(found.above(found.scores[2]).boxes) == 2 and found.names == predictors[kind].names
+    table = found.to_pandas()
+    assert table.columns.tolist() == ["left", "top", "right", "bottom", "score", "label", "name"]
+    assert len(table) == count and table["name"][0] == found.names[found.labels[0]]
 
 
 @pytest.mark.parametrize("kind", ["det", "seg"])
@@ -94,7 +97,7 @@ def test_a_notebook_shows_the_drawing(kind, predictors, photo):
     found = predictors[kind](photo)
     shown = Image.open(io.BytesIO(found._repr_png_()))
     assert np.array_equal(np.asarray(shown), np.asarray(found.plot()))
-    assert np.array_equal(np.asarray(found.plot(0.0, Style(0.2)))[..., ::-1], found.draw(0.0, Style(0.2)))
+    assert np.array_equal(np.asarray(found.plot(0.0, 0.2, False))[..., ::-1], found.draw(0.0, 0.2, False))
     huge = Prediction(np.zeros((3000, 2000, 3), np.uint8), None, np.zeros((3000, 2000), np.uint8), ("sky",))
     assert max(Image.open(io.BytesIO(huge._repr_png_())).size) == 1280
 
@@ -110,7 +113,7 @@ def squares(encoded: bool) -> Prediction:
     masks = np.zeros((2, 40, 60), bool)
     masks[0, 5:15, 5:15] = masks[1, 20:30, 40:50] = True
     boxes = np.array([[5, 5, 15, 15], [40, 20, 50, 30]], np.float32)
-    stored = [encode_mask(mask) for mask in masks] if encoded else masks
+    stored = [encode(np.asfortranarray(mask.view(np.uint8))) for mask in masks] if encoded else masks
     found = Instances(boxes, np.array([0.9, 0.4]), np.array([1, 0]), stored)
     return Prediction(np.zeros((40, 60, 3), np.uint8), found, None, ("cat", "dog"))
 
@@ -123,20 +126,15 @@ def test_masks_of_tiles_are_decoded():
 
 
 def test_supervision_reads_the_objects():
-    pytest.importorskip("supervision")
     for encoded in (True, False):
         found = squares(encoded)
         detections = found.to_supervision()
-        assert np.array_equal(detections.xyxy, found.boxes) and np.array_equal(detections.mask, found.masks)
+        assert np.array_equal(detections.xyxy, found.boxes)
+        assert np.array_equal(np.asarray(detections.mask), found.masks)
         assert detections.class_id.tolist() == [1, 0] and detections.confidence.tolist() == [0.9, 0.4]
         assert detections["class_name"].tolist() == ["dog", "cat"]
-    assert len(squares(False).above(1).to_supervision()) == 0
-
-
-def test_without_supervision_the_command_to_install_it_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(ModuleNotFoundError, match="needs supervision: pip install supervision"):
-        squares(False).to_supervision()
+        assert len(found.above(1).to_supervision()) == 0 and found.above(1).draw().sum() == 0
+    assert np.array_equal(squares(True).draw(), squares(False).draw())
 
 
 def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
@@ -144,7 +142,8 @@ def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
     deep = Image.fromarray(np.zeros((40, 40), np.uint16))
     for image, kind, message in [
         (tmp_path / "none.jpg", FileNotFoundError, "none.jpg"),
-        (tmp_path / "text.jpg", ValueError, "text.jpg: the file is empty, broken or not an image"),
+        (tmp_path / "text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
+        ("http://127.0.0.1:9/a.jpg", OSError, "http://127.0.0.1:9/a.jpg cannot be downloaded: .*Connection refused"),
         (np.zeros((40, 40, 3)), ValueError, r"image of float64, \(40, 40, 3\): give \(H, W, 3\), BGR, uint8"),
         (np.zeros((40, 40), np.uint8), ValueError, r"image of uint8, \(40, 40\): give"),
         (deep, ValueError, "image of mode I;16: give a path or an array"),
@@ -158,6 +157,21 @@ def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
 def test_a_wrong_name_lists_similar_names():
     with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16, "):
         xcit_mm.Predictor.from_pretrained("maskrcnn_xcit_smal_12_p16")
+
+
+def test_a_name_or_a_device_that_does_not_fit_is_explained_in_words_of_python(models):
+    for arguments, options, message in [
+        (
+            ("maskrcnn_xcit_small_12_p16",),
+            {},
+            "without a checkpoint: .*Predictor.from_pretrained",
+        ),
+        (models["det"], dict(device="cuda:99"), "^device cuda:99 cannot be used"),
+        (models["seg"], dict(min_score=0.5), "only detectors have scores"),
+        (models["det"], dict(overlap=9), "give the tile's side too"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            xcit_mm.Predictor(*arguments, **options)
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error():

@@ -7,13 +7,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from coco_results import results_of
 from mmdet.evaluation import CocoMetric
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from runs import model_of
 
 from xcit_mm.prediction import Predictor
 from xcit_mm.prediction.preprocessing import Preprocessing
@@ -58,7 +58,7 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     for number, image_path in enumerate(sorted(folder.iterdir())):
         sample, image_id = predictor.predict_sample(cv2.imread(str(image_path))), 100 - 7 * number
         truth["images"].insert(0, dict(id=image_id, file_name=image_path.name, height=96, width=96))
-        for result in results_of(to_instances(sample), image_id, list(ids.values()))[::3]:
+        for result in to_instances(sample).to_coco((96, 96), image_id, list(ids.values()))[::3]:
             x, y, w, h = result["bbox"] + rng.uniform(-2, 2, 4)
             result |= dict(id=len(truth["annotations"]) + 1, iscrowd=0, bbox=[x, y, w, h], area=w * h)
             truth["annotations"].append(result)
@@ -71,7 +71,8 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     expected = metric.evaluate(len(truth["images"]))
     assert 0.1 < expected["coco/bbox_mAP"] < 0.9 and 0.1 < expected["coco/segm_mAP"] < 0.9
 
-    assert call("infer", path, *models["det"], "--out", out, "--root", folder, "--no-visualizations")[0] == 0
+    command = ("infer", path, *model_of(models["det"]), "--out", out, "--root", folder, "--no-visualizations")
+    assert call(*command)[0] == 0
     for kind in ("bbox", "segm"):
         found = json.loads((out / "predictions.json").read_text())
         if kind == "segm":  # pycocotools takes the area of the mask only without a box
@@ -89,7 +90,7 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks():
     masks = torch.zeros(1, 40, 60, dtype=torch.bool)
     masks[0, 10:20, 5:35] = True
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks)
-    (result,) = results_of(to_instances(DetDataSample(pred_instances=found)), 1, [1])
+    (result,) = to_instances(DetDataSample(pred_instances=found)).to_coco((40, 60), 1, [1])
     assert result["bbox"] == [5, 10, 30, 10]
     with pytest.raises(ValueError, match="the model predicts no instances"):
         to_instances(DetDataSample())

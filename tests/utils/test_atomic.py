@@ -5,7 +5,6 @@ import resource
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from golden import fill
@@ -80,39 +79,6 @@ class TestConvertedWeights:
         for arguments in (("convert", "file.pth", "out.pth", "--to", "timm"), ("download", "xcit_nano_12_p16_224")):
             assert call("weights", *arguments)[::2] == (130, "\ninterrupted: nothing is written\n")
         assert self.folder_is_unchanged()
-
-
-class TestFeatures:
-    @pytest.fixture(autouse=True)
-    def images(self, tmp_path) -> None:
-        from PIL import Image
-
-        (tmp_path / "images").mkdir()
-        Image.new("RGB", (40, 40), (90, 0, 0)).save(tmp_path / "images" / "0.png")
-
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
-    def test_former_features_stay_until_new_features_are_complete(self, error, call, classifier, tmp_path, monkeypatch):
-        out = tmp_path / "f.npz"
-        out.write_text("former")
-        monkeypatch.setattr(np, "savez", half_then(error))
-        arguments = ("extract", tmp_path / "images", classifier, "--out", out, "--size", 32, "--workers", 0)
-        try:
-            code = call("features", *arguments)[0]
-        except SystemExit as end:
-            code = end.code
-        assert code in (130, "OSError: no space left")
-        assert out.read_text() == "former" and not list(tmp_path.glob("*.npz.*")) and not list(tmp_path.glob(".*"))
-
-    def test_killed_reader_or_full_gpu_is_one_line(self, refusal, classifier, tmp_path, monkeypatch):
-        def fail(*args: object) -> None:
-            raise RuntimeError("DataLoader worker\nis killed")
-
-        features, visualize = importlib.import_module("features"), importlib.import_module("visualize")
-        monkeypatch.setattr(features, "extract_features", fail)
-        monkeypatch.setattr(visualize, "capture_from_weights", fail)
-        line = "RuntimeError: DataLoader worker is killed"
-        assert refusal("features", "extract", tmp_path / "images", classifier, "--out", tmp_path / "f.npz") == line
-        assert refusal("visualize", tmp_path / "0.png", classifier, "--out", tmp_path / "f.png") == line
 
 
 class TestScenes:

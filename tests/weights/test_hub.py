@@ -95,10 +95,14 @@ def test_a_published_model_predicts_as_before(kind, server, models, shapes, call
 
     image = next((shapes / "images" / "validation").iterdir())
     outs = {}
-    for name, model in (("hub", ["hf://me/model"]), ("folder", [folder]), ("files", [config, checkpoint])):
-        code, _, errors = call("infer", image, *model, "--out", tmp_path / name)
+    for name, model in (
+        ("hub", ["hf://me/model"]),
+        ("folder", [folder]),
+        ("files", [config, "--checkpoint", checkpoint]),
+    ):
+        code, _, errors = call("infer", image, "--model", *model, "--out", tmp_path / name)
         assert code == 0, errors
-        results = tmp_path / name / ("predictions.json" if kind == "det" else f"labels/{image.stem}.png")
+        results = tmp_path / name / ("predictions.json" if kind == "det" else f"labels/{image.name}.png")
         outs[name] = results.read_bytes()
     assert outs["hub"] == outs["folder"] == outs["files"]
 
@@ -126,7 +130,8 @@ def test_a_config_of_the_hub_that_is_a_program_is_not_run(line, server, tmp_path
 
 def test_errors_of_the_hub_are_one_line(server, models, refusal, tmp_path):
     (server / "there").mkdir(parents=True)
-    line = refusal("infer", "photo.jpg", "hf://me/none", "--out", tmp_path / "out")
+    (tmp_path / "photo.jpg").touch()
+    line = refusal("infer", tmp_path / "photo.jpg", "--model", "hf://me/none", "--out", tmp_path / "out")
     assert line.startswith("ConnectionError: cannot download hf://me/none")
     options = ("--name", "me/model", "--license", "mit")
     line = refusal("weights", "publish", *models["det"], "--out", server / "there", *options)

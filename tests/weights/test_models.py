@@ -10,6 +10,7 @@ from mmengine.config import Config
 from paths import ROOT
 from processes import Ended, run_script
 
+from xcit_mm import __version__
 from xcit_mm.__main__ import main
 from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED
@@ -71,9 +72,9 @@ def test_a_work_folder_stands_for_its_config_and_its_best_or_last_checkpoint(sha
     assert find_model(str(folder)) == (str(folder / "mine.py"), str(folder / "iter_9.pth"))
 
     image = next((shapes / "images" / "validation").iterdir())
-    code, _, errors = call("infer", image, folder, "--out", tmp_path / "named")
+    code, _, errors = call("infer", image, "--model", folder, "--out", tmp_path / "named")
     assert code == 0 and f"{folder / 'mine.py'} with {folder / 'iter_9.pth'}" in errors
-    assert call("infer", image, config, checkpoint, "--out", tmp_path / "paths")[0] == 0
+    assert call("infer", image, "--model", config, "--checkpoint", checkpoint, "--out", tmp_path / "paths")[0] == 0
     named, paths = (json.loads((tmp_path / out / "predictions.json").read_text()) for out in ("named", "paths"))
     assert named == paths != []
 
@@ -99,15 +100,18 @@ def test_closed_output_ends_the_command_without_a_traceback(arguments, monkeypat
 
 
 def test_the_command_runs_the_tools(shapes, models, tmp_path):
+    assert command("--version", cwd=tmp_path).stdout == f"xcit_mm {__version__}\n"
     usage = command(cwd=tmp_path)
     assert usage.returncode == 0 and usage.stdout.count("\n") <= 24
     assert max(map(len, usage.stdout.splitlines())) <= 120
     wrong = command("infer", cwd=tmp_path)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "choose from predict, train" in wrong.stderr
     assert "usage: xcit-mm predict" in command("predict", "--help", cwd=tmp_path).stdout
-    unknown = command("predict", "photo.jpg", "maskrcn", "--out", "found", cwd=tmp_path)
-    assert unknown.returncode == 1 and "neither a config" in unknown.stderr and unknown.stderr.count("\n") == 1
     images = shapes / "images" / "validation"
-    found = command("predict", images, *models["seg"], "--out", "found", "--workers", 2, cwd=tmp_path)
+    unknown = command("predict", images, "--model", "maskrcn", cwd=tmp_path)
+    assert unknown.returncode == 1 and "neither a config" in unknown.stderr and unknown.stderr.count("\n") == 1
+    config, checkpoint = models["seg"]
+    options = ("--model", config, "--checkpoint", checkpoint)
+    found = command("predict", images, *options, "--out", "found", "--workers", 2, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert len(list((tmp_path / "found" / "labels").iterdir())) == 4

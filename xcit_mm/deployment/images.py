@@ -12,7 +12,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DATASETS, init_default_scope
 from torch import Tensor
 
-from ..batch.inputs import find_inputs
+from ..prediction.listing import find_items
 from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
 
@@ -68,7 +68,7 @@ def calibration_paths(cfg: Config, images: str) -> list[str]:
         FileNotFoundError: If there are none.
         ValueError: If a file is a video or cannot be read.
     """
-    inputs = find_inputs(images).inputs
+    inputs = find_items([images]).items
     inputs = inputs[:: -(-len(inputs) // MAX_CALIBRATION_IMAGES)]
     init_default_scope(cfg.default_scope)  # for the names of the pipeline's steps
     for input_ in inputs:

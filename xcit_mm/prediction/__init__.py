@@ -1,24 +1,22 @@
-"""A trained model on one image: predictor, tiles, test-time augmentation, results, drawing, activations."""
+"""A trained model on one image, as Predictor and Prediction, and on many, as a folder of records; drawing; tiles."""
 
-from .activations import Activations, capture_activations
-from .drawing import Style, draw_instances, draw_segmentation_map
-from .figures import draw_activations
+from .listing import Item, Listing, find_items
 from .prediction import Prediction
 from .predictor import Predictor
 from .results import Instances
+from .run import RunReport, predict_many
 from .tiled_detection import detect_in_tiles
 from .tiled_segmentation import segment_in_tiles
 
 __all__ = [
-    "Activations",
     "Instances",
+    "Item",
+    "Listing",
     "Prediction",
     "Predictor",
-    "Style",
-    "capture_activations",
+    "RunReport",
     "detect_in_tiles",
-    "draw_activations",
-    "draw_instances",
-    "draw_segmentation_map",
+    "find_items",
+    "predict_many",
     "segment_in_tiles",
 ]

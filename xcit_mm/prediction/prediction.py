@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import BytesIO
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import cv2
 import numpy as np
 from PIL import Image
+from pycocotools import mask as rle
 
 from ..utils.palettes import Palette
-from .drawing import Style, draw_instances, draw_segmentation_map
-from .results import Instances, coco_results, encode_instances
+from .drawing import draw_instances, draw_segmentation_map
+from .results import Instances
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 
@@ -22,8 +23,10 @@ MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 class Prediction:
     """A model's prediction for an image, as NumPy arrays. A notebook shows it as its drawing.
 
+    `len` is the number of objects, or of classes in a segmentor's map.
+
     Attributes:
-        image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads rasters.
+        image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
         instances: A detector's instances, else None.
         segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
         names: Name of each class.
@@ -57,8 +60,7 @@ class Prediction:
         masks = self._objects.masks
         if not isinstance(masks, list):
             return masks
-        decode = import_module("pycocotools.mask").decode  # `instances.masks` of tiles are run-length codes
-        return np.array([decode(code) for code in masks], bool).reshape(-1, *self.image.shape[:2])
+        return np.array([rle.decode(code) for code in masks], bool).reshape(-1, *self.image.shape[:2])
 
     @property
     def _objects(self) -> Instances:
@@ -68,14 +70,16 @@ class Prediction:
 
     def above(self, score: float) -> "Prediction":
         """Select the objects with a higher score."""
-        return Prediction(self.image, self._objects.above(score), None, self.names, self.palette)
+        found = self._objects
+        return replace(self, instances=found.select(np.flatnonzero(found.scores > score)))
 
-    def draw(self, min_score: float = 0.3, style: Style | None = None) -> np.ndarray:
+    def draw(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a segmentation map.
 
         Args:
             min_score: Score above which objects are drawn.
-            style: Opacity, labels and colors.
+            alpha: Opacity of masks and segmentation maps, from 0 to 1.
+            labels: Whether to draw names and scores, or the legend of a segmentation map.
 
         Raises:
             ValueError: If the image has bands other than BGR of 8 bits.
@@ -83,45 +87,54 @@ class Prediction:
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn")
-        drawing = self.names, self.palette, style or Style()
+        style = self.names, self.palette, alpha, labels
         if self.segmentation is not None:
-            return draw_segmentation_map(image, self.segmentation, *drawing)
-        return draw_instances(image, self._objects.above(min_score), *drawing)
+            return draw_segmentation_map(image, self.segmentation, *style)
+        return draw_instances(image, self.above(min_score).to_supervision(), *style)
 
-    def plot(self, min_score: float = 0.3, style: Style | None = None) -> Image.Image:
+    def plot(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> Image.Image:
         """Return the drawing of `draw` as an image of Pillow, in RGB."""
-        return Image.fromarray(self.draw(min_score, style)[..., ::-1])
+        return Image.fromarray(self.draw(min_score, alpha, labels)[..., ::-1])
 
     def to_coco(self, image_id: int | str = 1, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """Return the objects as COCO results, as in predictions.json of tools/infer.py.
+        """Return the objects as COCO results, as in predictions.json of `predict_many`.
 
         Args:
             image_id: Id of the image.
             category_ids: Id of each class. Default: from 1 on.
         """
         ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
-        height, width = self.image.shape[:2]
-        return list(coco_results(encode_instances(self._objects) | dict(height=height, width=width), image_id, ids))
+        return self._objects.to_coco(self.image.shape[:2], image_id, ids)
 
     def to_supervision(self) -> Any:
-        """Return the objects as `supervision.Detections`.
+        """Return the objects as `supervision.Detections`. Masks of tiles are a `supervision.CompactMask`."""
+        import supervision as sv
+
+        found = self._objects
+        masks: Any = found.masks
+        if isinstance(masks, list):
+            left, top, width, height = rle.toBbox(masks).reshape(-1, 4).T
+            boxes = np.stack([left, top, left + width - 1, top + height - 1], axis=1).clip(0)
+            masks = sv.CompactMask.from_coco_rle(masks, boxes, self.image.shape[:2])
+        names = np.array(self.names)[found.labels]
+        return sv.Detections(found.boxes, masks, found.scores, found.labels, data=dict(class_name=names))
+
+    def to_pandas(self) -> Any:
+        """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name.
 
         Raises:
-            ModuleNotFoundError: If supervision is not installed.
+            ModuleNotFoundError: If pandas is not installed.
         """
-        found = self._objects
         try:
-            supervision = import_module("supervision")
+            pandas = import_module("pandas")
         except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_supervision needs supervision: pip install supervision") from None
-        names = np.array(self.names)[found.labels]
-        return supervision.Detections(
-            xyxy=found.boxes,
-            mask=self.masks,
-            confidence=found.scores,
-            class_id=found.labels,
-            data=dict(class_name=names),
-        )
+            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
+        table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
+        names = [self.names[label] for label in self.labels]
+        return table.assign(score=self.scores, label=self.labels, name=names)
+
+    def __len__(self) -> int:
+        return len(self.scores) if self.segmentation is None else len(np.unique(self.segmentation))
 
     def __repr__(self) -> str:
         size = "{}x{} pixels".format(*self.image.shape[:2])
@@ -132,7 +145,7 @@ class Prediction:
         return f"Prediction of {size}: {', '.join(f'{count} {name}' for name, count in counts.items()) or 'no objects'}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawing as PNG for a notebook, or None for rasters, which are not drawn."""
+        """Return the drawing as PNG for a notebook, or None for images of other bands, which are not drawn."""
         try:
             drawn, png = self.plot(), BytesIO()
         except ValueError:

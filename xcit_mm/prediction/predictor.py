@@ -1,22 +1,20 @@
 """Trained detectors and segmentors on images in memory."""
 
 import logging
-import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS
-from mmengine.structures import BaseDataElement, InstanceData
-from torch import Tensor, nn
+from mmengine.structures import BaseDataElement
+from torch import nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
@@ -24,27 +22,18 @@ from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
 from .prediction import Prediction
-from .preprocessing import ImageLike, Preprocessing, input_shapes
+from .preprocessing import ImageLike, Preprocessing
 from .results import to_instances
-from .tiled_detection import detect_in_tiles, iter_detected
-from .tiled_segmentation import iter_segmented, segment_in_tiles
-from .tiles import TiledImage, check_tile
-
-
-def check_options(cfg: Config, tile: int | None, tta: bool, min_score: float | None) -> None:
-    """Raise ValueError if a config or a tile excludes test-time augmentation, or a model has no scores."""
-    if tta and tile is not None:
-        raise ValueError(f"tta in {tile=}: test-time augmentation predicts whole images, leave out one of them")
-    if tta and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
-        raise ValueError("tta: the config has no tta_model and tta_pipeline: add them, or predict without")
-    if min_score is not None and cfg.get("default_scope") != "mmdet":
-        raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+from .tiled_detection import detect_in_tiles
+from .tiled_segmentation import segment_in_tiles
+from .tiles import check_tile
 
 
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg, with all weights from a checkpoint.
 
-    `Predictor.from_pretrained` finds config and checkpoint by the name of a model.
+    `Predictor.from_pretrained` finds config and checkpoint by the name of a model. Options such as `tile` are arguments
+    of both, not of a call.
 
     Args:
         config: Path to a config of mmdet or mmseg.
@@ -58,12 +47,12 @@ class Predictor:
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. In half precision, autocast
             computes convolutions and products, and the neck and the heads return float32, in which boxes are decoded
             and suppressed.
-        tta: Whether to merge the predictions of several views of each image, by the config's `tta_model`.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
         model: The model, in eval mode.
         cfg: The config.
+        arguments: Arguments that build the same predictor again, except for its device.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
         is_detector: Whether the model is a detector, else a segmentor.
@@ -77,15 +66,16 @@ class Predictor:
     def __init__(
         self,
         config: str | Path,
-        checkpoint: str | Path,
+        checkpoint: str | Path | None = None,
         device: str | None = None,
         tile: int | None = None,
         overlap: int | None = None,
         batch_size: int = 1,
         dtype: str = "float32",
-        tta: bool = False,
         min_score: float | None = None,
     ) -> None:
+        if checkpoint is None:
+            raise ValueError(f"{config} without a checkpoint: give both, or a name to Predictor.from_pretrained")
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
         if tile is not None:
@@ -98,23 +88,28 @@ class Predictor:
         check_device(device)
         device = device or get_device()
         self.tile, self.overlap, self.batch_size = tile, overlap or 0, batch_size
-        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
+        dtype = fast_dtype(device) if dtype == "auto" else dtype
+        self.dtype = DTYPES[dtype]
         self._limits: dict[tuple[int, int], int] = {}  # batch size by image size, for sizes that ran out of memory
         self.cfg = read_config(config, [])
         check_checkpoint(checkpoint)
         scope = self.cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
-        check_options(self.cfg, tile, tta, min_score)
         self.is_detector, self.min_score = scope == "mmdet", min_score
+        if min_score is not None and not self.is_detector:
+            raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+        path = str(checkpoint) if "://" in str(checkpoint) else os.path.abspath(checkpoint)
+        self.arguments: dict[str, Any] = dict(
+            config=os.path.abspath(config), checkpoint=path, tile=tile, overlap=overlap
+        )
+        self.arguments |= dict(batch_size=batch_size, dtype=dtype, min_score=min_score)
         check_backbone(self.cfg)
         self.metainfo = tested_metainfo(self.cfg)
-        self.preprocess = Preprocessing(self.cfg, tta)
+        self.preprocess = Preprocessing(self.cfg)
         self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
-        if tta:
-            self.model = MODELS.build(dict(self.cfg.tta_model, module=self.model)).eval()
 
     @classmethod
     def from_pretrained(cls, model: str | Path, checkpoint: str | None = None, **options: Any) -> "Predictor":
@@ -132,6 +127,11 @@ class Predictor:
         """
         return cls(*find_model(str(model), checkpoint), **options)
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Name of each class, by its number in labels and maps."""
+        return self.metainfo["classes"]
+
     @overload
     def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]  # str is a Sequence
 
@@ -142,17 +142,16 @@ class Predictor:
         """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
 
         Args:
-            images: Paths or URLs of photos or rasters, read as by tools/infer.py (see `xcit_mm.geo.is_raster`), images
-                of Pillow, or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a config with other options of
-                `LoadImageFromFile`, arrays are as this step returns them. For a config with `LoadRasterFromFile`, they
-                are (H, W, bands), unscaled, in the file's type or float32.
+            images: Paths or URLs of images; images of Pillow, also for users whose arrays are RGB, by
+                `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a config with other options
+                of `LoadImageFromFile`, arrays are as this step returns them. For a config with `LoadRasterFromFile`,
+                they are (H, W, bands), unscaled, in the file's type or float32.
 
         Raises:
-            OSError: If a file cannot be read.
+            OSError: If a file cannot be read, or a URL not be downloaded.
             TypeError: If an image is of another type.
             ValueError: If a file is not an image, or an image is too small or narrow or has other bands.
             MemoryError: If a single image exceeds the memory.
-            ModuleNotFoundError: If a file is a raster and rasterio is not installed.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]
@@ -162,7 +161,7 @@ class Predictor:
             if self.tile is not None:
                 samples = [self.predict_sample(image) for image in pixels]
             else:
-                groups = groupby(map(self.preprocess, pixels), input_shapes)
+                groups = groupby(map(self.preprocess, pixels), lambda data: data["inputs"].shape)
                 samples = [sample for _, group in groups for sample in self.predict_preprocessed(list(group))]
             found += map(self.to_prediction, pixels, samples)
         return found
@@ -178,18 +177,6 @@ class Predictor:
         if self.is_detector:
             return detect_in_tiles(self._predict_images, image, **options)
         return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
-
-    def iter_segmented(self, image: TiledImage, first: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield a segmentation map in strips from the row of tiles `first` on; see `tiled_segmentation`."""
-
-        def logits(crops: list[np.ndarray]) -> list[Tensor]:
-            return [sample.seg_logits.data for sample in self._predict_images(crops)]
-
-        return iter_segmented(logits, image, self._threshold, self.batch_size, first)
-
-    def iter_detected(self, image: TiledImage, rows: range) -> Iterator[InstanceData]:
-        """Yield the instances that each tile of some rows of tiles reports; see `tiled_detection`."""
-        return iter_detected(self._predict_images, image, rows, self.batch_size)
 
     @property
     def _threshold(self) -> float | None:
@@ -208,7 +195,7 @@ class Predictor:
         """
         found: list[BaseDataElement] = []
         while len(found) < len(preprocessed):
-            height, width = input_shapes(preprocessed[len(found)])[0][-2:]
+            height, width = preprocessed[len(found)]["inputs"].shape[-2:]
             limit = self._limits.get((height, width), self.batch_size)
             batch = list(preprocessed[len(found) : len(found) + limit])
             samples = self._forward(batch)
@@ -243,11 +230,11 @@ class Predictor:
             torch.cuda.empty_cache()
         return None
 
-    def to_prediction(self, image: np.ndarray, sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Prediction:
-        """Convert the library's data sample of an image to NumPy arrays; see `to_instances`."""
-        names, palette = self.metainfo["classes"], self.metainfo.get("palette")
+    def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
+        """Convert the library's data sample of an image to NumPy arrays."""
+        palette = self.metainfo.get("palette")
         if self.is_detector:
-            return Prediction(image, to_instances(sample, max_mask_bytes), None, names, palette)
-        label_type = np.uint8 if len(names) <= 256 else np.uint16
+            return Prediction(image, to_instances(sample), None, self.names, palette)
+        label_type = np.uint8 if len(self.names) <= 256 else np.uint16
         labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type)
-        return Prediction(image, None, labels, names, palette)
+        return Prediction(image, None, labels, self.names, palette)

@@ -1,6 +1,5 @@
 """Images from files, Pillow and arrays, and their preprocessing by a config's test pipeline."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,11 +8,10 @@ import mmcv
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.registry import init_default_scope
+from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
-from ..geo import Raster, is_raster
-from ..utils.configs import loading_options, loading_step, raster_bands, raster_step, tested_dataset, type_name
+from ..utils.configs import loading_options, loading_step, raster_bands, tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
 
@@ -25,40 +23,33 @@ class Preprocessing:
 
     Args:
         cfg: Config of a detector or segmentor.
-        tta: Whether to use `tta_pipeline`, which returns several views of an image.
 
     Raises:
         ValueError: If the test pipeline is missing, loads no images or cannot be built.
     """
 
-    def __init__(self, cfg: Config, tta: bool = False) -> None:
+    def __init__(self, cfg: Config) -> None:
         init_default_scope(cfg.default_scope)
         self._bands = raster_bands(cfg)
         dataset = tested_dataset(cfg)
         if not dataset.get("pipeline"):
             raise ValueError(f"the {type_name(dataset)} that the config tests on has no pipeline: give it one")
-        pipeline = cfg.tta_pipeline if tta else dataset["pipeline"]
-        load = loading_step(dict(pipeline=pipeline))
+        load = loading_step(dataset)
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
         self._options = loading_options(cfg)
-        self._raster_options = dict(
-            bands=(raster_step(cfg) or {}).get("bands"),
-            channels=self._bands or 3,
-            raw=self._bands is not None,
-            gsd=cfg.get("gsd"),
-        )
         self._is_grey = self._options.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
-        steps = [from_array if step is load else step for step in pipeline]
+        steps = [from_array if step is load else step for step in dataset["pipeline"]]
         try:
-            self._pipeline = Compose(_without_annotations(steps))
+            self._load = TRANSFORMS.build(load) if self._bands is not None else None
+            self._pipeline = Compose([step for step in steps if "Annotation" not in type_name(step)])
         except KeyError as error:  # of a registry
             raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Return the pixels of an image as tools/infer.py reads them; see `Predictor.__call__`."""
+        """Return the pixels of an image; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
             if self._bands is None and not self._options and (image.dtype != np.uint8 or image.shape[2:] != (3,)):
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give (H, W, 3), BGR, uint8 from 0 to 255")
@@ -71,16 +62,15 @@ class Preprocessing:
             return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert("RGB"))[..., ::-1])
         if not isinstance(image, str | Path):
             raise TypeError(f"image of type {type(image).__name__}: give a path, Pillow's image or an array (H, W, 3)")
-        if self._bands is not None or is_raster(image):
-            with Raster(image, **self._raster_options) as raster:
-                return raster.read(slice(0, raster.height), slice(0, raster.width))[0]
         try:
+            if self._load is not None:
+                return self._load(dict(img_path=str(image)))["img"]
             return read_image(image, **self._options)
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
 
     def __call__(self, image: np.ndarray) -> dict[str, Any]:
-        """Return `inputs` (C, h, w) and `data_samples` of an image, or lists of them for its views.
+        """Return `inputs` (C, h, w) and `data_samples` of an image.
 
         Raises:
             ValueError: If the image has other bands than the config loads, or is too narrow for the resizing.
@@ -93,16 +83,3 @@ class Preprocessing:
             raise ValueError(
                 f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
             ) from None
-
-
-def _without_annotations(steps: Sequence[dict]) -> list[dict]:
-    """Leave out the steps that load annotations, also in the groups of steps of TestTimeAug."""
-    kept = [step for step in steps if "Annotation" not in type_name(step)]
-    groups = {id(step): map(_without_annotations, step["transforms"]) for step in kept if "transforms" in step}
-    return [dict(step, transforms=[*filter(None, groups[id(step)])]) if id(step) in groups else step for step in kept]
-
-
-def input_shapes(preprocessed: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of each view of a preprocessed image. An image without augmentation is its only view."""
-    inputs = preprocessed["inputs"]
-    return tuple(tuple(view.shape) for view in (inputs if isinstance(inputs, list) else [inputs]))

@@ -1,14 +1,12 @@
 """A detector's predictions as NumPy arrays."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
+from pycocotools import mask as rle
 from torch import Tensor
-
-from ..utils.run_lengths import encode_mask
 
 
 class Instances(NamedTuple):
@@ -29,32 +27,42 @@ class Instances(NamedTuple):
     masks: np.ndarray | list[dict] | None
     cut: np.ndarray | None = None
 
-    def above(self, score: float) -> "Instances":
-        """Select the instances with a higher score."""
-        return self.select(np.flatnonzero(self.scores > score))
-
     def select(self, numbers: np.ndarray) -> "Instances":
         """Select instances by their numbers, in this order."""
-        masks = self.masks
+        masks, cut = self.masks, self.cut
         masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
         masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
-        cut = None if self.cut is None else self.cut[numbers]
+        cut = None if cut is None else cut[numbers]
         return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks, cut)
 
+    def to_coco(
+        self, size: Sequence[int], image_id: int | str | None, category_ids: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """Return COCO results of an image of `size` (height, width), for `COCO.loadRes`."""
+        left, top, right, bottom = self.boxes.T
+        boxes = np.stack([left, top, right - left, bottom - top], axis=1).tolist()
+        values = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
+        results: list[dict[str, Any]] = [
+            dict(image_id=image_id, category_id=category_ids[label], bbox=box, score=score)
+            for label, box, score in values
+        ]
+        for number, result in enumerate(results):
+            if self.masks is not None:
+                mask: Any = self.masks[number]
+                code = mask if isinstance(mask, dict) else rle.encode(np.asfortranarray(mask.view(np.uint8)))
+                result["segmentation"] = dict(size=list(size), counts=code["counts"].decode())
+            if self.cut is not None:
+                result["cut"] = bool(self.cut[number])
+        return results
 
-def to_instances(sample: BaseDataElement, max_mask_bytes: float = math.inf) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head.
 
-    Masks of more than `max_mask_bytes` in total are encoded.
-    """
+def to_instances(sample: BaseDataElement) -> Instances:
+    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head."""
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     found = sample.pred_instances.cpu()
     boxes, arrays = instance_boxes(found).numpy(), found.numpy()
-    masks = arrays.get("masks")
-    if isinstance(masks, np.ndarray) and masks.nbytes > max_mask_bytes:
-        masks = [encode_mask(mask) for mask in masks]
-    instances = Instances(boxes, arrays.scores, arrays.labels, masks, arrays.get("cut"))
+    instances = Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"), arrays.get("cut"))
     is_sorted = (np.diff(arrays.scores) <= 0).all()
     return instances if is_sorted else instances.select(np.argsort(-arrays.scores, kind="stable"))
 
@@ -65,34 +73,3 @@ def instance_boxes(found: InstanceData) -> Tensor:
 
     masks = found.get("masks")
     return mask2bbox(masks) if isinstance(masks, Tensor) and not found.bboxes.any() else found.bboxes
-
-
-def encode_instances(instances: Instances) -> dict[str, Any]:
-    """Return the fields of instances as lists, with masks as COCO's compressed run lengths."""
-    boxes, scores, labels, masks, cut = instances
-    codes = masks if masks is None else [mask if isinstance(mask, dict) else encode_mask(mask) for mask in masks]
-    return dict(
-        boxes=boxes.tolist(),
-        scores=scores.tolist(),
-        labels=labels.tolist(),
-        masks=codes and [code["counts"].decode() for code in codes],
-        cut=None if cut is None else cut.tolist(),
-    )
-
-
-def coco_results(
-    encoded: Mapping[str, Any], image_id: int | float | str, category_ids: Sequence[int]
-) -> Iterator[dict[str, Any]]:
-    """Convert encoded instances, with `height` and `width` of the image, to COCO results for `COCO.loadRes`."""
-    for number, (left, top, right, bottom) in enumerate(encoded["boxes"] or []):
-        result: dict[str, Any] = dict(
-            image_id=image_id,
-            category_id=category_ids[encoded["labels"][number]],
-            bbox=[left, top, right - left, bottom - top],
-            score=encoded["scores"][number],
-        )
-        if encoded["masks"] is not None:
-            result["segmentation"] = dict(size=[encoded["height"], encoded["width"]], counts=encoded["masks"][number])
-        if encoded["cut"] is not None:
-            result["cut"] = encoded["cut"][number]
-        yield result

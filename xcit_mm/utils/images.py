@@ -3,6 +3,7 @@
 import importlib.util
 import urllib.request
 from pathlib import Path
+from urllib.error import URLError
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import mmcv
@@ -11,38 +12,55 @@ from PIL import UnidentifiedImageError
 
 from .image_headers import has_more_than_8_bits
 
-HEIF_NEEDS = "HEIC needs pillow-heif: pip install xcit_mm[heif]"
-URL_PREFIXES = ("http://", "https://", "/vsi")  # and the file systems of GDAL
+URL_PREFIXES = ("http://", "https://")
 
 
 def read_image(path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2") -> np.ndarray:
     """Read an image, or the first frame of an animation, from a file or URL: (H, W, 3), BGR, 8 bits.
 
-    `color_type` and `imdecode_backend` are those of `LoadImageFromFile`, which may return other shapes and types.
+    `color_type` and `imdecode_backend` are those of `LoadImageFromFile`, which may return other shapes and types. What
+    OpenCV does not decode, Pillow does.
 
     Raises:
         ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
-        OSError: If the file cannot be read.
+        OSError: If the file cannot be read, or the URL not be downloaded.
     """
-    if str(path).startswith(URL_PREFIXES):
-        with urllib.request.urlopen(_ascii_url(str(path)), timeout=60) as response:
-            content = response.read()
-    else:
-        content = Path(path).read_bytes()
-    if content[4:8] == b"ftyp":  # HEIC or AVIF, which not every version of OpenCV reads
-        if importlib.util.find_spec("pillow_heif"):
-            importlib.import_module("pillow_heif").register_heif_opener()
-        imdecode_backend = "pillow"
-    try:
-        image = mmcv.imfrombytes(content, color_type, backend=imdecode_backend) if content else None
-    except UnidentifiedImageError:
-        raise ValueError(f"Pillow does not read the image; {HEIF_NEEDS}") from None
+    content = _download(str(path)) if str(path).startswith(URL_PREFIXES) else Path(path).read_bytes()
+    if not content:
+        raise ValueError("the file is empty")
+    is_heif = content[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
+    if is_heif and importlib.util.find_spec("pillow_heif"):
+        importlib.import_module("pillow_heif").register_heif_opener()
+    image = None if is_heif else mmcv.imfrombytes(content, color_type, backend=imdecode_backend)
     if image is None:
-        raise ValueError("the file is empty, broken or not an image")
+        image = _decode_by_pillow(content, color_type, is_heif)
     # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in many cameras.
     if image.max() < 64 and has_more_than_8_bits(content):
-        raise ValueError("the image uses few of its 16 bits and would be nearly black: scale it, or convert it to TIFF")
+        raise ValueError("the image uses few of its 16 bits and would be nearly black: `xcit-mm raster` scales it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
+
+
+def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndarray:
+    try:
+        if has_more_than_8_bits(content):  # which Pillow cuts off at 255
+            raise ValueError("OpenCV does not decode these 16 or 32 bits")
+        return mmcv.imfrombytes(content, color_type, backend="pillow")
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        if is_heif:
+            raise ValueError(
+                "Pillow does not read the image; HEIC needs pillow-heif: pip install pillow-heif"
+            ) from None
+        note = ": a raster is for `xcit-mm raster`" if content[:2] in (b"II", b"MM") else ""
+        problem = "the file is broken or not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise ValueError(f"{problem}{note}") from None
+
+
+def _download(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(_ascii_url(url), timeout=60) as response:
+            return response.read()
+    except (URLError, TimeoutError) as error:
+        raise OSError(f"{url} cannot be downloaded: {getattr(error, 'reason', error)}; check the address") from None
 
 
 def _ascii_url(url: str) -> str:

@@ -1,15 +1,11 @@
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from golden import fill
 from mmengine.model import BaseModel
-
-from xcit_mm import XCiTClassifier
 
 
 @pytest.fixture(scope="session")
@@ -39,31 +35,3 @@ def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None
         monkeypatch.setattr(BaseModel, "test_step", replaced)
 
     return hook
-
-
-@pytest.fixture
-def interrupt_at(monkeypatch) -> Iterator[Callable[[object, str, int], None]]:
-    """Raises SIGINT at the n-th call of a function, as Ctrl-C does."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores SIGINT
-
-    def replace(owner: object, name: str, number: int) -> None:
-        original, calls = getattr(owner, name), []
-
-        def counted(*args: object, **kwargs: object) -> object:
-            calls.append(args)
-            if len(calls) == number:
-                signal.raise_signal(signal.SIGINT)
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, counted)
-
-    yield replace
-    signal.signal(signal.SIGINT, handler)
-
-
-@pytest.fixture
-def weights(tmp_path) -> Path:
-    """Weights of a small classifier."""
-    classifier = fill(XCiTClassifier(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), num_classes=3))
-    torch.save(dict(model=classifier.state_dict()), tmp_path / "weights.pth")
-    return tmp_path / "weights.pth"

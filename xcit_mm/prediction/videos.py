@@ -1,0 +1,51 @@
+"""Videos: their frames, and drawings of the frames as an MP4."""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ..utils.atomic import atomic_path
+from ..utils.images import URL_PREFIXES
+
+MIN_SHARE = 0.9  # of the frames in a video's header, whose number may be an estimate
+
+
+def iter_frames(path: str) -> Iterator[np.ndarray]:
+    """Yield the frames of a video, (H, W, 3), BGR, uint8.
+
+    Raises:
+        OSError: If the file cannot be opened.
+        ValueError: If the path is a URL or not UTF-8, or over a tenth of the frames is missing.
+    """
+    import supervision as sv
+
+    if path.startswith(URL_PREFIXES):
+        raise ValueError("videos are not read from URLs: download the file first")
+    if any("\ud800" <= letter <= "\udfff" for letter in path):
+        raise ValueError("OpenCV crashes on a path that is not UTF-8: rename the file")
+    with open(path, "rb") as file:  # supervision does not say why a file cannot be opened
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError("the file is empty")
+    expected, count = sv.VideoInfo.from_video_path(path).total_frames or 0, 0
+    for frame in sv.get_video_frames_generator(path):
+        count += 1
+        yield frame
+    if count < max(MIN_SHARE * expected, 1):
+        raise ValueError(f"the video has {count} of {expected} frames")
+
+
+def write_video(path: Path, images: Iterable[np.ndarray], source: str) -> None:
+    """Write images (H, W, 3), BGR, of one size as an MP4 with the frame rate of the video `source`."""
+    import supervision as sv
+
+    images = iter(images)
+    for first in islice(images, 1):
+        height, width = first.shape[:2]
+        info = sv.VideoInfo(width, height, sv.VideoInfo.from_video_path(source).fps or 25.0)
+        with atomic_path(path) as unfinished, sv.VideoSink(str(unfinished), info) as sink:
+            sink.write_frame(first)
+            for image in images:
+                sink.write_frame(image)
