@@ -131,7 +131,7 @@ def disk() -> str:
 CHECKS = (
     ("D101", one_stack, "install each in an environment of its own, see docs/install.md"),
     ("D102", version("mmengine", "0.10"), REINSTALL),
-    ("D103", version("torch", "2.4"), REINSTALL),
+    ("D103", version("torch", "2.6"), REINSTALL),
     ("D104", opencv, OPENCV),
     ("D105", version("mmcv"), REINSTALL),
     ("D106", mmcv_ops, ONE_MMCV),

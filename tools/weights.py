@@ -1,10 +1,8 @@
-"""Inspect, convert, list, download and publish XCiT weights.
+"""List, inspect and convert XCiT weights.
 
+    python tools/weights.py list
     python tools/weights.py inspect FILE
     python tools/weights.py convert FILE OUT --to official|timm|mmpretrain|safetensors
-    python tools/weights.py list
-    python tools/weights.py download NAME
-    python tools/weights.py publish MODEL --out FOLDER --name OWNER/NAME --license apache-2.0
 
 FILE is a path, a URL or xcit://NAME.
 """
@@ -17,20 +15,19 @@ from typing import Any
 
 import torch
 from broken_pipe import ignore_broken_pipe
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
-from xcit_mm.weights.hub import write_model, write_safetensors
 from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
-from xcit_mm.weights.models import add_model_arguments, find_model
-from xcit_mm.weights.pickle_globals import Namespace
-from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
+from xcit_mm.weights.published import PUBLISHED, local_path
 from xcit_mm.weights.reader import load_checkpoint
 
 
 class ShortRepr(reprlib.Repr):
-    """Shows the first items of nested values. The text of a few bytes of a hostile file may never end."""
+    """Shows the first items of nested values. The text of a few bytes of a file may never end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +35,7 @@ class ShortRepr(reprlib.Repr):
         self.maxstring = self.maxother = 200
 
     def repr1(self, x: Any, level: int) -> str:
-        if isinstance(x, Namespace):
+        if isinstance(x, argparse.Namespace):
             x = vars(x)
         return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
 
@@ -76,30 +73,26 @@ def convert(args: argparse.Namespace) -> None:
     content = to_layout(weights, "official" if args.to == "safetensors" else args.to)
     with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
-            write_safetensors(content.get("state_dict") or content.get("model") or content, unfinished)
+            tensors = content.get("state_dict") or content.get("model") or content
+            save_file({key: value.clone().contiguous() for key, value in tensors.items()}, unfinished)  # none shared
         else:
             torch.save(content, unfinished)
     print(f"{out} ({args.to} layout)")
 
 
 def list_names(args: argparse.Namespace) -> None:
-    for name, url in PUBLISHED.items():
-        print(f"xcit://{name:42} {'downloaded' if local_path(name).exists() else '-':10}  {url}")
-
-
-def download(args: argparse.Namespace) -> None:
-    print(ensure_downloaded(args.name))
-
-
-def publish(args: argparse.Namespace) -> None:
-    model = find_model(args.config, args.checkpoint)
-    write_model(model.config, model.checkpoint, args.out, args.name, args.license, args.score)
-    print(f"{args.out}: upload it by `hf upload {args.name} {args.out}`")
+    """Print detectors and segmentors, then trunks with class attention."""
+    width = max(map(len, PUBLISHED)) + len("xcit://")
+    print(f"{'name':{width}}  downloaded  URL")
+    for name, url in sorted(PUBLISHED.items(), key=lambda item: "/xcit/xcit_" in item[1]):
+        print(f"{'xcit://' + name:{width}}  {'yes' if local_path(name).exists() else '-':10}  {url}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("list", help="print the published names")
+    command.set_defaults(run=list_names)
     files = argparse.ArgumentParser(add_help=False)
     files.add_argument("file", help="path, URL or xcit://NAME")
     files.add_argument("--ema", action="store_true", help="take model_ema or state_dict_ema of a training file")
@@ -110,18 +103,6 @@ def main() -> int:
     command.add_argument("--to", choices=[*LAYOUTS, "safetensors"], required=True, help="layout to write")
     command.add_argument("--backbone", action="store_true", help="leave out the heads of a detector or segmentor")
     command.set_defaults(run=convert)
-    command = commands.add_parser("list", help="print the published names")
-    command.set_defaults(run=list_names)
-    command = commands.add_parser("download", help="download a published file")
-    command.add_argument("name", help="a name that list prints")
-    command.set_defaults(run=download)
-    command = commands.add_parser("publish", help="write a model as a folder for the Hugging Face Hub")
-    add_model_arguments(command)
-    command.add_argument("--out", type=Path, required=True, help="folder to write")
-    command.add_argument("--name", required=True, metavar="OWNER/NAME", help="name on the Hub")
-    command.add_argument("--license", required=True, help="identifier of the license, such as apache-2.0")
-    command.add_argument("--score", action="append", default=[], help="a line of the model card; may be repeated")
-    command.set_defaults(run=publish)
     args = parser.parse_args()
 
     def work() -> None:
@@ -129,7 +110,7 @@ def main() -> int:
             args.run(args)
 
     # torch.save raises a RuntimeError on a full disk
-    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError, ModuleNotFoundError)
+    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError, SafetensorError, ModuleNotFoundError)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,9 @@ def test_inspect_shows_metadata_of_any_kind_in_one_line_each(weights, tmp_path):
     assert text.endswith("...\nname        a b\n")
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["download", "xcit_huge"]])
+@pytest.mark.parametrize(
+    "arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["inspect", "nowhere://xcit_huge"]]
+)
 def test_errors_are_one_line(arguments, refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.pth").write_text("<html>")

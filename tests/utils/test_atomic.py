@@ -75,8 +75,8 @@ class TestConvertedWeights:
 
     def test_ctrl_c_is_one_line(self, call, monkeypatch):
         monkeypatch.setattr(torch, "save", half_then(KeyboardInterrupt()))
-        monkeypatch.setattr(importlib.import_module("weights"), "ensure_downloaded", interrupt)
-        for arguments in (("convert", "file.pth", "out.pth", "--to", "timm"), ("download", "xcit_nano_12_p16_224")):
+        monkeypatch.setattr("xcit_mm.weights.reader.ensure_downloaded", interrupt)
+        for arguments in (("convert", "file.pth", "out.pth", "--to", "timm"), ("inspect", "xcit_nano_12_p16_224")):
             assert call("weights", *arguments)[::2] == (130, "\ninterrupted: nothing is written\n")
         assert self.folder_is_unchanged()
 

@@ -43,9 +43,17 @@ def test_what_a_name_stands_for_is_reported(capsys):
 @pytest.mark.parametrize(
     "model, message",
     [
-        ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16, "),
-        ("retinanet", "neither a config"),
-        ("weights.pth", "weights.pth is not a config (*.py): the config comes before the checkpoint"),
+        ("maskrcnn_xcit_smal_12_p16", "work folder: try maskrcnn_xcit_small_12_p16"),
+        ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, "),
+        (
+            "upernet-s12",
+            "try upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512, upernet_xcit-s12-p8_8xb2-160k_ade20k-512x512",
+        ),
+        ("small_12_p8", "try maskrcnn_xcit_small_12_p8, sem_fpn_xcit_small_12_p8, upernet_xcit_small_12_p8"),
+        (
+            "xyz",
+            "neither a config (*.py) nor a model's name nor a work folder: try the names of `xcit-mm weights list`",
+        ),
         ("config.py", "config.py has no checkpoint: give one after it"),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", "has no checkpoint"),
     ],
@@ -56,6 +64,13 @@ def test_a_wrong_name_is_rejected_with_similar_names(model, message):
     with pytest.raises(ValueError) as error:
         find_model(model)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_partial_name_lists_all_published_models_with_it():
+    with pytest.raises(ValueError) as error:
+        find_model("maskrcnn")
+    listed = str(error.value).partition(": try ")[2].split(", ")
+    assert sorted(listed) == sorted(name for name in PUBLISHED if name.startswith("maskrcnn"))
 
 
 def test_a_work_folder_stands_for_its_config_and_its_best_or_last_checkpoint(shapes, models, call, tmp_path):

@@ -15,8 +15,9 @@ from ..utils.cli import cli_main
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.scripts import load_script
+from ..weights.folders import last_checkpoint
 from ..weights.matching import CheckpointMismatch
-from ..weights.models import find_config, find_model, last_checkpoint
+from ..weights.models import find_config, find_model
 from .config import find_script
 from .doctor import check_resume, check_test, check_training, is_first_process
 from .findings import raise_first

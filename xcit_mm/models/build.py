@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..utils.configs import SUFFIXES, read_config
 from ..utils.errors import reason
-from ..weights.hub import HUB_PREFIX
+from ..weights.folders import HUB_PREFIX
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
 from ..weights.models import find_config, find_model, shipped_models

@@ -16,7 +16,6 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
 from ..utils.compat import is_resuming, save_with
-from ..weights.reader import drop_functions
 from .background import BackgroundWriter
 from .batches import NumberedLoop
 from .nonfinite_search import is_finite
@@ -204,7 +203,6 @@ class ResumableCheckpointHook(CheckpointHook):
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
                 "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
             )
-        drop_functions(checkpoint)  # they are unsafe to read
         checkpoint.update(self._saved)
         self._saved = {}
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 from mmengine.logging import print_log
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from ..utils.errors import preview
-from . import reader  # noqa: F401  registers the readers with mmengine
 from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
+from .reader import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _DENSE_TASKS = ("detector", "segmentor")
@@ -57,7 +56,7 @@ def load_pretrained(
         ConnectionError: If it cannot be downloaded.
         ValueError: If it does not fit the backbone, which is left as it was.
     """
-    content = CheckpointLoader.load_checkpoint(checkpoint, map_location="cpu")
+    content = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)

@@ -3,7 +3,9 @@
 import argparse
 import difflib
 import functools
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ from mmengine.fileio import load
 
 from ..utils.configs import SUFFIXES
 from ..utils.scripts import shipped_folder
-from .hub import HUB_PREFIX, WEIGHTS, download_model
+from .folders import CHECKPOINT_SUFFIXES, HUB_PREFIX, download_model, find_checkpoint_in, find_config_in
 from .published import PUBLISHED
 
 
@@ -38,15 +40,9 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
     return models
 
 
-def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, or None."""
-    pointer = work_dir / "last_checkpoint"
-    return pointer.read_text().strip() if pointer.is_file() else None
-
-
 def add_model_arguments(parser: argparse.ArgumentParser, note: str = "") -> None:
     """Add the arguments `config` and `checkpoint`, which `find_model` takes. The note ends the help of `checkpoint`."""
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder or a config")
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
     default = f"(default: the model's own){note}"
     parser.add_argument("checkpoint", nargs="?", help=f"a path, a URL or xcit://NAME {default}")
 
@@ -55,11 +51,11 @@ def find_config(model: str) -> str:
     """Return the path of a config.
 
     Args:
-        model: The path itself, the name of a shipped config or of published weights, the folder of a training run or of
-            `write_model`, or `hf://OWNER/NAME` on the Hugging Face Hub.
+        model: The path itself, the name of a shipped config or of published weights, a folder with config and weights
+            such as that of a training run, a checkpoint in such a folder, or `hf://OWNER/NAME` on the Hugging Face Hub.
 
     Raises:
-        ValueError: If the name is unknown. The message names the most similar ones.
+        ValueError: If the name is unknown. The message names all similar ones.
         FileNotFoundError: If the folder has no config.
     """
     return model if model.endswith(SUFFIXES) else _lookup(model)[0]
@@ -69,7 +65,7 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
     """Return config and checkpoint of a model. What a name or folder stands for is reported on stderr.
 
     Args:
-        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last.
+        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last, or the only one.
         checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
 
     Raises:
@@ -77,7 +73,7 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
         FileNotFoundError: If the folder has no config.
     """
     named = not model.endswith(SUFFIXES)
-    config, own = _lookup(model) if named else (model, None)
+    config, own = _lookup(model, find_weights=checkpoint is None) if named else (model, None)
     checkpoint = checkpoint or own
     if checkpoint is None:
         raise ValueError(f"{model} has no checkpoint: give one after it, or the name of published weights")
@@ -86,29 +82,37 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
     return Model(config, checkpoint)
 
 
-def _lookup(model: str) -> tuple[str, str | None]:
+def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
+    path = Path(model)
     if model.startswith(HUB_PREFIX):
-        return _trained(download_model(model))
-    if Path(model).is_dir():
-        return _trained(Path(model))
-    models = shipped_models()
-    name = model.removeprefix("xcit://")
-    if Path(model).suffix:
-        raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
+        path = download_model(model)
+    if path.is_dir():
+        return find_config_in(path), find_checkpoint_in(path) if find_weights else None
+    if model.endswith(CHECKPOINT_SUFFIXES):
+        if not path.is_file():
+            raise FileNotFoundError(f"no checkpoint at {model}: check the path, or give the name of a model")
+        return find_config_in(path.parent), model
+    models, name = shipped_models(), model.removeprefix("xcit://")
     if name not in models:
-        similar = difflib.get_close_matches(name, models, n=3, cutoff=0.5) or ["the names of `xcit-mm weights list`"]
-        fix = f"try {', '.join(similar)}"
+        fix = f"try {', '.join(similar_names(name, models)) or 'the names of `xcit-mm weights list`'}"
         raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}")
     return models[name]
 
 
-def _trained(folder: Path) -> tuple[str, str | None]:
-    """Return config and checkpoint of a folder that mmengine's training or `write_model` has written."""
-    configs = sorted(folder.glob("*.py"))
-    if len(configs) != 1:
-        found = ", ".join(path.name for path in configs) or "none"
-        raise FileNotFoundError(f"{folder} must have one config, but has {found}: give config and checkpoint")
-    best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
-    weights = folder / WEIGHTS
-    checkpoint = str(best) if best else last_checkpoint(folder)
-    return str(configs[0]), checkpoint or (str(weights) if weights.is_file() else None)
+def similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """List all names with the words of a name, or else those that begin nearly as it does.
+
+    A config and its weights count once, by the name that is more similar.
+    """
+
+    def likeness(other: str) -> float:
+        return difflib.SequenceMatcher(None, name.lower(), other[: len(name) + 1]).ratio()
+
+    words = re.split("[-_ ]", name.lower())
+    found = [each for each in names if all(word in each for word in words)]
+    found = found or [each for each in names if likeness(each) > 0.8]
+    models, chosen = shipped_models(), dict[str, str]()
+    for each in found:
+        config = models.get(each, (each,))[0]
+        chosen[config] = max(each, chosen.get(config, each), key=likeness)
+    return list(chosen.values())

@@ -1,6 +1,7 @@
 """The published files: their names, where they are downloaded from and where they are stored."""
 
 import os
+import sys
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
@@ -10,14 +11,12 @@ from urllib.request import Request, urlopen
 import torch
 from mmengine import dist
 
-from ..utils.atomic import atomic_write
-from ..utils.cli import progress_bar
+from ..utils.atomic import atomic_path
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
 _IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
 _DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
-
 
 _PATHS = []
 for _patch in ("p16", "p8"):
@@ -80,13 +79,11 @@ def download(url: str, path: Path) -> None:
 
 
 def _download(url: str, path: Path) -> None:
-    request = Request(url, headers={"User-Agent": "xcit_mm"})  # some servers reject Python's own name
-    with urlopen(request, timeout=60) as response, atomic_write(path) as file:
+    request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own name
+    with urlopen(request, timeout=60) as response:  # torch does not notice that a connection ends too early
         length = response.headers.get("Content-Length")
-        size = None if length is None else int(length)
-        with progress_bar(size, "B", unit_scale=True, unit_divisor=1024) as bar:
-            while chunk := response.read(2**17):
-                file.write(chunk)
-                bar.update(len(chunk))
-        if size is not None and file.tell() != size:
-            raise OSError(f"only {file.tell()} of {size} bytes came")
+    with atomic_path(path) as unfinished:
+        torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
+        size = unfinished.stat().st_size
+        if length is not None and size != int(length):
+            raise OSError(f"only {size} of {length} bytes came")

@@ -1,31 +1,42 @@
-"""The reader of checkpoint files for every part of the program. It runs nothing in them."""
+"""Reads checkpoint files with torch and safetensors. Nothing in a file runs."""
 
+import re
+import tarfile
+import threading
+import zipfile
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from mmengine.runner import CheckpointLoader
+from safetensors.torch import load_file
+from torch.serialization import add_safe_globals, safe_globals
 
+from .folders import HUB_PREFIX, download_model, find_checkpoint_in
+from .known_types import CHECKPOINT_TYPES, SUBSTITUTES
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
-from .torch_files import place, read_legacy, read_zip
+
+# mmengine reads its checkpoints by `torch.load`, which would reject the message hub in each of them.
+add_safe_globals(CHECKPOINT_TYPES)
+
+_AGAIN = "download or copy it again"
+_lock = threading.Lock()  # the substitutes apply to all threads
 
 
-# mmengine logs a loader by its function's name less "load_from_".
-@CheckpointLoader.register_scheme(prefixes="", force=True)
-def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
+def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
-    It replaces mmengine's reader of local files, for `init_cfg`, `load_from`, resuming and testing alike. It also reads
-    the checkpoints of a training that `torch.load` rejects since 2.6. It leaves out the text of a config in the file,
-    which mmengine would execute.
+    A file of torch 1.6 or newer is mapped into memory: only the tensors that are used are read from the disk.
 
     Args:
         filename: Path of the file. Its first bytes decide how it is read, not its suffix.
-        map_location: See `torch.load`.
+        map_location: See `torch.load`. For safetensors a device, everything else means the CPU.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a checkpoint, is damaged, or holds more than weights and plain values.
+        ValueError: If it is not a checkpoint, is damaged, or holds more than weights and known plain values.
     """
     path = Path(filename).expanduser()
     if not path.exists():
@@ -34,78 +45,95 @@ def load_from_file(filename: str, map_location: Any = "cpu") -> Any:
         raise ValueError(f"{path} is a folder: give the checkpoint file in it")
     with path.open("rb") as file:
         start = file.read(16)
-    if start[8:9] == b"{":  # after the header's length, which may be any bytes
-        read = _read_safetensors
-    elif start[:2] == b"PK":
-        read = read_zip
-    elif start[:1] == b"\x80":
-        read = read_legacy
-    else:
-        raise ValueError(f"{path} is not a checkpoint: {_describe_start(start)}")
+    is_archive, is_safetensors = zipfile.is_zipfile(path), start[8:9] == b"{"  # after the length of the header
+    problem = "" if is_safetensors else _check_archive(path) if is_archive else _check_start(path, start)
+    if problem:
+        raise ValueError(f"cannot read {path} as a checkpoint: {problem}")
     try:
-        content = read(path, map_location)
-        _drop_configs(content)
-        drop_functions(content)
-    except Exception as error:  # a damaged file makes a reader raise nearly anything
-        raise ValueError(f"cannot read {path} as a checkpoint: {_first_line(error)}") from error
-    return content
+        if is_safetensors:
+            device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
+            return load_file(path, device=str(device))
+        with _lock, safe_globals(SUBSTITUTES):
+            return torch.load(path, map_location, weights_only=True, mmap=is_archive)
+    except Exception as error:  # a damaged file may raise nearly anything
+        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
 
 
-@CheckpointLoader.register_scheme(prefixes=list(REMOTE_PREFIXES), force=True)
-def load_from_web(filename: str, map_location: Any = "cpu") -> Any:
-    """Read `xcit://NAME`, a published file, or a URL, and download it first if necessary."""
-    return load_from_file(str(ensure_downloaded(filename)), map_location)
+# mmengine logs a loader by its function's name less "load_from_".
+@CheckpointLoader.register_scheme(prefixes=["xcit://", HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
+def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
+    """Read what mmengine has no reader for: a published file, a model of the Hub, or safetensors."""
+    return load_checkpoint(filename, map_location)
 
 
-def load_checkpoint(name: str | Path) -> Any:
-    """Read a published name, with or without `xcit://`, or any name that mmengine can read, without a log."""
-    if name in PUBLISHED and not Path(name).exists():
-        name = f"xcit://{name}"
-    return CheckpointLoader.load_checkpoint(str(name), map_location="cpu", logger="silent")
+def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
+    """Read a checkpoint, after a download if necessary.
 
+    Args:
+        name: A path, a URL, a published name with or without `xcit://`, `hf://OWNER/NAME`, or a name with another
+            prefix of mmengine's, which mmengine reads.
+        map_location: As in `load_from_file`, whose errors are raised too.
 
-def _drop_configs(content: Any) -> None:
-    """Remove the text of a config, which mmengine executes when it resumes or infers.
-
-    mmengine's runner, its inferencers and older checkpoints of its libraries have it in different places.
+    Raises:
+        ConnectionError: If the file cannot be downloaded.
     """
-    for parents in (("meta",), ("message_hub", "runtime_info")):
-        part = content
-        for parent in parents:
-            part = part.get(parent) if isinstance(part, dict) else None
-        if isinstance(part, dict):
-            part.pop("cfg", None)
-            part.pop("config", None)
+    name = str(name)
+    if name.startswith(HUB_PREFIX):
+        checkpoint = find_checkpoint_in(download_model(name))
+        if checkpoint is None:
+            raise FileNotFoundError(f"{name} has no checkpoint (*.pth or *.safetensors)")
+        return load_from_file(checkpoint, map_location)
+    if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
+        return load_from_file(ensure_downloaded(name), map_location)
+    if "://" in name:
+        return CheckpointLoader.load_checkpoint(name, map_location, logger="silent")
+    return load_from_file(name, map_location)
 
 
-def drop_functions(content: Any) -> None:
-    """Remove the functions of schedulers, of which only the name is read. A new scheduler has its own."""
-    schedulers = content.get("param_schedulers") if isinstance(content, dict) else None
-    # A list of states, or a dict of such lists if there are several optimizers.
-    for states in schedulers.values() if isinstance(schedulers, dict) else [schedulers]:
-        for state in states if isinstance(states, list) else ():
-            if isinstance(state, dict):
-                for key in [key for key, value in state.items() if key == "anneal_func" or callable(value)]:
-                    del state[key]
-
-
-def _read_safetensors(path: Path, map_location: Any) -> dict[str, torch.Tensor]:
+def _check_archive(path: Path) -> str:
+    """Return why a zip archive is not a checkpoint, or ''."""
     try:
-        from safetensors.torch import load_file
-    except ModuleNotFoundError:
-        raise ValueError("reading it needs safetensors: pip install safetensors") from None
-    return {key: place(value, map_location) for key, value in load_file(path).items()}
+        with zipfile.ZipFile(path) as archive:
+            records = [name.partition("/")[2] for name in archive.namelist()]
+    except Exception as error:  # of nearly any kind
+        return f"it is damaged, {_AGAIN} ({error})"
+    if "constants.pkl" in records:
+        return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
+    return "" if "data.pkl" in records else "it is a zip archive, but torch did not write it (no data.pkl)"
 
 
-def _describe_start(start: bytes) -> str:
+def _check_start(path: Path, start: bytes) -> str:
+    """Return why a file that is not an archive is not a checkpoint, or ''."""
     if not start:
-        return "it is empty; download or copy it again"
+        return f"it is empty, {_AGAIN}"
+    if start[:1] == b"\x80":  # a pickle, torch's format before 1.6
+        return ""
+    if start[:2] == b"PK":
+        return f"it is truncated, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
-        return "it is a web page, probably of a failed download; download it again"
+        return f"it is a web page, probably of a failed download; {_AGAIN}"
+    if tarfile.is_tarfile(path):
+        return "it is a tar archive: extract it, and give the checkpoint in it"
     return f"it starts with {start!r}, which neither torch nor safetensors writes"
 
 
-def _first_line(error: Exception) -> str:
-    """Return a message of one line and of limited length, since it may quote the file."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300] + ("" if isinstance(error, ValueError | OSError) else f" ({type(error).__name__})")
+def _explain(path: Path, error: Exception) -> str:
+    """Return why torch or safetensors did not read a file, in one line of limited length, since it may quote the file.
+
+    torch ignores the checksums of an archive and stumbles over what is missing or wrong.
+    """
+    text, fix = str(error), "save its weights alone with the program that wrote it"
+    damaged = None
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if isinstance(error, UnpicklingError) and not damaged:
+        if named := re.search(r"GLOBAL (\S+)", text):
+            return f"it names {named[1]}, which might run code: {fix}"
+        cause = _first_sentence(text.partition("WeightsUnpickler error: ")[2] or text)
+        return f"it holds more than weights and plain values ({cause}): {fix}"
+    what = f"its record {damaged} is damaged" if damaged else "it is truncated or damaged"
+    return f"{what}, {_AGAIN} ({_first_sentence(text) or type(error).__name__})"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"\n|(?<=\.) ", text.strip(), maxsplit=1)[0][:300]
