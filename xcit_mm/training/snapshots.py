@@ -44,7 +44,7 @@ def write_snapshot(content: Mapping[str, Any], path: str | Path) -> None:
         OSError: If the file cannot be written.
     """
     buffer = io.BytesIO()
-    torch.save(_pack(content), buffer, pickle_protocol=4)  # older protocols store an empty array as a call of bytes()
+    torch.save(_pack(content), buffer)
     AtomicBackend().put(buffer.getvalue(), path)
 
 

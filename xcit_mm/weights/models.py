@@ -72,6 +72,8 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
         ValueError: If the name is unknown or the model has no checkpoint.
         FileNotFoundError: If the folder has no config.
     """
+    if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
+        raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
     named = not model.endswith(SUFFIXES)
     config, own = _lookup(model, find_weights=checkpoint is None) if named else (model, None)
     checkpoint = checkpoint or own
