@@ -1,6 +1,5 @@
 """Files that tools write are complete or absent: after Ctrl-C, on a full disk, beside files of a user."""
 
-import importlib
 import resource
 import sys
 from pathlib import Path
