@@ -1,4 +1,4 @@
-"""Measure tools/infer.py: images per second compared with a plain loop and mmdet's inferencer, or memory over time.
+"""Measure `predict_many`: images per second compared with a plain loop over the library's API, or memory over time.
 
     python benchmarks/benchmark_prediction.py speed CONFIG CHECKPOINT IMAGES [--batch-sizes 1 4] [--repeats 3]
     python benchmarks/benchmark_prediction.py memory DIR [--images 100000]
@@ -20,7 +20,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -50,9 +49,7 @@ def parse_args() -> argparse.Namespace:
     for name in ("config", "checkpoint", "images"):
         speed.add_argument(name)
     speed.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
-    speed.add_argument(
-        "--workers", type=int, default=0, help="processes that read images (default: 0, as tools/infer.py on a CPU)"
-    )
+    speed.add_argument("--workers", type=int, default=0, help="processes that read images (default: 0, as on a CPU)")
     speed.add_argument("--repeats", type=int, default=3, help="runs of each (default: %(default)s)")
     memory = kinds.add_parser("memory")
     memory.add_argument("out", type=Path, help="folder to write")
@@ -60,50 +57,25 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def plain_loop(predictor: Any, paths: list[str]) -> None:
-    """Predict one image after the other in one process, with all results in memory."""
-    from xcit_mm.prediction.results import encode_instances
-
-    results = []
-    for path in paths:
-        found = predictor(path)
-        results.append(found.segmentation if found.instances is None else encode_instances(found.instances))
-
-
 def measure_speed(args: argparse.Namespace) -> None:
     """Print a table of images per second, medians of the repeats, and the speed-up over the plain loop."""
-    from mmengine.config import Config
-    from xcit_mm.batch import Drawing, Execution, RunOptions
-    from xcit_mm.batch.engine import Engine
-    from xcit_mm.batch.inputs import find_inputs
-    from xcit_mm.batch.manifest import ModelInfo, create_manifest
-    from xcit_mm.batch.run import start_run
+    from xcit_mm.prediction import Predictor, find_items, predict_many
 
-    from xcit_mm.prediction.predictor import Predictor
+    listing, predictor = find_items([args.images]), Predictor(args.config, args.checkpoint)
+    paths = [item.path for item in listing.items]
+    if predictor.is_detector:
+        from mmdet.apis import inference_detector as inference
+    else:
+        from mmseg.apis import inference_model as inference
+    predictor.model.cfg = predictor.cfg  # where both functions look for the test pipeline
 
-    inputs, _ = find_inputs(args.images)
-    paths = [input_.path for input_ in inputs]
-    cfg, options = Config.fromfile(args.config), RunOptions()
-    manifest = create_manifest(cfg, args.checkpoint, args.images, inputs, options, ModelInfo.from_config(cfg))
-    predictor = Predictor(args.config, args.checkpoint)
-
-    def engine(batch_size: int) -> None:
+    def many(batch_size: int) -> None:
         predictor.batch_size = batch_size
         with tempfile.TemporaryDirectory() as out:
-            run = start_run(Path(out), manifest, inputs, Execution(workers=args.workers), Drawing(visualize=False))
-            Engine(run, predictor, lambda *_: None).work(run.pending())
+            predict_many(listing, predictor, Path(out) / "found", workers=args.workers)
 
-    ways: dict[str, Callable[[], object]] = {"plain loop": lambda: plain_loop(predictor, paths)}
-    if predictor.is_detector:  # mmseg's inferencer writes its results into images only
-        from mmdet.apis import DetInferencer
-
-        inferencer = DetInferencer(args.config, show_progress=False)
-        inferencer.model = predictor.model  # mmengine may reject the pickles in a checkpoint
-    for size in args.batch_sizes:
-        ways[f"tools/infer.py, batches of {size}"] = lambda size=size: engine(size)
-        if predictor.is_detector:
-            quiet = dict(no_save_vis=True, no_save_pred=True, batch_size=size)
-            ways[f"DetInferencer, batches of {size}"] = lambda quiet=quiet: inferencer(paths, **quiet)
+    ways: dict[str, Callable[[], object]] = {"plain loop": lambda: [inference(predictor.model, path) for path in paths]}
+    ways |= {f"predict_many, batches of {size}": lambda size=size: many(size) for size in args.batch_sizes}
     seconds = defaultdict(list)
     for _ in range(args.repeats):
         for name, way in ways.items():
@@ -175,8 +147,9 @@ def measure_memory(args: argparse.Namespace) -> None:
     write_inputs(args.out, args.images)
     results = args.out / "results"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", ROOT / "tools" / "infer.py"]
-    inputs = [args.out / "truth.json", args.out / "config.py", args.out / "model.pth", "--root", args.out / "images"]
-    options = ["--out", results, "--launcher", "pytorch", "--no-visualizations", "--batch-size", "32", "--workers", "1"]
+    inputs = [args.out / "truth.json", "--root", args.out / "images"]
+    inputs += ["--model", args.out / "config.py", "--checkpoint", args.out / "model.pth"]
+    options = ["--out", results, "--no-visualizations", "--batch-size", "32", "--workers", "1"]
     start, curves = time.time(), defaultdict(list)
     with subprocess.Popen([*map(str, torchrun + inputs + options)], env=dict(os.environ, OMP_NUM_THREADS="1")) as run:
         while run.poll() is None:
@@ -191,7 +164,7 @@ def measure_memory(args: argparse.Namespace) -> None:
         if len(curve) > 5:
             axis.plot(*zip(*curve, strict=True), lw=1)
     axis.set(xlabel="seconds", ylabel="resident memory in MB", ylim=(0, None))
-    axis.set_title(f"{args.images:,} images: every process of tools/infer.py with two ranks", fontsize=9)
+    axis.set_title(f"{args.images:,} images: every process of `xcit-mm predict` with two ranks", fontsize=9)
     axis.grid(alpha=0.3)
     figure.savefig(args.out / "memory.png", dpi=100)
     for pid, curve in curves.items():

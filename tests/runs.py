@@ -56,14 +56,16 @@ def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
     return path
 
 
-def start_infer(arguments: Sequence[object], log: Path) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries."""
-    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log))
+def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries and some variables of the environment."""
+    variables = {name: str(value) for name, value in env.items()}
+    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, variables))
     process.start()
     return process
 
 
-def _run_tool(arguments: list[str], log: Path) -> None:
+def _run_tool(arguments: list[str], log: Path, env: dict[str, str]) -> None:
+    os.environ |= env
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     torch.set_num_threads(1)

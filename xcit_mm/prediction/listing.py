@@ -139,7 +139,9 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
     root = Path(source) if is_folder else Path(*parts[:first])
     pattern = "/".join(parts[first:])
     paths = sorted(_iter_files(root)) if is_folder else sorted(root.glob(pattern)) if pattern else []
-    paths = [path for path in paths if is_folder or (path.is_file() and not path.name.startswith("."))]
+    if not is_folder:
+        hidden = {part for part in parts if part.startswith(".")}
+        paths = [path for path in paths if path.is_file() and not _hidden_parts(path.relative_to(root)) - hidden]
     results = None if out is None else out.resolve()
     kept = [path for path in paths if results is None or not path.resolve().is_relative_to(results)]
     found = [path for path in kept if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
@@ -152,6 +154,10 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise FileNotFoundError(f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list")
     return [Item(os.path.abspath(path), path.relative_to(root).as_posix()) for path in found]
+
+
+def _hidden_parts(path: Path) -> set[str]:
+    return {part for part in path.parts if part.startswith(".")}
 
 
 def _iter_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:

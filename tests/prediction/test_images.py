@@ -1,0 +1,117 @@
+"""Images of every kind are right, or a record with a reason."""
+
+import io
+import json
+
+import cv2
+import numpy as np
+import pytest
+from file_server import serve
+from PIL import Image
+from runs import model_of, read_records
+
+from xcit_mm.utils.images import read_image
+
+RNG = np.random.default_rng(0)
+PIXELS = cv2.resize(RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8), (96, 64), interpolation=cv2.INTER_CUBIC)
+
+
+def encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
+    image = Image.fromarray(PIXELS[..., ::-1])
+    image = image.convert("RGB").quantize(64) if mode == "P" else image.convert(mode)
+    content = io.BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x112] = 6  # turned by 90 degrees
+    content = io.BytesIO()
+    Image.fromarray(np.rot90(PIXELS)[..., ::-1]).save(content, "JPEG", exif=exif, quality=95)
+    return content.getvalue()
+
+
+def opencv(suffix: str, image: np.ndarray) -> bytes:
+    return cv2.imencode(suffix, image)[1].tobytes()
+
+
+READABLE = {
+    "rgb.jpg": (encoded("JPEG", quality=95), 4),
+    "cmyk.jpg": (encoded("JPEG", "CMYK", quality=95), 4),
+    "turned.jpg": (turned(), 4),
+    "palette.png": (encoded("PNG", "P"), 16),
+    "rgba.png": (encoded("PNG", "RGBA"), 0),
+    "16bit.png": (opencv(".png", PIXELS.astype(np.uint16) * 257), 0),
+    "16bit.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 257), 0),
+    "cmyk.tif": (encoded("TIFF", "CMYK"), 4),
+    "moving.gif": (encoded("GIF"), 12),
+    "photo.webp": (encoded("WEBP", quality=95), 6),
+    "named.without": (encoded("PNG"), 0),
+}
+UNREADABLE = {
+    "empty.png": (b"", "the file is empty"),
+    "text.jpg": (b"no image at all", "broken or not an image"),
+    "truncated.jpg": (encoded("JPEG")[:1500], "truncated"),
+    "truncated.png": (encoded("PNG")[:-5000], "truncated"),
+    "truncated.tif": (encoded("TIFF")[:9000], "truncated"),
+    "dark.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 16), "`xcit-mm raster`"),
+    "float.tif": (opencv(".tif", PIXELS.astype(np.float32)), "`xcit-mm raster`"),
+    "broken.heic": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "pillow-heif"),
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_an_image_is_read_as_it_looks(name, tmp_path):
+    content, tolerance = READABLE[name]
+    (tmp_path / name).write_bytes(content)
+    image = read_image(tmp_path / name)
+    assert image.shape == PIXELS.shape and image.dtype == np.uint8 and image.flags.c_contiguous
+    assert np.abs(image.astype(int) - PIXELS).mean() <= tolerance
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_unreadable_image_has_a_reason(name, tmp_path):
+    content, message = UNREADABLE[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_image(tmp_path / name)
+
+
+def test_five_bands_are_for_the_command_of_rasters(tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    profile = dict(driver="GTiff", width=60, height=40, count=5, dtype="uint16")
+    with rasterio.open(tmp_path / "five.tif", "w", **profile) as file:
+        file.write(RNG.integers(0, 9000, (5, 40, 60)).astype(np.uint16))
+    with pytest.raises(ValueError, match="`xcit-mm raster`"):
+        read_image(tmp_path / "five.tif")
+
+
+def test_a_heic_is_read_by_pillows_plugin(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(Image.fromarray(PIXELS[..., ::-1])).save(tmp_path / "photo.heic", quality=95)
+    assert np.abs(read_image(tmp_path / "photo.heic").astype(int) - PIXELS).mean() < 6
+
+
+def test_a_url_is_downloaded_or_named(tmp_path):
+    (tmp_path / "b.png").write_bytes(READABLE["named.without"][0])
+    with serve(tmp_path) as server:
+        assert np.array_equal(read_image(f"{server.url}/b.png?letter=ü"), PIXELS)
+        with pytest.raises(OSError, match=r"none.png cannot be downloaded: .*check the address") as error:
+            read_image(f"{server.url}/none.png")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_every_kind_has_a_record_for_each(models, call, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    files = {name: content for name, (content, _) in (READABLE | UNREADABLE).items()}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    cv2.imwrite(str(folder / "thin.png"), np.zeros((2, 20000, 3), np.uint8))
+    code, printed, errors = call("infer", folder, *model_of(models["seg"]), "--out", out, "--batch-size", 3)
+    assert code == 3 and "10 predicted, 9 failed" in printed and "1 .without" in errors
+    failures = {record["name"]: record["error"] for record in read_records(out) if "error" in record}
+    assert failures.keys() == {*UNREADABLE, "thin.png"} and "2x20000 pixels" in failures["thin.png"]
+    assert all(errors.count(f"failed: {folder / name}:") == 1 for name in failures)
+    assert len(json.loads((out / "images.json").read_text())["images"]) == 10

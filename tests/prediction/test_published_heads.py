@@ -1,0 +1,156 @@
+"""Detectors and segmentors of every published kind give what mmdet's and mmseg's own inference gives."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from demo import save_untrained
+from mmdet.apis import inference_detector, init_detector
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmseg.apis import inference_model, init_model
+from paths import CONFIGS
+from PIL import Image
+from published_heads import HEADS, write_model
+from runs import model_of, read_records
+from tiny_recipes import tiny
+
+from xcit_mm.prediction import Predictor
+
+LEAVES = sorted(
+    [
+        *CONFIGS.glob("mask_rcnn/*t12-p16*.py"),
+        *CONFIGS.glob("mask_rcnn/*t12-p8*.py"),
+        *CONFIGS.glob("cascade_rcnn/*s12-p16*.py"),
+        *CONFIGS.glob("retinanet/*s12-p16*.py"),
+        *CONFIGS.glob("mask2former/*s12-p16*.py"),
+        *CONFIGS.glob("semantic_fpn/*t12-p[816]*.py"),
+        *CONFIGS.glob("upernet/*t12-p[816]*.py"),
+        *CONFIGS.glob("segformer/*s12-p16*.py"),
+    ]
+)
+KINDS = [*HEADS, *LEAVES]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind if isinstance(kind, str) else kind.stem.partition("_8xb2")[0])
+def model(request, shapes, tmp_path) -> tuple[str, str]:
+    """Config and checkpoint of an untrained, narrow model."""
+    if isinstance(request.param, str):
+        return write_model(tmp_path, request.param)
+    cfg = tiny(request.param, shapes)
+    cfg.dump(tmp_path / "tiny.py")
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "tiny.pth")
+    return str(tmp_path / "tiny.py"), str(tmp_path / "tiny.pth")
+
+
+def assert_equal(found: dict, sample: object) -> None:
+    """Compare the COCO results of an image with the library's data sample: boxes to 1e-4 pixels, masks exactly."""
+    from xcit_mm.prediction.results import to_instances
+
+    expected = to_instances(sample)
+    objects = found["objects"]
+    assert len(objects) == len(expected.scores) > 0
+    size = found["height"], found["width"]
+    for one, other in zip(objects, expected.to_coco(size, found["id"], range(1, 100)), strict=True):
+        assert one["category_id"] == other["category_id"] and np.allclose(one["bbox"], other["bbox"], atol=1e-4)
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+        assert one.get("segmentation") == other.get("segmentation")
+
+
+def test_a_run_equals_the_librarys_own_inference(model, photos, call, tmp_path):
+    paths = [str(photos / f"{number:02}.png") for number in (0, 1, 3)]
+    is_detector = Config.fromfile(model[0]).default_scope == "mmdet"
+    library = (init_detector if is_detector else init_model)(*model, device="cpu")
+    expected = [(inference_detector if is_detector else inference_model)(library, path) for path in paths]
+    for batch_size in (1, 2):
+        out = tmp_path / str(batch_size)
+        options = ("--batch-size", batch_size, "--no-visualizations", "--device", "cpu", "--out", out)
+        code, _, errors = call("infer", *paths, *model_of(model), *options)
+        assert code == 0, errors
+        records = {record["path"]: record for record in read_records(out)}
+        for path, sample in zip(paths, expected, strict=True):
+            if is_detector:
+                assert_equal(records[path], sample)
+                continue
+            found = cv2.imread(str(out / "labels" / f"{records[path]['name']}.png"), cv2.IMREAD_UNCHANGED)
+            assert np.array_equal(found, sample.pred_sem_seg.data[0].numpy())
+
+
+@pytest.mark.parametrize("name, tiles", [("SOLO", ()), ("SOLOv2", ("--tile", 96))])
+def test_solo_may_find_nothing(name, tiles, photos, call, tmp_path):
+    """Its labels are then floating-point numbers."""
+    model = write_model(tmp_path, name, min_score=1.0)
+    code, _, errors = call("infer", photos / "00.png", *model_of(model), "--out", tmp_path / "out", *tiles)
+    assert code == 0, errors
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text()) == []
+    assert read_records(tmp_path / "out")[0]["objects"] == []
+
+
+@pytest.mark.parametrize("name", ["MS R-CNN", "Mask2Former"])
+def test_the_best_object_comes_first(name, photos, tmp_path):
+    image, predictor = cv2.imread(str(photos / "00.png")), Predictor(*write_model(tmp_path, name))
+    sample = predictor.predict_sample(image)
+    scores = sample.pred_instances.scores.tolist()
+    assert scores != sorted(scores, reverse=True)  # the head's own order
+    found = predictor.to_prediction(image, sample)
+    assert found.scores.tolist() == sorted(scores, reverse=True)
+    for number, score in enumerate(found.scores.tolist()):
+        own = sample.pred_instances[scores.index(score)]
+        assert found.labels[number] == own.labels and (found.boxes[number] == own.bboxes.numpy()).all()
+        assert (found.masks[number] == own.masks[0].numpy()).all()
+
+
+LOADING = """
+_base_ = {base!r}
+load = dict(type="LoadImageFromFile", {options})
+test_pipeline = [
+    load, dict(type="Resize", scale=(160, 96), keep_ratio=True),
+    dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+"""
+GREY = """
+model = dict(
+    backbone=dict(in_channels=1), data_preprocessor=dict(mean=[100.0], std=[50.0], bgr_to_rgb=False)
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "options, tiles",
+    [
+        ("color_type='color_ignore_orientation'", ("--tile", 200)),
+        ("imdecode_backend='pillow'", ()),
+        ("color_type='grayscale'", ()),
+    ],
+)
+def test_images_are_loaded_as_the_config_states(options, tiles, models, photos, call, tmp_path):
+    config, checkpoint = tmp_path / "config.py", models["det"][1]
+    config.write_text(LOADING.format(base=models["det"][0], options=options) + GREY * ("grayscale" in options))
+    if "grayscale" in options:
+        checkpoint = tmp_path / "grey.pth"
+        save_untrained(config, checkpoint)
+    exif = Image.Exif()
+    exif[0x112] = 6  # the camera was turned
+    Image.open(photos / "00.png").save(tmp_path / "turned.jpg", quality=30, exif=exif)
+    path, out = str(tmp_path / "turned.jpg"), tmp_path / "out"
+    expected = inference_detector(init_detector(str(config), str(checkpoint), device="cpu"), path)
+    assert call("infer", path, *model_of((config, checkpoint)), "--out", out, *tiles)[0] == 0
+    (record,) = read_records(out)
+    size = record["height"], record["width"]
+    assert size == expected.ori_shape == ((96, 160) if "ignore" in options else (160, 96))
+    boxes = np.array([found["bbox"] for found in record["objects"]])
+    boxes[:, 2:] += boxes[:, :2]
+    assert np.allclose(boxes, expected.pred_instances.bboxes.numpy(), atol=1e-3) and len(boxes) > 5
+    assert cv2.imread(str(out / "visualizations" / "turned.jpg")).shape == (*size, 3)
+
+
+def test_point_rend_in_half_precision(photos, tmp_path):
+    image, model = cv2.imread(str(photos / "00.png")), write_model(tmp_path, "PointRend")
+    single, half = (Predictor(*model, dtype=dtype)(image) for dtype in ("float32", "bfloat16"))
+    assert len(half) == len(single) == 5 and half.masks.any()
+    assert np.abs(half.scores - single.scores).max() < 0.02
