@@ -1,0 +1,51 @@
+"""`xcit-mm predict` as a photo's owner types it: its help, and errors of one line before any work."""
+
+import subprocess
+import sys
+
+import pytest
+from runs import model_of
+
+
+def test_the_help_fits_a_screen():
+    command = [sys.executable, "-m", "xcit_mm", "predict", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={"COLUMNS": "100", "PATH": "/usr/bin"})
+    lines = ended.stdout.splitlines()
+    assert ended.returncode == 0 and len(lines) <= 40, ended.stdout
+    assert lines[0].startswith("usage: xcit-mm predict INPUT [INPUT ...] --model MODEL [--checkpoint FILE]")
+
+
+def test_errors_before_the_start_are_one_line(photos, models, refusal, tmp_path):
+    config, seg = models["seg"]
+    plain, out = photos / "00.png", ("--out", tmp_path / "out")
+    untested = tmp_path / "untested.py"
+    untested.write_text(f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
+    for arguments, message in [
+        ((photos / "none.jpg", *model_of((config, seg))), "no images or videos at"),
+        ((plain, *model_of((tmp_path / "none.py", seg))), "no config at"),
+        ((plain, "--model", config), "has no checkpoint"),
+        ((plain, *model_of((untested, seg))), "the config has no test_dataloader"),
+        ((plain, *model_of((config, seg)), "--tile", 64, "--overlap", 64), "0 <= overlap < tile"),
+        ((plain, *model_of((config, seg)), "--overlap", 64), "give the tile's side too"),
+        ((plain, *model_of((config, seg)), "--device", "gpu"), "device gpu cannot be used"),
+        ((plain, *model_of((config, seg)), "--root", photos), "only a list has a root"),
+        ((plain, *model_of((config, seg)), "--batch-size", 0), "batch_size=0: must be positive"),
+        ((plain, *model_of((config, seg)), "--min-score", 0.5), "min_score=0.5: only detectors have scores"),
+        ((plain, *model_of((config, seg)), "--overwrite", "--retry-failed"), "give one of them"),
+        ((plain, *model_of((config, models["det"][1]))), "does not fit the model"),
+    ]:
+        assert message in refusal("infer", *arguments, *out)
+        assert not (tmp_path / "out").exists()
+
+
+def test_usage_without_a_model(photos, capsys, call):
+    with pytest.raises(SystemExit) as end:
+        call("infer", photos)
+    assert end.value.code == 2 and "--model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["seg", "det"])
+def test_tiles_from_the_command_line(kind, photos, models, call, tmp_path):
+    options = ("--tile", 64, "--overlap", 20, "--out", tmp_path / "out")
+    assert call("infer", photos / "00.png", *model_of(models[kind]), *options)[0] == 0
+    assert (tmp_path / "out" / "visualizations" / "00.png.jpg").exists()
