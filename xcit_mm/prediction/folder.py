@@ -32,8 +32,8 @@ def open_folder(out: Path, now: dict[str, Any], overwrite: bool) -> dict[str, An
         ValueError: If the model, an option or a version differs. The message names the first difference.
     """
     # run.json marks the folder as a run's, so it is removed last.
-    paths = [out / name for name in (PARTS, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS, RUN)]
-    files = [path for path in paths if path.exists()]
+    names = PARTS, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS, RUN
+    files = [out / name for name in names if (out / name).exists()]
     if files and files[-1].name != RUN:
         raise FileExistsError(f"{files[0]} does not belong to a run, which has a {RUN}: give another --out")
     if overwrite:
@@ -97,16 +97,15 @@ def write_results(out: Path, predictor: Predictor, category_ids: Sequence[int], 
         for place in places:
             if place.error is None:
                 record = place.read()
-                image = dict(id=frame_id(place), file_name=place.item.name)
+                image = dict(id=frame_id(place.item.id, place.frame), file_name=place.item.name)
                 image |= {name: record[name] for name in ("height", "width", "frame") if name in record}
                 add_image(image)
                 for result in record.get("objects", []):
                     add_result(result)
 
 
-def frame_id(place: Place) -> int | str | None:
+def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
     """Return the id of an image, or of a frame: one more than that of its video, and nine digits of the frame."""
-    id_, frame = place.item.id, place.frame
     return id_ if frame is None else (id_ + 1) * 10**9 + frame if isinstance(id_, int) else f"{id_}/{frame}"
 
 

@@ -1,14 +1,16 @@
 """Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO annotation files."""
 
+import glob
 import hashlib
 import json
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..utils.images import URL_PREFIXES
@@ -64,24 +66,19 @@ def find_items(sources: Sequence[str | Path], root: str | Path | None = None, ou
         FileNotFoundError: If a source does not exist or has no images or videos.
         ValueError: If a list is invalid.
     """
-    listing, found = Listing(), []
-    texts = [str(source) for source in sources]
-    files = [text for text in texts if _suffix(text) not in (".txt", ".json") and os.path.isfile(text)]
-    common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]) if files else ""
-    if root is not None and not any(_suffix(text) in (".txt", ".json") for text in texts):
+    listing, files = Listing(), [str(source) for source in sources]
+    lists = [path for path in files if path.endswith((".txt", ".json")) and os.path.isfile(path)]
+    if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    for text in texts:
-        if text.startswith(URL_PREFIXES):
-            found.append(Item(text, _url_name(text)))
-        elif text in files:
-            found.append(Item(os.path.abspath(text), os.path.relpath(os.path.abspath(text), common)))
-        elif not os.path.isfile(text):
-            found += _search(text, out, listing.notes)
-        elif _suffix(text) == ".txt":
-            found += _read_text_list(Path(text), str(root or "."))
-        else:
-            found += _read_coco(Path(text), root, listing)
-    listing.items = list(_with_unique_names({item.path: item for item in found}.values(), ()))
+    singles = [path for path in files if path not in lists and (_is_url(path) or os.path.isfile(path))]
+    found = _name_paths(singles, "")
+    for source in files:
+        if source in lists:
+            read = _read_text_list if source.endswith(".txt") else _read_coco
+            found += read(Path(source), root, listing)
+        elif source not in singles:
+            found += _search(source, out, listing.notes)
+    listing.items = _make_unique(list({item.path: item for item in found}.values()), ())
     if len(listing.items) < len(found):
         listing.notes.append(f"left out {len(found) - len(listing.items)} listed twice")
     return listing
@@ -100,25 +97,30 @@ def number_items(items: Sequence[Item], known: dict[str, Item]) -> list[Item]:
             problem = f"{item.path} has the id {item.id} in its json, and another image or id in the results"
             raise ValueError(f"{problem}: give another --out")
     free = (number for number in range(1, len(owners) + len(items) + 1) if number not in owners)
-    named = _with_unique_names((item for item in items if item.path not in known), [i.name for i in known.values()])
+    named = _make_unique([item for item in items if item.path not in known], [item.name for item in known.values()])
     new = {item.path: item if item.id is not None else item._replace(id=next(free)) for item in named}
     return [known.get(item.path) or new[item.path] for item in items]
 
 
-def _with_unique_names(items: Iterable[Item], taken: Iterable[str]) -> Iterator[Item]:
-    """Yield items with names that stay in a folder, are not too long, and unique like the names of their drawings."""
-    used = set(map(drawing_name, taken))
+def _make_unique(items: list[Item], taken: Iterable[str]) -> list[Item]:
+    """Give items names that stay in a folder, are not too long, and are unique like the names of their drawings."""
+    used, unique = set(map(drawing_name, taken)), []
     for item in items:
-        folder, file = os.path.split(posixpath.normpath("/" + item.name.replace(os.sep, "/")).lstrip("/"))
+        folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
         stem, suffix = os.path.splitext(file)
         if len(os.fsencode(file)) > _MAX_NAME:
-            stem = f"{stem[:40]}-{hashlib.sha256(file.encode(errors='backslashreplace')).hexdigest()[:12]}"
+            stem = f"{stem[:40]}-{_digest(file)}"
         name, count = os.path.join(folder, stem + suffix), 1
         while drawing_name(name) in used:
             count += 1
             name = os.path.join(folder, f"{stem}-{count}{suffix}")
         used.add(drawing_name(name))
-        yield item._replace(name=name)
+        unique.append(item._replace(name=name))
+    return unique
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def drawing_name(name: str) -> str:
@@ -127,65 +129,60 @@ def drawing_name(name: str) -> str:
     return name if name.endswith(suffix) else name + suffix
 
 
+def _is_url(path: str) -> bool:
+    return path.startswith(URL_PREFIXES)
+
+
 def _suffix(path: str) -> str:
-    return os.path.splitext(urlsplit(path).path if path.startswith(URL_PREFIXES) else path)[1].lower()
+    return os.path.splitext(urlsplit(path).path if _is_url(path) else path)[1].lower()
+
+
+def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
+    """Name URLs by host and path, with a digest of a query, and files by their path below the folder they share."""
+    absolute = [path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths]
+    folders = [os.path.dirname(path) for path in absolute if not _is_url(path)]
+    common, items = os.path.commonpath(folders) if folders else "", []
+    for path in absolute:
+        parts = urlsplit(path)
+        stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
+        url_name = stem + f"-{_digest(path)}" * bool(parts.query) + suffix
+        items.append(Item(path, url_name if _is_url(path) else os.path.relpath(path, common)))
+    return items
 
 
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
     """Search a folder or a glob. Names are relative to the folder, or to the part of the glob without wildcards."""
-    parts = Path(source).parts
-    first = next((number for number, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
-    is_folder = os.path.isdir(source)
-    root = Path(source) if is_folder else Path(*parts[:first])
-    pattern = "/".join(parts[first:])
-    paths = sorted(_iter_files(root)) if is_folder else sorted(root.glob(pattern)) if pattern else []
-    if not is_folder:
-        hidden = {part for part in parts if part.startswith(".")}
-        paths = [path for path in paths if path.is_file() and not _hidden_parts(path.relative_to(root)) - hidden]
+    pattern = os.path.join(glob.escape(source), "**") if os.path.isdir(source) else source
     results = None if out is None else out.resolve()
-    kept = [path for path in paths if results is None or not path.resolve().is_relative_to(results)]
-    found = [path for path in kept if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
-    suffixes = Counter(_suffix(path.name) or "without a suffix" for path in kept)
-    others = suffixes - Counter(_suffix(path.name) for path in found)
+    paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)]
+    folders: dict[str, Path] = {}  # a link may lead to a folder above
+    for folder in sorted({path.parent for path in paths}, key=lambda folder: len(folder.parts)):
+        folders.setdefault(os.path.realpath(folder), folder)
+    kept = set(folders.values())
+    paths = [path for path in paths if path.parent in kept]
+    paths = [path for path in paths if results is None or not path.resolve().is_relative_to(results)]
+    found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
+    others = Counter(_suffix(path.name) or "without a suffix" for path in paths)
+    others -= Counter(_suffix(path.name) for path in found)
     if others:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(9))
         notes.append(f"left out {others.total()} neither image nor video: {counts}")
     if not found:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise FileNotFoundError(f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list")
+    fixed = takewhile(lambda part: not glob.has_magic(part), Path(source).parts)
+    root = Path(source) if os.path.isdir(source) else Path(*fixed)
     return [Item(os.path.abspath(path), path.relative_to(root).as_posix()) for path in found]
 
 
-def _hidden_parts(path: Path) -> set[str]:
-    return {part for part in path.parts if part.startswith(".")}
-
-
-def _iter_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Iterate over the files below a folder that are not hidden. Links are followed, except to a folder `above`."""
-    target = os.path.realpath(folder)
-    if target in above:
-        return
-    for entry in os.scandir(folder):
-        if entry.name.startswith("."):
-            continue
-        if os.path.isdir(entry.path):
-            yield from _iter_files(folder / entry.name, (*above, target))
-        elif entry.is_symlink() or entry.is_file():  # a broken link is a failure
-            yield folder / entry.name
-
-
-def _read_text_list(path: Path, root: str) -> list[Item]:
+def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a list of paths: {error}") from None
-    paths = [_absolute(line, root) for line in lines if line]
-    if not paths:
+    if not any(lines):
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    folders = [os.path.dirname(path) for path in paths if not path.startswith(URL_PREFIXES)]
-    common = os.path.commonpath(folders) if folders else ""
-    names = [_url_name(path) if path.startswith(URL_PREFIXES) else os.path.relpath(path, common) for path in paths]
-    return list(map(Item, paths, names))
+    return _name_paths([line for line in lines if line], str(root or ""))
 
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
@@ -206,31 +203,17 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
     if listing.categories is not None and listing.categories != categories:
         raise ValueError(f"{path} has other categories than the json before: predict them into another --out")
     listing.categories = categories
-    folder = str(root) if root is not None else _find_folder(path, names)
-    return [Item(_absolute(name, folder), _url_name(name), id_) for name, id_ in zip(names, ids, strict=True)]
+    folder = _find_folder(path, names) if root is None else str(root)
+    items = [_name_paths([name], folder)[0]._replace(id=id_) for name, id_ in zip(names, ids, strict=True)]
+    return [item if _is_url(item.path) else item._replace(name=name) for item, name in zip(items, names, strict=True)]
 
 
-def _find_folder(path: Path, names: list[Any]) -> str:
+def _find_folder(path: Path, names: list[str]) -> str:
     """Find the folder of a json's images, beside the json or beside its folder."""
-    stem, first = path.stem.removeprefix("instances_"), str(names[0])
-    if first.startswith(URL_PREFIXES):
-        return str(path.parent)
-    places = [base / each for base in (path.parent, path.parent.parent) for each in ("", "images", stem)]
-    places += [base / "images" / stem for base in (path.parent, path.parent.parent)]
+    stem = path.stem.removeprefix("instances_")
+    bases, folders = (path.parent, path.parent.parent), ("", "images", stem, f"images/{stem}")
+    places = [base / folder for base in bases for folder in folders]
     found = next((place for place in places if any((place / name).is_file() for name in names[:100])), None)
-    if found is None:
-        raise FileNotFoundError(f"{first} of {path} is not found beside it: give the folder of its images by --root")
-    return str(found)
-
-
-def _absolute(path: str, root: str) -> str:
-    return path if path.startswith(URL_PREFIXES) else os.path.abspath(os.path.join(root, path))
-
-
-def _url_name(url: str) -> str:
-    """Return host/path of a URL, with a hash if it has a query. Other paths stay."""
-    if not url.startswith(URL_PREFIXES):
-        return url
-    parts = urlsplit(url)
-    stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
-    return f"{stem}-{hashlib.sha256(url.encode()).hexdigest()[:12]}{suffix}" if parts.query else stem + suffix
+    if found is None and not _is_url(names[0]):
+        raise FileNotFoundError(f"{names[0]} of {path} is not found beside it: give the folder of images by --root")
+    return str(found or path.parent)

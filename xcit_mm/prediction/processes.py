@@ -59,11 +59,7 @@ def predict_on_ray(
 
     Ray starts an actor again that died, and repeats its chunk of items.
 
-    Args:
-        address: Address of the cluster, 'auto' for that of this machine, or 'local' for a new one.
-
     Raises:
-        ModuleNotFoundError: If Ray is not installed.
         ConnectionError: If there is no cluster at the address.
         RuntimeError: If an actor raises an error, for example because the disk is full.
     """
@@ -78,9 +74,10 @@ def predict_on_ray(
         rows.append(dict(chunk=json.dumps([name, chunk, died])))
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        resources, cpus = ray.cluster_resources(), 1 + worker.workers
-        needs: dict[str, Any] = dict(num_gpus=1) if resources.get("GPU") else dict(num_cpus=cpus)
-        count = int(resources.get("GPU") or resources.get("CPU", 1) // cpus)
+        gpus, cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
+        count, needs = (
+            (gpus, dict(num_gpus=1)) if gpus else (cpus // (1 + worker.workers), dict(num_cpus=1 + worker.workers))
+        )
         pool = ray.data.ActorPoolStrategy(size=max(1, min(count, len(rows))))
         arguments = worker.predictor.arguments, worker.out, worker.category_ids, worker.drawing, worker.workers
         data: Any = ray.data.from_items(rows, override_num_blocks=len(rows))

@@ -45,10 +45,9 @@ def predict_many(
     overwrite: bool = False,
     retry_failed: bool = False,
 ) -> RunReport | None:
-    """Predict many images and videos, and write the results to a folder. docs/prediction.md describes the files.
+    """Predict the items that have no record in a folder, and write the results there, as docs/prediction.md describes.
 
-    What has a record in the folder is not predicted again, so the same call resumes a run that was stopped or killed,
-    and other images are added. In the ranks of torchrun, each rank predicts every n-th item.
+    In the ranks of torchrun, each rank predicts every n-th of these items.
 
     Args:
         listing: From `find_items`.

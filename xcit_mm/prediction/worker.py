@@ -1,6 +1,7 @@
 """A process that predicts items into the folder of a run: records, segmentation maps and drawings."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,21 @@ from .videos import iter_frames, write_video
 KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
 
 
+@dataclass
 class Worker:
     """Predicts items into the folder `out`.
 
-    Args:
+    Attributes:
         category_ids: Ids of the classes in COCO results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
         workers: Number of processes that read images. With 0, this process reads them.
     """
 
-    def __init__(
-        self, out: Path, predictor: Predictor, category_ids: list[int], drawing: dict[str, Any] | None, workers: int
-    ) -> None:
-        self.out, self.predictor, self.category_ids = out, predictor, category_ids
-        self.drawing, self.workers = drawing, workers
+    out: Path
+    predictor: Predictor
+    category_ids: list[int]
+    drawing: dict[str, Any] | None
+    workers: int
 
     def predict(self, items: list[Item], name: str, deaths: dict[str, int], done: Callable[[int], object]) -> None:
         """Predict items, and write their records to part files whose names begin with `name`.
@@ -89,11 +91,8 @@ class Worker:
 
     def _store(self, writer: PartWriter, item: Item, found: Prediction | str) -> None:
         """Write the files of an image and add its record, or the record of its failure."""
-        if isinstance(found, str):
-            writer.add(item, error=found)
-            return
-        fields = self._fields(item, found)
-        if self.drawing is not None:
+        fields = dict(error=found) if isinstance(found, str) else self._fields(item, found)
+        if self.drawing is not None and not isinstance(found, str):
             self._draw(item, found)
         writer.add(item, **fields)
 
@@ -102,8 +101,7 @@ class Worker:
         size = height, width = found.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width) | ({} if frame is None else dict(frame=frame))
         if found.instances is not None:
-            place = Place(self.out, 0, item, frame, None)
-            return fields | dict(objects=found.instances.to_coco(size, frame_id(place), self.category_ids))
+            return fields | dict(objects=found.instances.to_coco(size, frame_id(item.id, frame), self.category_ids))
         assert found.segmentation is not None
         with atomic_write(self._map_path(item, frame)) as file:
             file.write(cv2.imencode(".png", found.segmentation)[1].tobytes())
