@@ -60,7 +60,9 @@ def write_run(out: Path, content: dict[str, Any]) -> None:
         file.write(json.dumps(content, indent=2).encode())
 
 
-def describe_run(predictor: Predictor, categories: dict[str, int] | None) -> dict[str, Any]:
+def describe_run(
+    predictor: Predictor, categories: dict[str, int] | None, drawing: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the content of run.json: the settings that determine results, with the ids of the classes in COCO files.
 
     Raises:
@@ -85,7 +87,7 @@ def describe_run(predictor: Predictor, categories: dict[str, int] | None) -> dic
         versions=dict(xcit_mm=__version__) | {module.__name__: module.__version__ for module in modules},
     )
     del settings["batch_size"]
-    return json.loads(json.dumps(dict(settings=settings, drawing=None)))
+    return json.loads(json.dumps(dict(settings=settings, drawing=drawing)))
 
 
 def write_results(out: Path, predictor: Predictor, category_ids: Sequence[int], places: Sequence[Place]) -> None:

@@ -71,7 +71,7 @@ def predict_many(
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
     out, (rank, size) = Path(os.path.abspath(out)), rank_and_size()
-    content = describe_run(predictor, listing.categories)
+    content = describe_run(predictor, listing.categories, drawing)
     if rank == 0:
         content = open_folder(out, content, overwrite)
     wait_for_ranks()
@@ -81,26 +81,37 @@ def predict_many(
     places, left = read_places(out), sorted((out / PARTS).glob("*.in-flight"))
     deaths, pending = read_deaths(left), _find_pending(listing.items, places, retry_failed)
     pending.sort(key=lambda item: item.path not in deaths)
+    old = set(places) if drawing != content["drawing"] else set()
+    del places  # of a million images takes half a gigabyte
     wait_for_ranks()
     if rank == 0:
-        # A new file may belong to another process.
-        old = [path for path in unfinished_files(out / PARTS / "*") if time.time() - path.stat().st_mtime > 3600]
-        for path in left + old:
-            path.unlink(missing_ok=True)
-    own, interrupted = pending[rank::size], False
-    name = f"rank {rank}" if size > 1 else None
-    with progress_bar(len(own), "image", desc=name, position=rank, disable=not own) as bar:
-        try:
-            if ray is not None and pending:
-                predict_on_ray(ray, worker, pending, deaths, bar.update)
-            else:
-                worker.predict(own, f"part-{time.time_ns():020}-{rank}", deaths, bar.update)
-        except KeyboardInterrupt:
-            if size > 1:
-                raise
-            interrupted = True
+        _remove_leftovers(out, left)
+    interrupted = False
+    try:
+        _predict(worker, pending, deaths, ray)
+    except KeyboardInterrupt:
+        if size > 1:
+            raise
+        interrupted = True
     wait_for_ranks()
-    return _finish(worker, content, places, interrupted) if rank == 0 else None
+    return _finish(worker, content, old, interrupted) if rank == 0 else None
+
+
+def _predict(worker: Worker, pending: list[Item], deaths: dict[str, int], ray: str | None) -> None:
+    rank, size = rank_and_size()
+    own, name = pending[rank::size], f"rank {rank}" if size > 1 else None
+    with progress_bar(len(own), "image", desc=name, position=rank, disable=not own) as bar:
+        if ray is not None and pending:
+            predict_on_ray(ray, worker, pending, deaths, bar.update)
+        else:
+            worker.predict(own, f"part-{time.time_ns():020}-{rank}", deaths, bar.update)
+
+
+def _remove_leftovers(out: Path, left: list[Path]) -> None:
+    """Remove what killed processes left. A new file may belong to another process."""
+    old = [path for path in unfinished_files(out / PARTS / "*") if time.time() - path.stat().st_mtime > 3600]
+    for path in left + old:
+        path.unlink(missing_ok=True)
 
 
 def _find_pending(items: list[Item], places: Places, retry_failed: bool) -> list[Item]:
@@ -109,14 +120,14 @@ def _find_pending(items: list[Item], places: Places, retry_failed: bool) -> list
     return [item for item in number_items(items, known) if item.path not in known or item.path in failed]
 
 
-def _finish(worker: Worker, content: dict[str, Any], before: Places, interrupted: bool) -> RunReport:
-    """Merge the records, and draw earlier results again if the drawing has changed."""
+def _finish(worker: Worker, content: dict[str, Any], old: set[tuple[str, int | None]], interrupted: bool) -> RunReport:
+    """Merge the records, and draw the old ones again if the drawing has changed."""
     found = read_places(worker.out)
     keys = sorted(found, key=lambda key: (isinstance(found[key].item.id, str), found[key].item.id, key[1] or 0))
     write_results(worker.out, worker.predictor, worker.category_ids, [found[key] for key in keys])
     if worker.drawing != content["drawing"] and not interrupted:
         if worker.drawing is not None:
-            worker.redraw([found[key] for key in keys if key in before and found[key].error is None])
+            worker.redraw([found[key] for key in keys if key in old and found[key].error is None])
         write_run(worker.out, content | dict(drawing=worker.drawing))
     failures = {place.item.path: place.error for place in found.values() if place.error is not None}
     predicted = {place.item.path for place in found.values()} - failures.keys()
