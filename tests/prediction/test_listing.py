@@ -44,6 +44,7 @@ def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
 def test_results_below_the_folder_are_not_predicted(folder):
     (folder / "predictions" / "visualizations").mkdir(parents=True)
     (folder / "predictions" / "visualizations" / "a.jpg").touch()
+    assert find_items([folder], out=folder / "predictions").notes[0].startswith("left out 1 below the results' folder")
     assert names(folder, out=folder / "predictions") == [*names(folder)[:2], "clip.mp4", "sub/a.jpg", "sub/c.heic"]
 
 

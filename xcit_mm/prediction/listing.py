@@ -160,7 +160,10 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
         folders.setdefault(os.path.realpath(folder), folder)
     kept = set(folders.values())
     paths = [path for path in paths if path.parent in kept]
-    paths = [path for path in paths if results is None or not path.resolve().is_relative_to(results)]
+    below = [path for path in paths if results is not None and path.resolve().is_relative_to(results)]
+    if below:
+        notes.append(f"left out {len(below)} below the results' folder {out}")
+        paths = sorted(set(paths) - set(below))
     found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
     others = Counter(_suffix(path.name) or "without a suffix" for path in paths)
     others -= Counter(_suffix(path.name) for path in found)
