@@ -1,5 +1,5 @@
 # make demo · make test · make lint · make docs · make bench set up .venv first if it is missing.
-# On a GPU: make test-gpu · make bench-gpu.
+# On a GPU: make test-gpu.
 # make STACK=onedl ...: with the forks of OneDL, in .venv-onedl.
 PYTHON ?= python3
 STACK ?= mm
@@ -8,7 +8,7 @@ VENV := .venv$(SUFFIX)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-gpu lint docs bench bench-gpu clean
+.PHONY: setup demo test test-slow test-gpu lint docs bench clean
 
 setup: $(READY)
 
@@ -108,7 +108,7 @@ PEERS := timm-xcit mmpretrain-xcit swin-t convnext-t pvt-small resnet-50
 
 bench: $(READY)
 	@$(BENCH_PYTHON) -c 'from importlib.util import find_spec; import sys; missing = [name for name in ("timm", "mmpretrain", "mmdet") if not find_spec(name)]; missing and sys.exit(sys.executable + " lacks " + ", ".join(missing) + ": set BENCH_PYTHON to the Python of an environment that has them")'
-	$(BENCH) --models xcit-auto xcit-plain xcit-gram xcit-trunk $(PEERS) --out docs/benchmark/1-forward
+	$(BENCH) --models xcit-auto xcit-plain xcit-trunk $(PEERS) --out docs/benchmark/1-forward
 	$(BENCH) --models $(COMPARED) --dtype bfloat16 --memory --repeats 9 --out docs/benchmark/1b-bfloat16
 	$(BENCH) --models $(COMPARED) --compile --out docs/benchmark/1c-compiled
 	$(BENCH) --models $(COMPARED) --compile --dtype bfloat16 --out docs/benchmark/1d-compiled-bfloat16
@@ -121,10 +121,6 @@ bench: $(READY)
 	cat docs/benchmark/1*.md docs/benchmark/3-*.md >> docs/benchmark.md
 	rm docs/benchmark/[1-5]*.md
 	$(BIN)/python docs/readme_tables.py
-
-bench-gpu:
-	$(GPU_PYTHON) benchmarks/benchmark_attention.py --out docs/benchmark/9-attention.csv
-	$(GPU_PYTHON) benchmarks/benchmark_attention.py --train --batch 8 --out docs/benchmark/9-attention-train.csv
 
 # Remove the environments of this STACK.
 clean:

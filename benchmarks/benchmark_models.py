@@ -6,8 +6,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from xcit_mm.archs import ARCHS, SIZES
-from xcit_mm.models.attention import IMPLEMENTATIONS
-from xcit_mm.models.backbone import Trunk
+from xcit_mm.models import Trunk
+from xcit_mm.models.fast import IMPLEMENTATIONS
 
 __all__ = ["BUILDERS"]
 

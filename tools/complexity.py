@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.archs import ARCHS, PATCH_SIZES
-from xcit_mm.models.class_attention import ClassAttention
+from xcit_mm.models.classifier import ClassAttention
 
 MILLIONS = dict(n12=3, t12=7, t24=12, s12=26, s24=48, m24=84, l24=189)  # parameters. Source: paper, Table 1.
 PUBLISHED = dict(  # 10^9 at 224x224, p16 and p8. Source: paper, Tables 1 and D.1.

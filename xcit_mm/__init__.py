@@ -65,4 +65,3 @@ def _register_on_use(name: str, module: str) -> None:
 
 
 _register_on_use("LinearHead", ".models.linear_head")
-_register_on_use("UnpaddedRPNHead", ".models.rpn_head")

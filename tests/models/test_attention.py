@@ -13,11 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xcit_mm import XCiT
 from xcit_mm.archs import ARCHS
-from xcit_mm.models.attention import IMPLEMENTATIONS, XCA
+from xcit_mm.models import XCA
+from xcit_mm.models.fast import IMPLEMENTATIONS
 
-FAST = ("gram", "covariance")
 every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
-every_fast_implementation = pytest.mark.parametrize("name", FAST)
 
 
 def attention(dim: int, num_heads: int, seed: int = 0, temperature: float = 1.0, **kwargs) -> XCA:
@@ -60,28 +59,6 @@ class TestDerivatives:
     def test_second(self, name):
         assert torch.autograd.gradgradcheck(*self.function(name))
 
-    @every_fast_implementation
-    def test_forward_over_backward_of_many_directions(self, name):
-        hessians = []
-        for chosen in ("plain", name):
-            function, (x, *values) = self.function(chosen)
-            cube = lambda x, function=function, values=values: function(x, *values).pow(3).sum()  # noqa: E731
-            hessians.append(torch.func.hessian(cube)(x.detach()))
-        torch.testing.assert_close(*hessians)
-
-    def test_second_of_a_model_that_recomputes(self):
-        gradients = []
-        for name, with_cp in (("plain", False), ("covariance", False), ("covariance", True)):
-            torch.manual_seed(0)
-            arch, norm = dict(embed_dim=16, depth=1, num_heads=2, eta=1.0), dict(type="BN")
-            model = XCiT(arch, out_indices=(0,), attn_implementation=name, with_cp=with_cp, norm_cfg=norm).double()
-            x = image(64, 96).requires_grad_()
-            (first,) = torch.autograd.grad(model(x)[0].pow(3).sum(), x, create_graph=True)
-            gradients.append(torch.autograd.grad(first.square().mean(), (x, *model.parameters()), allow_unused=True))
-            assert model.blocks[0].local_mp.bn.num_batches_tracked == 1
-        torch.testing.assert_close(gradients[1], gradients[0])
-        torch.testing.assert_close(gradients[2], gradients[0])
-
 
 INPUTS = {
     "normal": lambda x: x,
@@ -110,18 +87,15 @@ def test_implementations_agree(kind, seed):
         module.float()
         plain = (run(module, "plain", x) - exact).abs().max()
         scale = exact.abs().mean()
-        for name in FAST:
-            error = (run(module, name, x) - exact).abs().max()
-            assert error <= max(3 * plain, 1e-4 * scale), name
-            double = (run(module.double(), name, x.double()) - exact).abs().max()
-            module.float()
-            assert double <= 1e-9 * scale, name
+        error = (run(module, "covariance", x) - exact).abs().max()
+        assert error <= max(3 * plain, 1e-4 * scale)
+        assert (run(module.double(), "covariance", x.double()) - exact).abs().max() <= 1e-9 * scale
 
 
 class TestPrecision:
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("name", ["auto", *FAST])
+    @pytest.mark.parametrize("name", ["auto", "covariance"])
     def test_half_precision_is_as_good_as_plain(self, name, dtype, device):
         """Outputs and gradients, by their distance from float64."""
         module = attention(64, 4).to(device)
@@ -137,19 +111,6 @@ class TestPrecision:
         for exact, a, b in zip(results("plain", enabled=False), plain, found, strict=True):
             assert (b - exact).abs().mean() <= max(1.5 * (a - exact).abs().mean(), 1e-3 * exact.abs().mean())
 
-    @pytest.mark.parametrize("batch", [1, 3])
-    @every_fast_implementation
-    def test_tokens_in_bfloat16_are_as_good_as_with_plain(self, name, batch):
-        """In inference the tokens are bfloat16, here with a mean above their deviation."""
-        module = attention(64, 4)
-        x = (torch.randn(batch, 600, 64) + 3 * torch.randn(64)).bfloat16()
-        with torch.no_grad():
-            with torch.autocast("cpu", torch.bfloat16):
-                plain, found = (run(module, name, x) for name in ("plain", name))
-            exact = run(module.double(), "plain", x.double())
-        assert found.dtype == torch.bfloat16
-        assert (found - exact).abs().mean() <= 1.2 * (plain - exact).abs().mean()
-
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
     @every_implementation
     def test_output_has_the_type_of_the_model(self, name, dtype):
@@ -157,16 +118,16 @@ class TestPrecision:
         assert module(torch.randn(1, 60, 16).to(dtype)).dtype == dtype
 
     @on_each_device
-    @every_fast_implementation
-    def test_a_million_tokens_do_not_overflow_half_precision(self, name, device):
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_a_million_tokens_do_not_overflow_half_precision(self, dtype, device):
         module = attention(8, 2).to(device)
         x = 30 * torch.randn(1, 1_000_000, 8, device=device)
         with torch.no_grad():
-            exact = run(module, name, x)
-            with torch.autocast(device, torch.float16):
-                half = run(module, name, x).float()
+            exact = module(x)
+            with torch.autocast(device, dtype):
+                half = module(x).float()
         assert half.isfinite().all()
-        assert (half - exact).abs().mean() < 5e-3 * exact.abs().mean()
+        assert (half - exact).abs().mean() < 2e-2 * exact.abs().mean()
 
 
 @every_implementation
@@ -199,28 +160,24 @@ class TestCost:
         )
         assert covariance <= 0.25 * plain
 
-    def test_the_backward_pass_of_the_covariance_takes_one_product(self):
-        tokens, dim = 20000, 64
-        products = multiplications("covariance", tokens, dim, 4, train=True) / (tokens * dim**2)
-        # Forward, the covariance and the output; backward, the covariance and two factors of the output.
-        assert products == pytest.approx(5, rel=0.02)
-
     @pytest.mark.parametrize("dim, num_heads", sorted({(arch.embed_dim, arch.num_heads) for arch in ARCHS.values()}))
-    @pytest.mark.parametrize("ratio", [0.25, 1, 1.4, 1.6, 2.4, 2.6, 5, 20])
+    @pytest.mark.parametrize("ratio", [0.25, 1, 1.9, 2.1, 5, 20])
     def test_auto_takes_hardly_more_work_than_the_best_implementation(self, ratio, dim, num_heads):
         tokens = int(ratio * dim)
-        best = min(multiplications(name, tokens, dim, num_heads) for name in ("plain", *FAST))
+        best = min(multiplications(name, tokens, dim, num_heads) for name in ("plain", "covariance"))
         assert multiplications("auto", tokens, dim, num_heads) <= 1.12 * best
 
-    @pytest.mark.parametrize("tokens, expected", [(40, "plain"), (130, "gram"), (700, "covariance")])
-    def test_auto_selects_by_the_number_of_tokens(self, tokens, expected):
-        module = attention(64, 4)
-        x = torch.randn(2, tokens, 64)
+    @pytest.mark.parametrize("dtype, limit", [(torch.float32, 128), (torch.bfloat16, 192)])
+    def test_auto_selects_by_the_number_of_tokens(self, dtype, limit):
+        module = attention(64, 4).to(dtype)
         with torch.no_grad():
-            auto = run(module, "auto", x)
-            assert [name for name in ("plain", *FAST) if torch.equal(run(module, name, x), auto)] == [expected]
+            for tokens, expected in ((limit - 1, "plain"), (limit, "covariance")):
+                x = torch.randn(2, tokens, 64).to(dtype)
+                auto = run(module, "auto", x)
+                equal = [name for name in ("plain", "covariance") if torch.equal(run(module, name, x), auto)]
+                assert equal == [expected]
 
 
 def test_unknown_implementation_is_rejected():
-    with pytest.raises(ValueError, match=r"'fast'.*plain, gram, covariance"):
-        XCA(16, 2, implementation="fast")
+    with pytest.raises(ValueError, match=r"'gram'.*auto, plain, covariance"):
+        XCA(16, 2, implementation="gram")

@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-import textbook
 import torch
 from benchmark import saved_bytes
 from devices import on_each_device, on_each_device_in, peak_bytes
@@ -15,9 +14,6 @@ from torch import nn
 
 from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.archs import ARCHS, default_out_indices
-from xcit_mm.models import chunks
-from xcit_mm.models.layers import PositionalEncoding
-from xcit_mm.models.pyramid import Upsample2x
 
 # A small architecture of the tests.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
@@ -115,13 +111,6 @@ def test_published_taps():
     assert default_out_indices(24) == (7, 11, 15, 23)
 
 
-def test_position_code_is_the_projection_of_the_concatenated_codes():
-    code = PositionalEncoding(24)
-    expected = textbook.PositionalEncoding(24)
-    expected.load_state_dict(code.state_dict())
-    torch.testing.assert_close(code(5, 7), expected(5, 7))
-
-
 @on_each_device
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -129,12 +118,6 @@ def test_maps_are_contiguous(patch_size, train, device):
     """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would learn nothing."""
     model = XCiT(TINY, patch_size).train(train).to(device)
     assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101, device=device)))
-
-
-def test_checkpointing_trains_with_a_norm_without_running_statistics():
-    model = XCiT(dict(TINY, eta=1), norm_cfg=dict(type="BN", track_running_stats=False), with_cp=True)
-    sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
-    assert model.blocks[0].gamma1.dtype == torch.float32
 
 
 class TestModes:
@@ -147,8 +130,6 @@ class TestModes:
             sum(m.square().mean() for m in model(x)).backward()
         for (name, a), b in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, msg=name)
-        for (name, a), b in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
-            torch.testing.assert_close(a, b, msg=name)
 
     def test_a_second_init_weights_keeps_trained_weights(self, tmp_path):
         torch.save(dict(model=XCiT(TINY, norm_cfg=BN).state_dict()), tmp_path / "weights.pth")
@@ -199,7 +180,8 @@ class TestModes:
 class TestPrecision:
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_autocast_is_precise_without_gradients(self, dtype, device):
+    def test_autocast_infers_as_it_trains(self, dtype, device):
+        """The residual stream is in float32 in both, as torch's rules make it."""
         model = fill(XCiT("n12")).to(device)
         x = image(64, 96).float().to(device)
         with torch.no_grad():
@@ -208,14 +190,11 @@ class TestPrecision:
                 inferred = model(x)
         with torch.autocast(device, dtype):
             trained = model(x)
-        # The maps of stride 16 are the tokens themselves: in inference they stay in bfloat16 from block to block.
-        assert trained[2].dtype == torch.float32
-        assert inferred[2].dtype == (torch.bfloat16 if dtype == torch.bfloat16 else torch.float32)
-        more = 2.5 if dtype == torch.bfloat16 else 1.05
+        assert inferred[2].dtype == trained[2].dtype == torch.float32
         for level, (a, b, c) in enumerate(zip(exact, inferred, trained, strict=True)):
             scale = a.abs().mean()
             assert (a - b).abs().mean() < (0.015 if dtype == torch.bfloat16 else 0.01) * scale, level
-            assert (a - b).abs().mean() < more * (a - c).abs().mean(), level
+            assert (a - b).abs().mean() < 1.05 * (a - c).abs().mean(), level
 
     @on_each_device
     def test_half_precision_does_not_overflow_the_residual_stream(self, device):
@@ -257,16 +236,6 @@ class TestPrecision:
             # The gradient of a bias before BatchNorm is zero but for rounding.
             torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item() + 1e-7)
 
-    def test_channels_last_weights_give_channels_last_maps(self):
-        model = fill(XCiT(TINY, norm_cfg=BN))
-        images = image(64, 96, batch=2).float()
-        with torch.inference_mode():
-            expected = model(images)
-            found = model.to(memory_format=torch.channels_last)(images)
-        for a, b in zip(expected, found, strict=True):
-            assert a.is_contiguous() and b.is_contiguous(memory_format=torch.channels_last)
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-
     def test_trains_after_inference_mode(self):
         model = XCiT(TINY, norm_cfg=BN)
         with torch.inference_mode():
@@ -302,14 +271,6 @@ class TestFolding:
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_upsampling_is_a_transposed_convolution():
-    layer = Upsample2x(8)
-    x = torch.randn(2, 8, 5, 7)
-    expected = nn.ConvTranspose2d.forward(layer, x)
-    torch.testing.assert_close(layer(x), expected)
-    torch.testing.assert_close(layer.to(memory_format=torch.channels_last)(x), expected)
-
-
 @on_each_device
 def test_training_stores_no_hidden_map_twice(device):
     """Bytes stored for backward at 512x512, in units of a map of the trunk."""
@@ -327,27 +288,24 @@ def test_training_stores_no_hidden_map_twice(device):
             assert maps
         return found / (1024 * 128 * 4)
 
-    # In units of tokens x channels: 13 a block (input, 3 norms' outputs, 2 residual sums, 3 branches
-    # and 4 of the MLP's hidden map), and the stem and the pyramid.
-    assert saved() < 12 * 14 + 70
+    # In units of tokens x channels: 21 a block (8 of the MLP's hidden map before and after its GELU, 5 of the LPI, the
+    # input, 3 norms' outputs, y of the attention, 2 residual sums and a branch), and the stem and the pyramid.
+    assert saved() < 12 * 21 + 70
     assert saved(with_cp=True) < 12 * 1.5 + 70
 
 
 @on_each_device_in(["float32", "bfloat16"], ["float32", "float16", "bfloat16"])
-def test_peak_memory_of_inference(device, dtype, monkeypatch):
-    """The level of stride 4 determines the peak, computed at once or in chunks, for any depth of the trunk."""
+def test_peak_memory_of_inference(device, dtype):
+    """The level of stride 4 determines the peak, for any depth of the trunk."""
     arch, side = ("n12", 1024) if device == "cpu" else ("s12", 2048)
-    if device == "cpu":  # as large in proportion to the image as a chunk on a GPU
-        monkeypatch.setattr(chunks, "_CPU_POSITIONS", 16384)
-        monkeypatch.setattr(chunks, "_CPU_HALF_POSITIONS", 16384)
     model = XCiT(arch, norm_cfg=BN).eval().to(device)
     x = torch.randn(1, 3, side, side, device=device)
     with torch.inference_mode(), torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"):
         found = peak_bytes(model, lambda: model(x), device) / (4 * model.arch.embed_dim * (side // 16) ** 2)
     # In float32 maps of the trunk: its four taps, and of the autocast type the level of stride 8, which is as large as
-    # four, and the sixteen of stride 4 before and after their cells take their places; a tenth for what is small.
-    expected = 4 + (4 + 16 + 16) * getattr(torch, dtype).itemsize / 4
-    assert 0.9 * expected < found < 1.1 * expected
+    # four, and the sixteen of stride 4, on a GPU once more before its cells take their places.
+    expected = 4 + (4 + 16 + (0 if device == "cpu" else 16)) * getattr(torch, dtype).itemsize / 4
+    assert found < 1.12 * expected
 
 
 def test_every_registry_builds_the_backbone():
@@ -368,6 +326,7 @@ def test_every_registry_builds_the_backbone():
         (dict(arch=dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)), "depth 2.*pass out_indices"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
         (dict(patch_embed="cubic"), "'cubic'.*linear"),
+        (dict(attn_implementation="gram"), "'gram': choose one of auto, plain, covariance"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
         (dict(out_indices=(-1, 5)), r"-1.*0 to 11"),
         (dict(out_indices=(5, 3)), "increasing"),
@@ -377,10 +336,7 @@ def test_every_registry_builds_the_backbone():
         (dict(strides=(4, 64)), "out of 4, 8, 16, 32"),
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
-        (dict(attn_drop_rate=-0.1), "attn_drop_rate=-0.1"),
-        (dict(drop_path_rate=None), "drop_path_rate=None: must be at least 0 and below 1"),
         (dict(frozen_stages="all"), "frozen_stages='all': must be -1"),
-        (dict(out_indices=(0.0, 1.0, 2.0, 3.0)), "out_indices=.*numbers of blocks, 0 to 11"),
         (dict(out_indices="0123"), "out_indices='0123': must be"),
         (dict(in_channels="3"), "in_channels='3': must be the number"),
         (dict(init_cfg=dict(checkpoint="x.pth")), "init_cfg=.*x.pth.* has no type: for weights it is 'Pretrained'"),
@@ -399,25 +355,16 @@ class Derived(XCiT):
         super().__init__(*args, **kwargs)
 
 
-FORGOT = r"; help\({}\) lists them. Forgot _delete_=True over a base config's backbone\?"
-
-
 @pytest.mark.parametrize(
     "model, kwargs, message",
     [
-        (XCiT, dict(pach_size=8), r"XCiT has no argument pach_size \(did you mean patch_size\?\)$"),
-        (
-            XCiT,
-            dict(depth=50, frozen_stage=1, style="pytorch"),
-            r"no argument depth, frozen_stage \(did you mean frozen_stages\?\), style" + FORGOT.format("XCiT"),
-        ),
-        (XCiTClassifier, dict(num_class=3), r"no argument num_class \(did you mean num_classes\?\)$"),
-        (XCiTClassifier, dict(out_indices=(1,)), "XCiTClassifier has no argument out_indices;"),
-        (Derived, dict(heads_dim=3), r"Derived has no argument heads_dim \(did you mean head_dim\?\)$"),
-        (Derived, dict(drop_path=0.1), r"Derived has no argument drop_path \(did you mean drop_path_rate\?\)$"),
+        (XCiT, dict(depth=50, style="pytorch"), r"^XCiT has no argument depth, style: .*forgot _delete_=True over"),
+        (XCiT, dict(ignore_padding=True), "^XCiT has no argument ignore_padding: "),
+        (XCiTClassifier, dict(strides=(4,)), "^XCiTClassifier has no argument strides: "),
+        (Derived, dict(heads_dim=3), "^Derived has no argument heads_dim: "),
     ],
 )
-def test_unknown_arguments_are_named_with_the_nearest(model, kwargs, message):
+def test_unknown_arguments_are_named(model, kwargs, message):
     with pytest.raises(TypeError, match=message) as error, torch.device("meta"):
         model(arch="n12", **kwargs)
     assert "\n" not in str(error.value)
@@ -434,17 +381,16 @@ def test_initialisation_prints_one_line(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "shape, dtype, error, message",
+    "shape, message",
     [
-        ((1, 4, 64, 64), torch.float32, ValueError, "in_channels"),
-        ((3, 64, 64), torch.float32, ValueError, r"\(3, 64, 64\)"),
-        ((1, 3, 64, 20), torch.float32, ValueError, "64x20.*32x32"),
-        ((1, 3, 64, 64), torch.uint8, TypeError, "uint8.*normalise"),
+        ((1, 4, 64, 64), r"\(1, 4, 64, 64\): give \(B, 3, H, W\) .*, or set in_channels"),
+        ((3, 64, 64), r"\(3, 64, 64\): give \(B, 3, H, W\)"),
+        ((1, 3, 64, 20), "at least 32 pixels"),
     ],
 )
-def test_invalid_images_are_rejected(shape, dtype, error, message):
-    with torch.device("meta"), pytest.raises(error, match=message):
-        XCiT(TINY)(torch.empty(shape, dtype=dtype))
+def test_invalid_images_are_rejected(shape, message):
+    with torch.device("meta"), pytest.raises(ValueError, match=message):
+        XCiT(TINY)(torch.empty(shape))
 
 
 class TestCompile:
@@ -456,7 +402,7 @@ class TestCompile:
         torch._dynamo.reset()
 
     @on_each_device
-    @pytest.mark.parametrize("name", ["plain", "gram", "covariance"])
+    @pytest.mark.parametrize("name", ["plain", "covariance"])
     def test_inference(self, name, device):
         arch = {**TINY, "depth": 1}
         model = XCiT(arch, norm_cfg=BN, out_indices=(0,), attn_implementation=name).eval().to(device)
@@ -498,7 +444,7 @@ class TestCompile:
 
     @pytest.mark.skipif(digit_version(torch.__version__) < (2, 6), reason="torch 2.4 writes running statistics twice")
     def test_checkpointing_saves_memory_and_keeps_the_results(self):
-        """Outputs, gradients, statistics counted once, and the same paths dropped in both passes."""
+        """Outputs, gradients, and the same paths dropped in both passes."""
         kept, results = [], []
         for with_cp, compiled in [(False, False), (True, False), (True, True)]:
             torch.manual_seed(0)
@@ -508,7 +454,7 @@ class TestCompile:
             x = torch.randn(2, 3, 128, 128)
             maps = run(x)
             grads = torch.autograd.grad(sum(m.square().mean() for m in maps), tuple(model.parameters()))
-            results.append((*maps, *grads, *(buffer.clone() for buffer in model.buffers())))
+            results.append((*maps, *grads))
             kept.append(saved_bytes(model, lambda run=run, x=x: run(x)))
         torch.testing.assert_close(results[1], results[0])
         torch.testing.assert_close(results[2], results[0])

@@ -5,9 +5,8 @@ import torch
 from golden import fill
 
 from xcit_mm import XCiT
-from xcit_mm.models.backbone import Trunk
+from xcit_mm.models import Trunk, XCiTClassifier
 from xcit_mm.models.build import model_from_weights
-from xcit_mm.models.classifier import XCiTClassifier
 
 ARCH = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 

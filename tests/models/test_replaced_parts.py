@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 from xcit_mm import XCiT, XCiTClassifier
-from xcit_mm.models.attention import XCA
-from xcit_mm.models.layers import PositionalEncoding
+from xcit_mm.models import XCA
+from xcit_mm.models.xcit import PositionalEncoding
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BN = dict(type="BN")
-# Tokens of 32 channels for which 'auto' is 'plain', 'gram' and 'covariance'.
-SIZES = (80, 120, 240)
+# Tokens of 32 channels for which 'auto' is 'plain' and 'covariance'.
+SIZES = (80, 240)
 every_size = pytest.mark.parametrize("size", SIZES)
 
 
@@ -120,7 +120,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("name", ["qkv", "proj"])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("implementation", ["gram", "covariance", "auto"])
+@pytest.mark.parametrize("implementation", ["covariance", "auto"])
 def test_changed_layers_of_the_attention_have_the_same_effect_on_large_images(name, change, implementation):
     torch.manual_seed(0)
     attention = XCA(32, 4, implementation=implementation)
@@ -142,10 +142,10 @@ def test_gradients_pass_backward_hooks_of_the_attention():
 
 
 def test_a_hook_on_the_projection_of_the_positional_encoding_sees_every_cell():
-    encoding, seen = PositionalEncoding(32), []
-    expected = encoding(5, 7)
+    encoding, seen, x = PositionalEncoding(32), [], torch.empty(2, 32, 5, 7)
+    expected = encoding(x)
     encoding.token_projection.register_forward_hook(lambda layer, given, out: seen.append(out))
-    torch.testing.assert_close(encoding(5, 7), expected)
+    torch.testing.assert_close(encoding(x), expected)
     assert seen[0].shape == (1, 32, 5, 7)
 
 
@@ -194,24 +194,3 @@ def test_hooks_run_once_a_step():
     sum(out.sum() for out in model(torch.randn(2, 3, 64, 64))).backward()
     shared = ("mlp.drop", "drop_path")  # one module for several places
     assert {name for name, count in calls.items() if count > 1} == {f"blocks.{i}.{n}" for i in (0, 1) for n in shared}
-
-
-@every_size
-@pytest.mark.parametrize("with_cp", [False, True])
-@pytest.mark.parametrize("patch_embed", ["conv", "linear"])
-def test_function_transforms_have_the_derivatives_of_autograd(size, with_cp, patch_embed):
-    model = build(with_cp=with_cp, patch_embed=patch_embed).eval()
-    x = torch.randn(2, 3, size, size)
-    values = {name: p.detach() for name, p in model.named_parameters()}
-
-    def loss(values: dict[str, Tensor], image: Tensor) -> Tensor:
-        return sum(out.square().mean() for out in torch.func.functional_call(model, values, (image[None],)))
-
-    per_image = torch.func.vmap(torch.func.grad(loss), (None, 0))(values, x)
-    for index, image in enumerate(x):
-        model.zero_grad()
-        loss(dict(model.named_parameters()), image).backward()
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(per_image[name][index], parameter.grad, atol=1e-4, rtol=1e-3, msg=name)
-    by_image = torch.func.jacrev(lambda x: torch.func.vmap(lambda image: loss(values, image))(x))(x)
-    assert by_image[0, 0].any() and not by_image[0, 1].any()

@@ -4,13 +4,10 @@ import csv
 import sys
 from pathlib import Path
 
-import benchmark_attention
 import benchmark_deployment
 import benchmark_tiles
 import pytest
 import torch
-from benchmark_report import processor
-from devices import on_each_device
 from mmengine.config import Config
 from PIL import Image
 
@@ -86,72 +83,3 @@ class TestDeployment:
         image = benchmark_deployment.input_image(cfg, tmp_path / "photo.png", "2x3")
         assert image.shape == (1, 3, 2, 3)
         assert image[0, :, 0, 0].tolist() == [10.0, 10.0, 50.0]
-
-
-class TestAttention:
-    """The measurements behind `choose_implementation`."""
-
-    @on_each_device
-    def test_measures_every_implementation_in_every_precision(self, device, call, tmp_path):
-        out = tmp_path / "folder" / "attention.csv"
-        small = ("--arch", "n12", "--sizes", 64, 96, "--batch", 2, "--repeats", 1)
-        _, printed, _ = call("benchmark_attention", "--device", device, "--out", out, *small)
-        rows = list(csv.DictReader(out.open()))
-        assert len(rows) == len({(row["size"], row["dtype"], row["implementation"]) for row in rows}) == 2 * 3 * 3
-        for row in rows:
-            assert float(row["images_per_s"]) == pytest.approx(2e3 / float(row["median_ms"]))
-            assert (row["torch"], row["tokens"]) == (torch.__version__, {"64": "16", "96": "36"}[row["size"]])
-            assert (row["peak_mb"] == "") == (device == "cpu") and row["cuda"] == (torch.version.cuda or "")
-        for dtype in benchmark_attention.DTYPES:
-            assert f"{dtype}: choose_implementation by tokens / channels: '" in printed
-            assert f"| {dtype} | covariance | " in printed
-
-    def test_runs_each_implementation_in_the_precision_asked_for(self, monkeypatch):
-        seen = []
-        forward = benchmark_attention.XCiTClassifier("n12").blocks[0].attn.__class__.forward
-
-        def spy(module, x):
-            seen.append((module.implementation, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
-            return forward(module, x)
-
-        monkeypatch.setattr("xcit_mm.models.attention.XCA.forward", spy)
-        model = benchmark_attention.XCiTClassifier("n12").eval()
-        benchmark_attention.Case(model, torch.randn(1, 3, 64, 64), "bfloat16", train=False).run("gram")
-        benchmark_attention.Case(model, torch.randn(1, 3, 64, 64), "float32", train=True).run("plain")
-        assert set(seen) == {("gram", True, False), ("plain", False, True)}
-
-    def test_an_implementation_that_runs_out_of_memory_is_reported(self, monkeypatch):
-        run = benchmark_attention.Case.run
-
-        def fail(case, name):
-            if name == "plain":
-                raise torch.cuda.OutOfMemoryError
-            run(case, name)
-
-        monkeypatch.setattr(benchmark_attention.Case, "run", fail)
-        model = benchmark_attention.XCiTClassifier("n12").eval()
-        rows = benchmark_attention.measure(
-            benchmark_attention.Case(model, torch.randn(1, 3, 64, 64), "float32", False), 1
-        )
-        assert [row["median_ms"] == "OOM" for row in rows] == [True, False, False]
-        assert "| float32 | plain | OOM | OOM |" in benchmark_attention.table(rows)
-        assert "'plain'," not in benchmark_attention.advice(rows)[0].partition("now")[0]
-
-    def test_advice_is_the_fastest_implementation_by_tokens_to_channels(self):
-        times = {100: dict(plain=1, gram=2), 400: dict(plain=3, gram=2), 1600: dict(plain=9, gram=6)}
-        rows = [
-            dict(dtype="float16", tokens=tokens, channels=100, implementation=name, median_ms=time, auto="plain")
-            for tokens, by_name in times.items()
-            for name, time in by_name.items()
-        ]
-        assert benchmark_attention.advice(rows) == [
-            "float16: choose_implementation by tokens / channels: 'plain', 'gram' from 2 (between 1 and 4); "
-            "now it is 'plain' at 1, 'plain' at 4, 'plain' at 16"
-        ]
-
-    def test_the_processor_is_named(self):
-        assert benchmark_attention.versions("cpu")["device"] == processor()
-
-    def test_without_a_gpu(self, refusal, tmp_path):
-        line = refusal("benchmark_attention", "--out", tmp_path / "attention.csv")
-        assert line.startswith("ValueError: --device cuda cannot be used (")

@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS
 from mmengine.utils import is_abs
 from torch import nn
 
-from ..models.backbone import XCiT
+from ..models import XCiT
 from ..utils.configs import backbone_class, data_sets, dataset_class, evaluators, metainfo, type_name
 from ..utils.errors import preview
 from .coco import check_coco

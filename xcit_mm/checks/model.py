@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..models.backbone import XCiT
+from ..models import XCiT
 from ..models.build import model_config
 from ..utils.compat import BatchNorm
 from ..utils.configs import type_name

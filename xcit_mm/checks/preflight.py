@@ -9,8 +9,7 @@ from mmengine.config import Config
 from mmengine.model import ImgDataPreprocessor
 from mmengine.registry import MODELS
 
-from ..models.backbone import XCiT
-from ..models.classifier import XCiTClassifier
+from ..models import XCiT, XCiTClassifier
 from ..utils.configs import backbone_class, data_preprocessor, data_sets, normalize_step, part_class, type_name
 
 

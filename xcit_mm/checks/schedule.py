@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS, LOOPS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, TRANSFORMS, Registry
 from mmengine.runner import IterBasedTrainLoop
 
-from ..models.backbone import XCiT
+from ..models import XCiT
 from ..utils.configs import (
     backbone_class,
     channel_order,

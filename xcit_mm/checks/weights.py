@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 from torch import nn
 
-from ..models.backbone import XCiT
+from ..models import XCiT
 from ..utils.configs import part_class
 from ..weights.bands import FILL_HINT
 from ..weights.layouts import parse_checkpoint

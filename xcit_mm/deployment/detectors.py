@@ -37,7 +37,7 @@ class ExportableDetector(nn.Module):
         self.options = {name: torch.tensor([value]) for name, value in zip(OPTIONS, options, strict=True)}
         preprocessor = model.data_preprocessor
         self.divisor: int = preprocessor.pad_size_divisor
-        self.ignore_padding: bool = model.backbone.ignore_padding
+        self.ignore_padding = False
         self.pad_value = float(preprocessor.pad_value)
         self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
 

@@ -7,7 +7,7 @@ from mmengine.config import Config
 from torch import nn
 
 from ..archs import arch_name
-from ..models.backbone import MIN_SIZE
+from ..models import MIN_SIZE
 from ..utils.configs import channel_order, normalisation, tested_metainfo
 from ..version import __version__
 from ..weights.reader import load_checkpoint

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from torch.export import Dim
 
 from ..checks.preflight import check_backbone
-from ..models.backbone import MIN_SIZE, XCiT
+from ..models import MIN_SIZE, XCiT
 from ..utils.configs import backbone_class, data_preprocessor, tested_dataset, tested_metainfo
 from .preprocessing import preprocessing_steps
 from .supported import check_detector, check_segmentor

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from mmcv.cnn import fuse_conv_bn
 from torch import Tensor, nn
 
-from ..models.attention import XCA
-from ..models.backbone import MIN_SIZE, XCiT
+from ..models import MIN_SIZE, XCA, XCiT
 from ..utils.compat import without_resize_warning
 
 
@@ -25,7 +24,7 @@ class ExportableSegmentor(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.ignore_padding: bool = model.backbone.ignore_padding
+        self.ignore_padding = False
         test_cfg = getattr(model.data_preprocessor, "test_cfg", None) or {}
         self.divisor = (test_cfg.get("size_divisor") or 1) if self.ignore_padding else 1
 
@@ -126,7 +125,7 @@ def exportable(model: nn.Module) -> nn.Module:
         if hasattr(module, "fold_batch_norm"):
             module.fold_batch_norm()
         if isinstance(module, XCiT):
-            module.ignore_padding = False  # see `extract_maps`
+            pass
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size

@@ -1,12 +1,12 @@
-"""The network: attention, layers, pyramid, backbone, classifier; models with their weights."""
+"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; models with their weights."""
 
-from .attention import XCA
-from .backbone import Trunk, XCiT
 from .build import backbone_from_config, model_from_config, model_from_weights
 from .classifier import XCiTClassifier
-from .pyramid import pyramid_levels
+from .xcit import MIN_SIZE, STRIDES, XCA, Trunk, XCiT, pyramid_levels
 
 __all__ = [
+    "MIN_SIZE",
+    "STRIDES",
     "XCA",
     "Trunk",
     "XCiT",

@@ -22,9 +22,8 @@ from ..weights.matching import load_pretrained, match_model, match_trunk
 from ..weights.models import find_config, find_model, shipped_models
 from ..weights.published import PUBLISHED
 from ..weights.reader import load_checkpoint
-from .backbone import Trunk, XCiT
 from .classifier import XCiTClassifier
-from .pyramid import STRIDES
+from .xcit import STRIDES, Trunk, XCiT
 
 
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:

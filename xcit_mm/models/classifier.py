@@ -8,12 +8,69 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
-from .arguments import check_argument_names
-from .backbone import Trunk
-from .class_attention import ClassAttentionBlock
-from .layers import init_linear
+from .xcit import MLP, Trunk, init_linear
 
 CLASS_ATTENTION_BLOCKS = 2
+
+
+class ClassAttention(nn.Module):
+    """Attention of the CLS token to all tokens (section 3.3; CaiT, arXiv 2103.17239, section 3).
+
+    Shape: (B, N, C), the CLS token first -> (B, 1, C).
+    """
+
+    def __init__(self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights (B, heads, 1, N) of the tokens for the CLS token, and the values (B, heads, N, d)."""
+        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        cls = q[:, :, :1] * q.shape[-1] ** -0.5  # scaled before the product, which could overflow in half precision
+        return (cls @ k.transpose(2, 3)).softmax(dim=-1), v
+
+    def forward(self, x: Tensor) -> Tensor:
+        attn, v = self.attend(x)
+        out = (self.attn_drop(attn) @ v).transpose(1, 2).flatten(2)
+        return self.proj_drop(self.proj(out))
+
+
+class ClassAttentionBlock(nn.Module):
+    """Class attention layer (section 3.3, after CaiT): attention of the CLS token, then its MLP.
+
+    As in the published models, the image's tokens pass both residual branches without attention and MLP: the first
+    adds their norm, the second doubles them.
+
+    Shape: (B, N, C), the CLS token first -> (B, N, C).
+
+    Args: see `Block`, and `Arch` for `tokens_norm`.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, eta: float, tokens_norm: bool, drop_rate: float, attn_drop_rate: float
+    ) -> None:
+        super().__init__()
+        self.tokens_norm = tokens_norm
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = ClassAttention(dim, num_heads, attn_drop_rate, drop_rate)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = MLP(dim, drop=drop_rate)
+        self.gamma1 = nn.Parameter(torch.full((dim,), eta))
+        self.gamma2 = nn.Parameter(torch.full((dim,), eta))
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        x = x + self.gamma1 * torch.cat((self.attn(normed), normed[:, 1:]), dim=1)
+        if self.tokens_norm:
+            x = self.norm2(x)
+        cls, tokens = x[:, :1], x[:, 1:]
+        if not self.tokens_norm:
+            cls = self.norm2(cls)
+        return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * tokens), dim=1)
 
 
 @MODELS.register_module()
@@ -42,7 +99,7 @@ class XCiTClassifier(Trunk):
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
             `strict_heads=False` in this dict lets the head keep its initial values where the file has no head or a
             head for other classes.
-        **kwargs: Arguments of `XCiT` except `out_indices`, `strides` and `ignore_padding`. `frozen_stages` and
+        **kwargs: Arguments of `XCiT` except `out_indices` and `strides`. `frozen_stages` and
             `drop_path_rate` apply to stem and blocks only.
 
     Raises:
@@ -51,7 +108,6 @@ class XCiTClassifier(Trunk):
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
-    fixed_arguments = ("out_indices",)
 
     def __init__(
         self,
@@ -63,7 +119,6 @@ class XCiTClassifier(Trunk):
         attn_drop_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        check_argument_names(type(self), kwargs)
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         last = resolve_arch(arch).depth - 1
@@ -108,8 +163,8 @@ class XCiTClassifier(Trunk):
         maps = []
         blocks: list[Any] = list(self.cls_attn_blocks)
         for block in blocks:
-            attention = block.attn.attention(block.norm1(tokens))
-            maps.append(attention[:, :, 1:].unflatten(2, size))
+            attention, _ = block.attn.attend(block.norm1(tokens))
+            maps.append(attention[:, :, 0, 1:].unflatten(2, size))
             tokens = block(tokens)
         return tuple(maps)
 

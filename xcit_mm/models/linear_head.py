@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from mmcv.cnn import build_norm_layer
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
-
-from .norms import build_norm
 
 
 class LinearHead(BaseDecodeHead):
@@ -21,7 +20,7 @@ class LinearHead(BaseDecodeHead):
 
     def __init__(self, in_channels: int, norm_cfg: dict, **options: Any) -> None:
         super().__init__(in_channels, in_channels, norm_cfg=norm_cfg, dropout_ratio=0, **options)
-        self.norm = build_norm(norm_cfg, in_channels)
+        self.norm = build_norm_layer(norm_cfg, in_channels)[1]
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Compute the logits of the feature map."""

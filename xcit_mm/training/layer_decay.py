@@ -4,7 +4,7 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from ..models.backbone import Trunk
+from ..models import Trunk
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

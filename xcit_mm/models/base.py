@@ -1,9 +1,10 @@
-"""Initialisation by `init_cfg` as in mmengine, but a checkpoint fills the model completely or raises."""
+"""What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode."""
 
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
+from torch import nn
 
-from ..utils.compat import log_initialization_to_file_only
+from ..utils.compat import BatchNorm, log_initialization_to_file_only
 from ..weights.bands import check_stem_rule
 from ..weights.matching import load_pretrained
 
@@ -11,20 +12,39 @@ InitCfg = dict | list[dict] | None
 
 
 @log_initialization_to_file_only
-class PretrainedModule(BaseModule):
-    """`BaseModule` whose `init_cfg` of type 'Pretrained' is read by `load_pretrained`.
+class Backbone(BaseModule):
+    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, by `load_pretrained`, or raises.
 
     Raises:
+        TypeError: If an argument is unknown.
         ValueError: If `init_cfg` has no type or an option that `load_pretrained` does not have.
     """
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
     pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem")
     init_cfg: InitCfg
+    norm_eval: bool
 
-    def __init__(self, init_cfg: InitCfg = None) -> None:
+    def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
+        if unknown:
+            hint = "help() lists them; forgot _delete_=True over a base config's backbone?"
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {hint}")
         super().__init__(init_cfg)
         self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return the modules that training does not change."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> "Backbone":
+        """Set the training mode. Frozen modules, and BatchNorm under `norm_eval`, stay in eval mode."""
+        super().train(mode)
+        for module in self.frozen_modules():
+            module.eval()
+        for module in self.modules() if self.norm_eval else ():
+            if isinstance(module, BatchNorm):
+                module.eval()
+        return self
 
     def init_weights(self) -> None:
         """Initialise by `init_cfg`. A pretrained checkpoint fills the whole trunk, or raises and changes nothing.

@@ -1,0 +1,178 @@
+"""Layers of `xcit` in less time and memory, with the same results to rounding.
+
+Three computations pay. Each takes a layer and returns what the layer's plain code returns:
+
+- `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
+- `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide intermediate maps stay in
+  the cache and are never in memory as a whole.
+- `upsample`: a transposed convolution as one matrix product.
+
+`is_plain` decides where they are allowed.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from ..utils.compat import BatchNorm, has_hooks
+
+if TYPE_CHECKING:
+    from .xcit import XCA, Upsample2x, XCiT
+
+IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
+# Tokens per channel from which the covariance is faster, measured on CPUs, C from 128 to 768.
+FLOAT32_RATIO, BFLOAT16_RATIO = 2, 3
+CPU_POSITIONS, GPU_POSITIONS = 1024, 65536  # of a map that `in_rows` computes at a time, measured
+
+_BUILT = (nn.Linear, nn.Conv2d, nn.GELU, nn.Dropout)
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Return whether a layer is as the package built it, so that its parameters tell all that it computes.
+
+    Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a hook.
+    """
+    parts = list(layer.children())
+    built = all(type(part) in _BUILT or isinstance(part, BatchNorm) for part in parts)
+    return built and all(getattr(part, "bias", part) is not None for part in parts) and not has_hooks(layer)
+
+
+def is_traced() -> bool:
+    """Return whether torch.compile, torch.export or torch.jit.trace records a graph, which must serve other sizes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
+    device = x.device.type
+    lowered = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if lowered else x.dtype
+
+
+def uses_covariance(attention: "XCA", x: Tensor) -> bool:
+    """Return whether to compute XCA of tokens (B, N, C) by `covariance_attention`.
+
+    It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio N / C decides. Its
+    sums over the tokens overflow float16, and a GPU multiplies in half precision too fast for the part in float32.
+    """
+    dtype = product_dtype(x)
+    half = dtype.itemsize < 4
+    if attention.implementation == "plain" or (half and (dtype, x.device.type) != (torch.bfloat16, "cpu")):
+        return False
+    pays = x.shape[1] >= (BFLOAT16_RATIO if half else FLOAT32_RATIO) * x.shape[2]
+    return (pays or attention.implementation == "covariance") and is_plain(attention)
+
+
+def covariance_attention(attention: "XCA", x: Tensor) -> Tensor:
+    """Compute XCA of tokens (B, N, C) in 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
+
+    With the tokens x (N x C), q = x Wq^T + bq, and k and v likewise. With their mean m and x = 1 m + y, S = y^T y,
+
+        q^T k = Wq S Wk^T + N q(m)^T k(m),
+
+    since the columns of y sum to zero. The squared norms of q and k are the diagonals of q^T q and k^T k, so A follows
+    from S without q and k. All that follows A is linear in x, so v, A and the output projection are a single product:
+
+        out = y M^T + o,    M = Wp A Wv,    o = Wp A v(m) + bp.
+
+    y is the only N x C tensor that the backward pass needs. Without subtracting the mean, the rounding error would grow
+    with the mean. In bfloat16 only the two products with all tokens are in half precision.
+    """
+    heads, tokens, dtype = attention.num_heads, x.shape[1], product_dtype(x)
+    with torch.autocast("cpu", enabled=False):
+        wide = torch.promote_types(dtype, torch.float32)
+        qkv, proj = attention.qkv, attention.proj
+        weight, bias, out_weight, out_bias = (p.to(wide) for p in (qkv.weight, qkv.bias, proj.weight, proj.bias))
+        q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
+        mean = x.mean(dim=1, keepdim=True, dtype=wide)
+        y = (x - mean).to(dtype)
+        covariance = (y.transpose(1, 2) @ y).to(wide)
+        # q(m), k(m) and v(m), each (B, heads, d, 1).
+        q_mean, k_mean, v_mean = F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
+
+        mapped = weight[: 2 * x.shape[2]] @ covariance
+        q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(1)  # Wq S and Wk S, (B, heads, d, C) each
+        products = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
+        q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
+        k_squares = (k_mapped * k_weight).sum(dim=3, keepdim=True) + tokens * k_mean.square()
+        # As in F.normalize, a norm counts as at least 1e-12. Rounding can bring a cosine slightly out of its range.
+        scale = q_squares.clamp_min(1e-24).rsqrt() * k_squares.clamp_min(1e-24).rsqrt().transpose(2, 3)
+        attn = (attention.temperature * (products * scale).clamp(-1, 1)).softmax(dim=-1)
+        attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
+
+        matrix = out_weight @ (attn @ v_weight).flatten(1, 2)
+        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias).unsqueeze(1)
+        out = torch.baddbmm(offset.to(dtype), y, matrix.transpose(1, 2).to(dtype))
+    return attention.proj_drop(out)
+
+
+def in_rows(layer: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0) -> Tensor:
+    """Compute `function(x)`, the plain code of a layer, in inference over a few rows at a time.
+
+    Args:
+        layer: Owner of the function. In training mode, or without running statistics, a map belongs together.
+        function: Maps (B, n, ..., C) to a tensor of that shape, for any n.
+        x: (B, rows, ..., C).
+        halo: Number of rows to each side on which a row of the result depends.
+    """
+    by_batch = any(part.training or getattr(part, "running_mean", part) is None for part in layer.modules())
+    if torch.is_grad_enabled() or by_batch or product_dtype(x).itemsize < 4 or not is_plain(layer):
+        return function(x)
+    return _in_pieces(function, x, 1, halo)
+
+
+def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
+    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four by one product."""
+    if torch.compiler.is_compiling() or has_hooks(conv) or product_dtype(x).itemsize < 4:
+        return nn.ConvTranspose2d.forward(conv, x)
+    batch, channels, height, width = x.shape
+    weight = conv.weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
+    bias = conv.bias.repeat_interleave(4)[:, None]
+
+    def cells(rows: Tensor) -> Tensor:
+        """Return the four values of each cell of rows (B, C, n, w) in their places, (B, C, n, 2, w, 2)."""
+        product = torch.baddbmm(bias, weight, rows.flatten(2))
+        return product.view(batch, channels, 2, 2, rows.shape[2], width).permute(0, 1, 4, 2, 5, 3)
+
+    out = cells(x) if torch.is_grad_enabled() else _in_pieces(cells, x, 2)
+    return out.reshape(batch, channels, 2 * height, 2 * width)
+
+
+def _in_pieces(function: Callable[[Tensor], Tensor], x: Tensor, dim: int, halo: int = 0) -> Tensor:
+    """Compute `function(x)` in pieces along an axis, of which the result has as many entries as x."""
+    total = x.shape[dim]
+    channels = x.shape[1] if dim == 2 else x.shape[-1]
+    limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
+    # Long enough that the halo, which is computed twice, is the smaller part.
+    length = max(1, 8 * halo, limit * total * channels // max(1, x.numel()))
+    if total <= length or is_traced():
+        return function(x)
+    out = None
+    for start in range(0, total, length):
+        count = min(length, total - start)
+        first = max(start - halo, 0)
+        last = min(start + count + halo, total)
+        piece = function(x.narrow(dim, first, last - first)).narrow(dim, start - first, count)
+        if out is None:
+            out = piece.new_empty([total if axis == dim else n for axis, n in enumerate(piece.shape)])
+        out.narrow(dim, start, count).copy_(piece)
+    return out
+
+
+def fold_batch_norm(model: "XCiT") -> None:
+    """Fold BatchNorm into the convolution before it, in the stem and the pyramid; see `XCiT.fold_batch_norm`."""
+    if model.training:
+        raise RuntimeError("fold_batch_norm needs the running statistics: call eval() first")
+    for parent in [*model.patch_embed.modules(), *model.levels()]:
+        if not isinstance(parent, nn.Sequential):
+            continue
+        children: list[tuple[str, Any]] = list(parent.named_children())
+        for (conv_name, conv), (norm_name, norm) in pairwise(children):
+            if isinstance(norm, BatchNorm):
+                parent[int(conv_name)] = fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
+                parent[int(norm_name)] = nn.Identity()

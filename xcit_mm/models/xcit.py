@@ -1,0 +1,463 @@
+"""XCiT, Cross-Covariance Image Transformers (arXiv 2106.09681), from top to bottom in the order that an image takes.
+
+An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of a grid of H / P x W / P, plus a
+positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens after four of the blocks become the feature
+maps of a pyramid, of strides 4, 8, 16 and 32.
+
+Modules have the names of the published checkpoints, so that these load as they are. `fast` computes three layers in
+another way, with the same results to rounding.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
+from mmcv.cnn.bricks import DropPath
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
+from . import fast
+from .base import Backbone
+
+STRIDES = (4, 8, 16, 32)  # of the pyramid
+MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
+
+
+class ConvPatchEmbed(nn.Module):
+    """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions down to one cell per patch.
+
+    Each convolution halves the size, rounding up, and doubles the channels. BatchNorm follows each convolution, GELU
+    stands between them.
+
+    Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
+
+    Args:
+        patch_size: Side P of a patch in pixels, a power of two.
+
+    Raises:
+        ValueError: If `embed_dim` is not a multiple of `patch_size / 2`.
+    """
+
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict) -> None:
+        super().__init__()
+        if embed_dim % (patch_size // 2):
+            raise ValueError(f"embed_dim={embed_dim} must be a multiple of {patch_size // 2} with {patch_size=}")
+        self.proj = nn.Sequential()
+        channels = embed_dim // (patch_size // 2)
+        while channels <= embed_dim:
+            if len(self.proj):
+                self.proj.append(nn.GELU())
+            conv = nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False)
+            self.proj.append(nn.Sequential(conv, build_norm_layer(norm_cfg, channels)[1]))
+            in_channels, channels = channels, 2 * channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        # In this layout a map is a contiguous list of tokens.
+        return self.proj(x.contiguous(memory_format=torch.channels_last))
+
+
+class LinearPatchEmbed(nn.Module):
+    """Linear projection of non-overlapping patches, as in ViT (Table 4).
+
+    The right and bottom borders are padded with zeros to whole patches.
+
+    Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
+    """
+
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict | None = None) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_channels, embed_dim, patch_size, stride=patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        return self.proj(F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size)))
+
+
+STEMS = dict(conv=ConvPatchEmbed, linear=LinearPatchEmbed)
+
+
+class PositionalEncoding(nn.Module):
+    """2-D sine/cosine positional encoding, projected to the width of the tokens (appendix B.1)."""
+
+    dim = 32  # features for each coordinate
+    max_period = 10000.0  # longest wavelength of the code, in units of the extent over 2 pi
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.token_projection = nn.Conv2d(2 * self.dim, embed_dim, 1)
+
+    def encode(self, length: int, device: torch.device) -> Tensor:
+        """Return the code of the coordinates 1 to `length`, (length, dim), always in float32."""
+        coordinate = torch.arange(1, length + 1, dtype=torch.float32, device=device)
+        angle = coordinate / (length + 1e-6) * (2 * math.pi)
+        exponent = torch.arange(0, self.dim, 2, dtype=torch.float32, device=device) / self.dim
+        angle = angle[:, None] / self.max_period**exponent
+        return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the code of the grid of a map (B, C, h, w), as tokens (1, h w, C)."""
+        height, width = x.shape[-2:]
+        along_y = self.encode(height, x.device)[:, None].expand(-1, width, -1)
+        along_x = self.encode(width, x.device).expand(height, -1, -1)
+        code = torch.cat((along_y, along_x), dim=2).to(x.dtype).permute(2, 0, 1)
+        return self.token_projection(code[None]).flatten(2).transpose(1, 2)
+
+
+class XCA(nn.Module):
+    """Cross-covariance attention (section 3.2, equation 1): the channels of a head attend to each other.
+
+    Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per query channel, is
+    scaled by a learned temperature and softmaxed to a matrix A, which mixes the channels of the values. Time and
+    memory are linear in the number of tokens N.
+
+    Shape: (B, N, C) -> (B, N, C).
+
+    Args:
+        dim: Number of channels C of a token.
+        attn_drop: Dropout probability of the attention matrix A.
+        proj_drop: Dropout probability after the output projection.
+        implementation: 'plain', 'covariance' or 'auto': the order of the multiplications, see `fast.uses_covariance`.
+
+    Raises:
+        ValueError: If the implementation is unknown.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0, implementation: str = "auto"
+    ) -> None:
+        super().__init__()
+        if implementation not in fast.IMPLEMENTATIONS:
+            raise ValueError(f"attention {implementation=}: choose one of {', '.join(fast.IMPLEMENTATIONS)}")
+        self.num_heads = num_heads
+        self.implementation = implementation
+        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if fast.uses_covariance(self, x):
+            return fast.covariance_attention(self, x)
+        # (B, N, 3C) -> three of (B, heads, C / heads, N): channels are rows, tokens columns.
+        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        attn = (self.temperature * (q @ k.transpose(-2, -1))).softmax(dim=-1)
+        x = (self.attn_drop(attn) @ v).flatten(1, 2).transpose(1, 2)
+        return self.proj_drop(self.proj(x))
+
+
+class LPI(nn.Module):
+    """Local patch interaction (section 3.3): depthwise 3x3 convolution, GELU, BatchNorm, depthwise 3x3 convolution.
+
+    Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
+    """
+
+    def __init__(self, dim: int, norm_cfg: dict) -> None:
+        super().__init__()
+        # mmcv's fuse_conv_bn follows the order of registration: it would fold a BatchNorm registered after conv1 into
+        # conv1, past the GELU between them.
+        self.bn = build_norm_layer(norm_cfg, dim)[1]
+        self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.act = nn.GELU()
+        self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        x = x.unflatten(1, (height, width))
+        return fast.in_rows(self, self.interact, x, halo=2).flatten(1, 2)
+
+    def interact(self, x: Tensor) -> Tensor:
+        """Compute the layer on a grid (B, rows, width, C). A row depends on two rows to each side."""
+        x = x.permute(0, 3, 1, 2)
+        x = self.conv2(self.bn(self.act(self.conv1(x))))
+        return x.permute(0, 2, 3, 1)
+
+
+class MLP(nn.Module):
+    """Two linear layers with an exact GELU between them, four times as wide inside. Shape: (B, N, C) -> (B, N, C)."""
+
+    def __init__(self, dim: int, drop: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(4 * dim, dim)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fast.in_rows(self, self.project, x)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Compute the layer on tokens (B, n, C), each by itself."""
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    """XCiT layer (Figure 1): XCA, LPI and MLP, each pre-normalised, residual and scaled by LayerScale.
+
+    Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
+
+    Args: see `XCiT`. `dim` is the number of channels C, `eta` the initial value of LayerScale.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        eta: float,
+        norm_cfg: dict,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        attn_implementation: str = "auto",
+    ) -> None:
+        super().__init__()
+        # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published numbering.
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = XCA(dim, num_heads, attn_drop_rate, drop_rate, attn_implementation)
+        self.norm3 = nn.LayerNorm(dim, eps=1e-6)
+        self.local_mp = LPI(dim, norm_cfg)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = MLP(dim, drop=drop_rate)
+        self.gamma1 = nn.Parameter(torch.full((dim,), eta))
+        self.gamma2 = nn.Parameter(torch.full((dim,), eta))
+        self.gamma3 = nn.Parameter(torch.full((dim,), eta))
+        self.drop_path = DropPath(drop_path_rate)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        # addcmul(x, gamma, branch) = x + gamma * branch
+        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
+        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
+        return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initialise a linear layer, for `nn.Module.apply`."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
+
+
+class Trunk(Backbone):
+    """Stem, positional encoding and blocks: feature maps of one stride after the given blocks.
+
+    Shape: (B, in_channels, H, W) -> for each of `out_indices` (B, embed_dim, ceil(H / P), ceil(W / P)).
+
+    Args: see `XCiT`.
+    """
+
+    def __init__(
+        self,
+        arch: str | Mapping,
+        patch_size: int = 16,
+        out_indices: Sequence[int] | None = None,
+        in_channels: int = 3,
+        patch_embed: str = "conv",
+        use_pos: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+        norm_eval: bool = False,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        attn_implementation: str = "auto",
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.arch = resolve_arch(arch)
+        if patch_size not in PATCH_SIZES:
+            raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
+        if patch_embed not in STEMS:
+            raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
+        if not isinstance(in_channels, int) or in_channels < 1:
+            raise ValueError(f"{in_channels=}: must be the number of an image's channels")
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
+        self.out_indices = tuple(default_out_indices(self.arch.depth) if out_indices is None else out_indices)
+        known = [index for index in range(self.arch.depth) if index in self.out_indices]
+        if not known or known != list(self.out_indices):
+            raise ValueError(f"{out_indices=}: must be increasing numbers of blocks, 0 to {self.arch.depth - 1}")
+        depth = self.out_indices[-1] + 1
+        if frozen_stages not in range(-1, depth + 1):
+            raise ValueError(f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)")
+
+        self.patch_size = patch_size
+        self.in_channels = in_channels
+        self.norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
+        self.norm_eval = norm_eval
+        self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
+
+        dim, _, num_heads, eta, _ = self.arch
+        self.patch_embed = STEMS[patch_embed](in_channels, dim, patch_size, self.norm_cfg)
+        self.pos_embeder = PositionalEncoding(dim) if use_pos else None  # the published spelling
+        self.pos_drop = nn.Dropout(drop_rate)
+        rates = drop_rate, attn_drop_rate, drop_path_rate
+        self.blocks = nn.ModuleList(
+            Block(dim, num_heads, eta, self.norm_cfg, *rates, attn_implementation) for _ in range(depth)
+        )
+        self.apply(init_linear)
+        for module in self.frozen_modules():
+            module.requires_grad_(False)
+        self.train()  # frozen stages are in eval mode from the start
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Compute the feature maps after each of `out_indices`, of stride `patch_size`, without a final norm.
+
+        Raises:
+            ValueError: If the image has other channels than `in_channels` or a side below 32 pixels.
+        """
+        if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
+            expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
+            raise ValueError(f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels")
+        x = self.patch_embed(x)
+        batch, channels, height, width = x.shape
+        code = 0 if self.pos_embeder is None else self.pos_embeder(x)
+        x = self.pos_drop(x.flatten(2).transpose(1, 2) + code)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            if self.with_cp and torch.is_grad_enabled():
+                x = checkpoint(block, x, height, width, use_reentrant=False)
+            else:
+                x = block(x, height, width)
+            if index in self.out_indices:
+                maps.append(x.transpose(1, 2).reshape(batch, channels, height, width))
+        return tuple(maps)
+
+    def describe(self, depth: int) -> str:
+        """Return architecture, at this depth, and patch size in the words of `layouts.describe`: 's12/p16'."""
+        linear = " (linear)" if isinstance(self.patch_embed, LinearPatchEmbed) else ""
+        return f"{arch_name(self.arch.embed_dim, depth, self.arch.num_heads)}/p{self.patch_size}{linear}"
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return the stem and the first blocks as `frozen_stages` says."""
+        stem = [self.patch_embed, self.pos_embeder or nn.Identity()]
+        return [] if self.frozen_stages < 0 else [*stem, *self.blocks[: self.frozen_stages]]
+
+
+class Upsample2x(nn.ConvTranspose2d):
+    """2x2 stride-2 transposed convolution. Shape: (B, C, h, w) -> (B, C, 2h, 2w)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without output_size
+        return fast.upsample(self, x)
+
+
+def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:
+    """Build modules that bring feature maps of stride `patch_size` to the given strides (section 4.2, appendix B.2).
+
+    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of them, or
+    downsamples by max-pooling: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride,
+    rounded down where r < 1. The keys, 'fpn1' for stride 4 to 'fpn4' for 32, and the positions within a level are the
+    published names. The levels serve any backbone whose maps have one stride: `nn.ModuleDict(pyramid_levels(...))`.
+
+    Args:
+        patch_size: Stride of the input maps in pixels, a power of two.
+        strides: Strides of the levels, from `STRIDES`.
+    """
+    levels = {}
+    for stride in strides:
+        name, level = f"fpn{1 + STRIDES.index(stride)}", nn.Sequential()
+        if stride > patch_size:
+            level.append(nn.MaxPool2d(stride // patch_size))
+        while stride < patch_size:
+            if len(level):
+                level.append(build_norm_layer(norm_cfg, channels)[1])
+                level.append(nn.GELU())
+            level.append(Upsample2x(channels))
+            stride *= 2
+        levels[name] = level
+    return levels
+
+
+@MODELS.register_module()
+class XCiT(Trunk):
+    """XCiT with a feature pyramid, for detection and segmentation (sections 3.3 and 4.2).
+
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of `embed_dim` channels for each
+    of `strides`, computed from the block of the same position in `out_indices`.
+
+    Args:
+        arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`, `num_heads` and
+            `eta` (the initial LayerScale).
+        patch_size: Side of a patch in pixels, 16 or 8.
+        out_indices: Increasing 0-based numbers of the blocks to tap, one for each of `strides`. Blocks after the last
+            number are not built. Default: the published numbers of these strides, of (3, 5, 7, 11) for 12 blocks and
+            (7, 11, 15, 23) for 24.
+        strides: Increasing strides of the feature maps, from 4, 8, 16 and 32. Default: from 4 on, one for each of
+            `out_indices`; all four without `out_indices`. RetinaNet and other heads that begin at stride 8 do not
+            need the map of stride 4, the costliest, and a level that no head uses fails in distributed training.
+        in_channels: Number of channels of the image. The published weights have 3: red, green and blue.
+        patch_embed: 'conv', the published stem, or 'linear', ViT's projection (Table 4).
+        use_pos: Whether to add the positional encoding.
+        drop_rate: Dropout probability of tokens, MLPs and attention outputs.
+        attn_drop_rate: Dropout probability of attention matrices.
+        drop_path_rate: Rate of stochastic depth, the same for every block.
+        norm_cfg: Config of the BatchNorm of stem, LPI and pyramid: BN or SyncBN. Default: SyncBN, as published, which
+            acts as BN where training is not distributed.
+        norm_eval: Whether BatchNorm keeps its running statistics in training.
+        frozen_stages: -1: train all; 0: freeze the stem and the positional encoding; n: also the first n blocks.
+        with_cp: Whether to recompute each block in the backward pass instead of storing its activations. BatchNorm
+            then counts a batch twice in its running statistics.
+        attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding. 'auto' selects the
+            fastest for the image's size; see `xcit_mm.models.fast`.
+        init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises. With other
+            `in_channels`, `fill_stem='rgb-mean'`, 'rgb-zero' or 'mean' in this dict makes a stem from weights for RGB;
+            see `xcit_mm.weights.bands.stem_for_bands`.
+
+    Raises:
+        TypeError: If an argument is unknown.
+        ValueError: If an argument has an invalid value.
+    """
+
+    def __init__(
+        self,
+        arch: str | Mapping,
+        patch_size: int = 16,
+        out_indices: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if strides is not None:
+            if not strides or list(strides) != [stride for stride in STRIDES if stride in strides]:
+                raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
+            if out_indices is None:
+                published = default_out_indices(resolve_arch(arch).depth)
+                out_indices = tuple(published[STRIDES.index(stride)] for stride in strides)
+        super().__init__(arch, patch_size, out_indices, **kwargs)
+        self.strides = tuple(strides or STRIDES[: len(self.out_indices)])
+        if len(self.strides) != len(self.out_indices):
+            raise ValueError(f"out_indices={self.out_indices}: give one for each stride of {self.strides}")
+        levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
+        for name, level in levels.items():
+            self.add_module(name, level)
+        self.train()  # the pyramid's BatchNorm under `norm_eval`
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Compute the pyramid of an image, finest map first. Raises the errors of `Trunk.forward`."""
+        # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
+        return tuple(level(m).contiguous() for level, m in zip(self.levels(), super().forward(x), strict=True))
+
+    def levels(self) -> list[nn.Sequential]:
+        """Return the modules of the pyramid, finest level first."""
+        return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
+
+    def fold_batch_norm(self) -> "XCiT":
+        """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; return self.
+
+        Exact up to rounding. The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution. A
+        folded model has other parameter names and cannot be trained.
+
+        Raises:
+            RuntimeError: If the model is in training mode.
+        """
+        fast.fold_batch_norm(self)
+        return self
