@@ -4,18 +4,18 @@ Every object that the tiles lose, report twice, cut or join with another object 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import torch
-from mmdet.structures import DetDataSample
-from mmengine.structures import InstanceData
+from mmengine.config import Config
 from scipy.ndimage import find_objects
 
-from xcit_mm.prediction.predictor import Predictor
-from xcit_mm.utils.run_lengths import decode_crop
+from xcit_mm.prediction import Instances, Prediction
+
+CLASSES = ("oak", "birch", "fir", "pine")
 
 
 def class_of(number: int) -> int:
@@ -81,22 +81,30 @@ def number_of(image: np.ndarray) -> np.ndarray:
     return (image.astype(np.int32) << np.array([0, 8, 16], np.int32)).sum(axis=2)
 
 
-def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True, with_boxes: bool = True) -> DetDataSample:
+def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True) -> Prediction:
     """Find every object, and every part of an object that the image's edge cuts, with random scores."""
     numbers, inverse = np.unique(number_of(image), return_inverse=True)
     inverse = inverse.reshape(image.shape[:2])
     found = [(number, inverse == index) for index, number in enumerate(numbers) if number]
-    boxes = np.array([_box(mask) for _, mask in found], np.float64).reshape(-1, 4) * with_boxes
+    boxes = np.array([_box(mask) for _, mask in found], np.float32).reshape(-1, 4)
     rng = np.random.default_rng(numbers.sum())
-    instances = InstanceData(
-        bboxes=torch.from_numpy(boxes + rng.uniform(-jitter, jitter, boxes.shape)).float(),
-        scores=torch.from_numpy(rng.uniform(0.5, 1, len(found))).float(),
-        labels=torch.tensor([class_of(number) for number, _ in found], dtype=torch.long),
+    return predicted(
+        image,
+        boxes + rng.uniform(-jitter, jitter, boxes.shape).astype(np.float32),
+        rng.uniform(0.5, 1, len(found)),
+        [class_of(number) for number, _ in found],
+        np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2]) if with_masks else None,
     )
-    if with_masks:
-        masks = np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2])
-        instances.masks = torch.from_numpy(masks)
-    return DetDataSample(pred_instances=instances)
+
+
+def predicted(
+    image: np.ndarray, boxes: Any, scores: Any, labels: Sequence[int], masks: np.ndarray | None = None
+) -> Prediction:
+    """Return a detector's prediction, in descending order of scores."""
+    order = np.argsort(-np.array(scores, np.float32), kind="stable")
+    values = np.array(boxes, np.float32).reshape(-1, 4)[order], np.array(scores, np.float32)[order]
+    instances = Instances(*values, np.array(labels, int)[order], masks if masks is None else masks[order])
+    return Prediction(image, instances, None, CLASSES)
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -104,13 +112,21 @@ def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
     return columns.start, rows.start, columns.stop, rows.stop
 
 
-def replace_network(monkeypatch: Any, **options: Any) -> None:
-    """Make each detector of this process perfect."""
+class PerfectDetector:
+    """Stands for a `Predictor` of rasters and photos."""
 
-    def predict(self: Predictor, images: list[np.ndarray]) -> list[DetDataSample]:
-        return [detect(image, **options) for image in images]
+    is_detector, model = True, torch.nn.Identity()
+    tile, batch_size, min_score = None, 4, None
 
-    monkeypatch.setattr(Predictor, "_predict_images", predict)
+    def __init__(self, **options: Any) -> None:
+        self.metainfo = dict(classes=CLASSES)
+        self.cfg = Config(dict(default_scope="mmdet", model=dict(), test_dataloader=dict(dataset=dict(pipeline=[]))))
+        self.options = options
+        self.seen = 0  # tiles
+
+    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+        self.seen += len(images)
+        return [detect(image, **self.options) for image in images]
 
 
 class Faults(NamedTuple):
@@ -119,21 +135,17 @@ class Faults(NamedTuple):
     lost: list[int]
     doubled: list[int]
     cut: list[int]
-    unflagged: list[int]  # cut, but not marked as cut
     joined: list[int]  # with pixels of other objects
     cover: float
 
 
-def judge(scene: Scene, codes: list[str | bytes], labels: list[int], cut: list[bool]) -> Faults:
-    """Compare masks in COCO's run-length code with the objects. All numbers are in ascending order."""
+def judge(scene: Scene, masks: Iterable[np.ndarray], labels: Iterable[int]) -> Faults:
+    """Compare masks (H, W), bool, with the objects. All numbers are in ascending order."""
     sizes = np.bincount(scene.numbers.ravel(), minlength=scene.count + 1)
     found: Counter[int] = Counter()
-    cuts, unflagged, joined, cover = [], [], [], 1.0
-    for code, label, is_cut in zip(codes, labels, cut, strict=True):
-        crop = decode_crop(code, *scene.numbers.shape)
-        assert crop is not None
-        window = scene.numbers[crop.top :, crop.left :][: crop.mask.shape[0], : crop.mask.shape[1]]
-        numbers, counts = np.unique(window[crop.mask], return_counts=True)
+    cuts, joined, cover = [], [], 1.0
+    for mask, label in zip(masks, labels, strict=True):
+        numbers, counts = np.unique(scene.numbers[mask], return_counts=True)
         number = int(numbers[counts.argmax()])
         assert number and label == class_of(number)
         found[number] += 1
@@ -141,17 +153,10 @@ def judge(scene: Scene, codes: list[str | bytes], labels: list[int], cut: list[b
             joined.append(number)
         if counts.max() < sizes[number]:
             cuts.append(number)
-            if not is_cut:
-                unflagged.append(number)
         cover = min(cover, counts.max() / sizes[number])
     lost = [number for number in range(1, scene.count + 1) if number not in found]
     doubled = sorted(number for number, count in found.items() if count > 1)
-    return Faults(lost, doubled, sorted(cuts), sorted(unflagged), sorted(joined), cover)
+    return Faults(lost, doubled, sorted(cuts), sorted(joined), cover)
 
 
-NO_FAULTS = Faults([], [], [], [], [], 1)
-
-
-def for_batches(predict: Callable) -> Callable:
-    """Turn a function of one image into a function of a batch."""
-    return lambda images: list(map(predict, images))
+NO_FAULTS = Faults([], [], [], [], 1)

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from make_shapes import CLASSES, check_seed, draw_image
 
-from xcit_mm.geo.gdal import open_raster, require_rasterio
+from xcit_mm.rasters.gdal import open_raster, require_rasterio
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 

@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from mmengine.utils import track_iter_progress
 
-from xcit_mm.geo.gdal import open_raster, require_rasterio
+from xcit_mm.rasters.gdal import open_raster, require_rasterio
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")

@@ -12,9 +12,9 @@ except ModuleNotFoundError as error:  # not a requirement, since it would instal
 from mmengine.registry import MODELS
 
 from . import ops
-from .geo.loading import LoadRasterFromFile
 from .models import XCiT, XCiTClassifier
 from .models.build import build_backbone as backbone
+from .rasters.loading import LoadRasterFromFile
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .utils.compat import keep_scope_of_bases
 from .version import __version__
@@ -22,6 +22,7 @@ from .weights import StrictLoadHook
 
 if TYPE_CHECKING:
     from .prediction import Predictor
+    from .rasters import predict_raster
 
 __all__ = [
     "LayerDecayOptimWrapperConstructor",
@@ -34,6 +35,7 @@ __all__ = [
     "XCiTClassifier",
     "__version__",
     "backbone",
+    "predict_raster",
 ]
 
 ops.install()
@@ -47,12 +49,11 @@ keep_scope_of_bases()
 
 
 def __getattr__(name: str) -> Any:
-    """Return `Predictor`, which needs mmcv and is imported only on use."""
-    if name != "Predictor":
+    """Return `Predictor` or `predict_raster`, which need mmcv and are imported only on use."""
+    modules = dict(Predictor=".prediction", predict_raster=".rasters")
+    if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .prediction import Predictor
-
-    return Predictor
+    return getattr(import_module(modules[name], __package__), name)
 
 
 def _register_on_use(name: str, module: str) -> None:

@@ -5,8 +5,6 @@ from .prediction import Prediction
 from .predictor import Predictor
 from .results import Instances
 from .run import RunReport, predict_many
-from .tiled_detection import detect_in_tiles
-from .tiled_segmentation import segment_in_tiles
 
 __all__ = [
     "Instances",
@@ -15,8 +13,6 @@ __all__ = [
     "Prediction",
     "Predictor",
     "RunReport",
-    "detect_in_tiles",
     "find_items",
     "predict_many",
-    "segment_in_tiles",
 ]

@@ -14,7 +14,6 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
-from torch import nn
 
 from ..checks.preflight import check_backbone, check_checkpoint, check_device
 from ..models.build import model_from_config
@@ -24,9 +23,7 @@ from ..weights.models import find_model
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .results import to_instances
-from .tiled_detection import detect_in_tiles
-from .tiled_segmentation import segment_in_tiles
-from .tiles import check_tile
+from .tiles import predict_tiled, windows
 
 
 class Predictor:
@@ -80,7 +77,7 @@ class Predictor:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
         if tile is not None:
             overlap = tile // 4 if overlap is None else overlap
-            check_tile(tile, overlap)
+            windows(tile, tile, overlap)  # checks them
         if dtype not in (*DTYPES, "auto"):
             raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
         if batch_size < 1:
@@ -158,35 +155,21 @@ class Predictor:
         found: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
             pixels = [self.preprocess.read(image) for image in images[start : start + self.batch_size]]
-            if self.tile is not None:
-                samples = [self.predict_sample(image) for image in pixels]
+            if self.tile is None:
+                found += self._predict_whole(pixels)
             else:
-                groups = groupby(map(self.preprocess, pixels), lambda data: data["inputs"].shape)
-                samples = [sample for _, group in groups for sample in self.predict_preprocessed(list(group))]
-            found += map(self.to_prediction, pixels, samples)
+                options = self.tile, self.overlap, self.batch_size
+                found += [predict_tiled(self._predict_whole, image, *options) for image in pixels]
         return found
 
+    def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
+        groups = groupby(map(self.preprocess, images), lambda data: data["inputs"].shape)
+        samples = [sample for _, group in groups for sample in self.predict_preprocessed(list(group))]
+        return list(map(self.to_prediction, images, samples))
+
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
-        """Predict an array, and return mmdet's DetDataSample or mmseg's SegDataSample, in pixels of the image.
-
-        With a tile, the results are those of `detect_in_tiles` and `segment_in_tiles`.
-        """
-        if self.tile is None:
-            return self.predict_preprocessed([self.preprocess(image)])[0]
-        options = dict(tile=self.tile, overlap=self.overlap, batch_size=self.batch_size)
-        if self.is_detector:
-            return detect_in_tiles(self._predict_images, image, **options)
-        return segment_in_tiles(self._predict_images, image, threshold=self._threshold, **options)
-
-    @property
-    def _threshold(self) -> float | None:
-        """Probability above which a pixel belongs to class 1, for a segmentor of one channel."""
-        head: Any = self.model.decode_head
-        # Mask2Former's head has no threshold.
-        return getattr(head[-1] if isinstance(head, nn.ModuleList) else head, "threshold", None)
-
-    def _predict_images(self, images: list[np.ndarray]) -> list[BaseDataElement]:
-        return self.predict_preprocessed([self.preprocess(image) for image in images])
+        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in pixels of the image."""
+        return self.predict_preprocessed([self.preprocess(image)])[0]
 
     def predict_preprocessed(self, preprocessed: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
         """Predict images that `preprocess` returned, `batch_size` at a time.

@@ -57,7 +57,7 @@ class Instances(NamedTuple):
 
 
 def to_instances(sample: BaseDataElement) -> Instances:
-    """Convert a prediction of mmdet or of `detect_in_tiles`, whose order depends on the head."""
+    """Convert a prediction of mmdet, whose order depends on the head."""
     if "pred_instances" not in sample:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     found = sample.pred_instances.cpu()

@@ -1,18 +1,17 @@
-"""Large images as overlapping tiles: the windows along each axis, and the tiles' way through a model in batches."""
+"""Large images as overlapping tiles, each of which contributes its interior."""
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+import pycocotools.mask
+import shapely
 
-PredictBatch = Callable[[list[np.ndarray]], list[Any]]
-"""Function from images of one size, at most a batch of them, to one result per image."""
-
-ReadTile = Callable[[slice, slice], np.ndarray | None]
-"""Function from rows and columns to that part of an image (h, w, C), or to None where nothing is to be predicted."""
+from .prediction import Prediction
+from .results import Instances
+from .seams import Objects, concatenate, merge_objects, outline
 
 
 class Window(NamedTuple):
@@ -21,76 +20,106 @@ class Window(NamedTuple):
     Attributes:
         start: First pixel.
         stop: Pixel after the last.
-        interior: Start and end of the pixels to which no other tile's middle is nearer.
-        margin: Width beside the interior, inside neighbouring interiors, in which the tile also reports objects.
-        weight: Weight of each pixel, (stop - start,). The weights of all tiles at a pixel sum to 1.
+        inside: The interior. The interiors of all tiles cover the axis, each pixel once.
+        margin: Width beside an inner end of the interior in which neighbours may disagree on an object.
+        edges: Whether the image continues beyond the start, and beyond the stop.
     """
 
     start: int
     stop: int
-    interior: tuple[float, float]
+    inside: slice
     margin: float
-    weight: Tensor
+    edges: tuple[bool, bool]
+
+    @property
+    def crop(self) -> slice:
+        """The interior in pixels of the tile."""
+        return slice(self.inside.start - self.start, self.inside.stop - self.start)
 
 
 def windows(length: int, tile: int, overlap: int) -> list[Window]:
     """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least `overlap` pixels.
 
-    An axis shorter than a tile is one window. Weights fall linearly towards edges where a tile has a neighbour.
+    An axis shorter than a tile is one window. Interiors end in the middle of the shared pixels.
 
     Raises:
         ValueError: If the tile is not positive or the overlap not between 0 and the tile.
     """
-    check_tile(tile, overlap)
+    if not 0 <= overlap < tile:
+        raise ValueError(f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile")
     tile = min(tile, length)
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
-    shared = [left + tile - right for left, right in pairwise(starts)]
-
-    def rising(pixels: int) -> Tensor:
-        return ((torch.arange(tile, dtype=torch.float64) + 0.5) / max(pixels, 0.5)).clamp(max=1)
-
-    ramps = torch.ones(count, tile, dtype=torch.float64)
-    sums = torch.zeros(length, dtype=torch.float64)
-    for number, start in enumerate(starts):
-        if number > 0:
-            ramps[number] *= rising(shared[number - 1])
-        if number < count - 1:
-            ramps[number] *= rising(shared[number]).flip(0)
-        sums[start : start + tile] += ramps[number]
-    seams = [-torch.inf, *((left + tile + right) / 2 for left, right in pairwise(starts)), torch.inf]
-    # Neighbours may disagree on an object's centre, so a tile also looks this far beyond its interior.
-    margin = min(shared, default=0) / 8
-    weights = [(ramp / sums[start : start + tile]).float() for start, ramp in zip(starts, ramps, strict=True)]
+    seams = [0, *((left + tile + right) // 2 for left, right in pairwise(starts)), length]
+    margin = min((left + tile - right for left, right in pairwise(starts)), default=0) / 8
     return [
-        Window(start, start + tile, interior, margin, weight)
-        for start, interior, weight in zip(starts, pairwise(seams), weights, strict=True)
+        Window(start, start + tile, slice(*ends), margin, (start > 0, start + tile < length))
+        for start, ends in zip(starts, pairwise(seams), strict=True)
     ]
 
 
-def check_tile(tile: int, overlap: int) -> None:
-    """Raise ValueError if the tile is not positive or the overlap not between 0 and the tile."""
-    if not 0 <= overlap < tile:
-        raise ValueError(f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile")
+def reported_objects(found: Prediction, rows: Window, columns: Window) -> Objects:
+    """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge does not cut them.
+
+    The centre of an object not larger than the overlap lies in the interior of a tile that contains the whole object.
+    """
+    boxes = found.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
+    keep, sides = np.ones(len(boxes), bool), np.zeros((len(boxes), 4), bool)
+    for axis, window in enumerate((columns, rows)):
+        low, high = boxes[:, axis], boxes[:, axis + 2]
+        start, stop = window.inside.start, window.inside.stop
+        before, after = (low + high) / 2 - start, stop - (low + high) / 2
+        keep &= np.minimum(before, after) >= -window.margin
+        keep &= ~((before < 0) & (low <= window.start + 1)) & ~((after < 0) & (high >= window.stop - 1))
+        sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
+        sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
+    if found.masks is None:
+        shapes = shapely.box(*boxes[keep].T)
+    else:
+        corner = columns.start, rows.start
+        shapes = np.array([outline(mask, corner) for mask in found.masks[keep]], object)
+    tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
+    return Objects(shapes, boxes[keep], found.scores[keep].astype(float), found.labels[keep], tiles, sides[keep])
 
 
-class TiledImage:
-    """An image of a `shape` (H, W) that is read tile by tile, in `rows` and `columns` of windows."""
+def predict_tiled(
+    predict: Callable[[list[np.ndarray]], Sequence[Prediction]],
+    image: np.ndarray,
+    tile: int,
+    overlap: int,
+    batch_size: int = 1,
+) -> Prediction:
+    """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
-    def __init__(self, read: ReadTile, shape: tuple[int, int], tile: int, overlap: int) -> None:
-        self._read, self.shape = read, shape
-        self.rows, self.columns = (windows(length, tile, overlap) for length in shape)
+    A map consists of the interiors of the tiles. Masks are in COCO's run-length code, since many objects of a large
+    image would not fit into memory.
+    """
+    shape = image.shape[:2]
+    tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
+    labels, found = None, []
+    for start in range(0, len(tiles), batch_size):
+        batch = tiles[start : start + batch_size]
+        crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch]
+        for (rows, columns), part in zip(batch, predict(crops), strict=True):
+            if part.segmentation is None:
+                found.append((part.masks is not None, reported_objects(part, rows, columns)))
+                continue
+            labels = np.zeros(shape, part.segmentation.dtype) if labels is None else labels
+            labels[rows.inside, columns.inside] = part.segmentation[rows.crop, columns.crop]
+    if labels is not None:
+        return replace(part, image=image, segmentation=labels)
+    merged = merge_objects(concatenate(objects for _, objects in found))
+    masks = [_encode(shape_, shape) for shape_ in merged.shapes] if found[0][0] else None
+    instances = Instances(merged.boxes, merged.scores, merged.labels, masks)
+    return replace(part, image=image, instances=instances)
 
-    def iter_predicted(
-        self, predict: PredictBatch, tiles: list[tuple[Window, Window]], batch_size: int
-    ) -> Iterator[Any]:
-        """Yield the result of each tile in order, or None for a tile in which nothing is to be predicted."""
-        for first in range(0, len(tiles), batch_size):
-            crops = [
-                self._read(slice(rows.start, rows.stop), slice(columns.start, columns.stop))
-                for rows, columns in tiles[first : first + batch_size]
-            ]
-            present = [crop for crop in crops if crop is not None]
-            results = iter(predict(present) if present else [])
-            for crop in crops:
-                yield None if crop is None else next(results)
+
+def _encode(polygons: shapely.Geometry, size: tuple[int, int]) -> dict:
+    """Return COCO's run-length code of polygons along the edges of pixels."""
+    mask = np.zeros(size, np.uint8, order="F")
+    if not polygons.is_empty:
+        left, top, right, bottom = map(int, polygons.bounds)
+        shapely.prepare(polygons)
+        y, x = np.mgrid[top:bottom, left:right] + 0.5
+        mask[top:bottom, left:right] = shapely.contains_xy(polygons, x, y)
+    return pycocotools.mask.encode(mask)

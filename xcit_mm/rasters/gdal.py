@@ -10,8 +10,8 @@ from typing import Any
 from ..utils.compat import gdal_errors
 
 URLS = ("http://", "https://")
-# Cache of each process, in bytes. It should hold the pixels that neighbouring tiles share.
 CACHE_SIZE = 256 * 2**20
+"""Bytes of GDAL's cache. It holds the pixels that neighbouring tiles share."""
 _OPTIONS = dict(
     GDAL_DISABLE_READDIR_ON_OPEN="TRUE",  # GDAL would list the files beside a file, and the folder may hold a million
     GDAL_HTTP_CONNECTTIMEOUT=30,  # seconds; without limits a lost server stops a run forever
@@ -28,7 +28,7 @@ def require_rasterio(user: object) -> None:
 
 
 @contextlib.contextmanager
-def gdal(path: str | Path, action: str = "read") -> Iterator[None]:
+def gdal(path: str | Path, action: str = "read", cache: int = CACHE_SIZE) -> Iterator[None]:
     """Limit GDAL's memory and simplify its errors while a file is read or written.
 
     Raises:
@@ -39,7 +39,7 @@ def gdal(path: str | Path, action: str = "read") -> Iterator[None]:
     import rasterio
 
     try:
-        with rasterio.Env(GDAL_CACHEMAX=CACHE_SIZE, **_OPTIONS):
+        with rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())

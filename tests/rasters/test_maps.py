@@ -1,0 +1,260 @@
+"""Maps of rasters: every pixel in its place, as other programs read them; runs that are killed, and several at once."""
+
+import html
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+
+rasterio = pytest.importorskip("rasterio")
+pytest.importorskip("geopandas")
+from paths import ROOT  # noqa: E402
+from perfect_detector import PerfectDetector, Scene  # noqa: E402
+from raster_files import NORTH_UP, UTM, save  # noqa: E402
+from rasterio.shutil import copy  # noqa: E402
+from rasterio.transform import Affine  # noqa: E402
+
+from xcit_mm import Predictor, predict_raster  # noqa: E402
+from xcit_mm.prediction import Prediction  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:(Dataset has no geotransform|The given matrix is equal)")
+CLASSES = ["road", "<house>", "Bäume"]
+PALETTE = [[128, 64, 128], [70, 70, 70], [107, 142, 35]]
+
+
+class Segmentor:
+    """A segmentor whose class is a function of each pixel. It stands for a `Predictor`."""
+
+    is_detector, tile, batch_size, min_score = False, None, 2, None
+
+    def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
+        self.metainfo, self.model, self.seen = dict(classes=classes, palette=PALETTE), torch.nn.Identity(), 0
+        steps = [dict(type="LoadRasterFromFile")] if bands != 3 else []
+        model = dict(backbone=dict(in_channels=bands))
+        self.cfg = Config(dict(model=model, test_dataloader=dict(dataset=dict(pipeline=steps))))
+
+    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+        self.seen += len(images)
+        classes = self.metainfo["classes"]
+        return [Prediction(image, None, self.classes_of(image), classes) for image in images]
+
+    def classes_of(self, image: np.ndarray) -> np.ndarray:
+        count = len(self.metainfo["classes"])
+        return (image.sum(axis=2, dtype=int) % count).astype(np.uint8 if count <= 256 else np.uint16)
+
+
+def noise(*shape: int, high: int = 256, dtype: type = np.uint8) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, high, shape).astype(dtype)
+
+
+def read_map(path: Path) -> np.ndarray:
+    with rasterio.open(path) as file:
+        return file.read(1)
+
+
+@pytest.mark.parametrize("transform", [NORTH_UP, Affine(0.3, 0.4, 5e5, 0.4, -0.3, 5e6), Affine(0.5, 0, 0, 0, 0.5, 0)])
+@pytest.mark.parametrize("count", [3, 255, 300])
+def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count, tmp_path):
+    values = noise(3, 700, 620)
+    values[:, :150, 100:] = 0
+    segmentor = Segmentor([*CLASSES, *map(str, range(count - 3))])
+    raster = save(tmp_path / "a.tif", values, nodata=0, crs="EPSG:32633", transform=transform)
+    out = predict_raster(raster, segmentor, tmp_path / "map.tif", tile=128)
+    nodata = 255 if count <= 255 else 65535
+    expected = np.where(values.any(axis=0), segmentor.classes_of(values.transpose(1, 2, 0)), nodata)
+    copy(out, tmp_path / "map.vrt", driver="VRT")
+    categories = re.findall("<Category>(.*?)</Category>", (tmp_path / "map.vrt").read_text())
+    assert [html.unescape(name) for name in categories][:3] == CLASSES  # as GDAL reads them
+    with rasterio.open(out) as file:
+        np.testing.assert_array_equal(file.read(1), expected)
+        assert file.crs.to_epsg() == 32633 and file.transform.almost_equals(transform, 1e-9)
+        assert file.nodata == nodata and file.dtypes == ("uint8" if count <= 255 else "uint16",)
+        assert json.loads(file.tags()["CLASSES"])[:3] == CLASSES
+        assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and file.overviews(1)
+        if count == 3:
+            assert [file.colormap(1)[number][:3] for number in range(3)] == [tuple(color) for color in PALETTE]
+    assert sorted(path.name for path in tmp_path.glob("map.tif*")) == ["map.tif", "map.tif.aux.xml"]
+
+
+@pytest.mark.parametrize("bands", [1, 8])
+def test_rasters_of_one_and_of_eight_bands_of_16_bits(bands, tmp_path):
+    values = noise(bands, 200, 250, high=9000, dtype=np.uint16)
+    segmentor = Segmentor(bands=8 if bands == 8 else 3)
+    out = predict_raster(save(tmp_path / "a.tif", values, **UTM), segmentor, tmp_path / "map.tif", tile=96)
+    image = values.transpose(1, 2, 0)
+    if bands == 1:
+        low, high = np.percentile(values, (2, 98))
+        image = np.rint((image.clip(low, high) - low) / (high - low) * 255).astype(np.uint8).repeat(3, axis=2)
+    assert (read_map(out) == segmentor.classes_of(image)).mean() > 0.99  # the bounds are those of a sample
+
+
+def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
+    segmentor = Segmentor()
+    raster = save(tmp_path / "a.tif", np.zeros((3, 300, 200), np.uint8), nodata=0, **UTM)
+    assert (read_map(predict_raster(raster, segmentor, tmp_path / "map.tif", tile=96)) == 255).all()
+    assert segmentor.seen == 0
+    raster = save(tmp_path / "b.tif", np.zeros((3, 300, 200), np.uint16), nodata=0, **UTM)
+    with pytest.raises(ValueError, match="no valid pixel, give --bounds LOW HIGH"):
+        predict_raster(raster, segmentor, tmp_path / "b-map.tif", tile=96)
+
+
+def test_a_raster_of_1_x_100_000_pixels_and_without_a_place(tmp_path):
+    values = noise(3, 1, 100_000)
+    out = predict_raster(save(tmp_path / "a.tif", values), Segmentor(), tmp_path / "map.tif", tile=9000)
+    assert np.array_equal(read_map(out), Segmentor().classes_of(values.transpose(1, 2, 0)))
+    with rasterio.open(out) as file:
+        assert file.crs is None and file.transform.is_identity
+
+
+def test_a_map_equals_that_of_a_photo_in_tiles(models, tmp_path):
+    values = noise(3, 9, 8).repeat(28, axis=1).repeat(25, axis=2)
+    raster = save(tmp_path / "a.tif", values, **UTM)
+    found = predict_raster(raster, Predictor(*models["seg"], batch_size=2), tmp_path / "map.tif", tile=96, overlap=24)
+    photo = np.ascontiguousarray(values[::-1].transpose(1, 2, 0))
+    expected = Predictor(*models["seg"], tile=96, overlap=24)(photo).segmentation
+    assert len(np.unique(expected)) > 2 and np.array_equal(read_map(found), expected)
+
+
+def test_memory_does_not_grow_with_the_raster(tmp_path):
+    """A hundred times the pixels take at most 60 MB more, of 400 MB that the map has."""
+    peaks = []
+    for side in (2000, 20_000):
+        profile = dict(height=side, width=side, count=1, dtype="uint8", tiled=True, nodata=0, SPARSE_OK=True)
+        with rasterio.open(tmp_path / f"{side}.tif", "w", **profile, **UTM) as file:
+            for start in range(0, side, 500):
+                file.write(np.full((1, 500, 500), 7, np.uint8), window=((start, start + 500), (start, start + 500)))
+        code = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+from xcit_mm.rasters import gdal, raster
+raster.CACHE_SIZE = gdal.CACHE_SIZE = 2**24
+gdal.gdal.__wrapped__.__defaults__ = ("read", 2**24)
+from test_maps import Segmentor, predict_raster
+predict_raster({str(tmp_path / f"{side}.tif")!r}, Segmentor(), {str(tmp_path / f"{side}-map.tif")!r}, tile=500)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 60
+
+
+def predict_slowly(raster: Path, out: Path, kind: type, die_after: int, **environment: str) -> None:
+    """Predict a raster in this process, which is killed after some tiles."""
+    os.environ.update(environment)
+    predictor = kind()
+
+    def predict(images: list[np.ndarray]) -> list[Prediction]:
+        if predictor.seen >= die_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return kind.__call__(predictor, images)
+
+    wrapper = type("Wrapper", (kind,), dict(__call__=lambda self, images: predict(images)))()
+    predict_raster(raster, wrapper, out, tile=96, overlap=24)
+
+
+def run_forked(*arguments: tuple, **environment: str) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=predict_slowly, args=arguments, kwargs=environment)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+class TestResuming:
+    @pytest.fixture(params=["map.tif", "objects.gpkg", "objects.geojson"])
+    def case(self, request, tmp_path) -> tuple[Path, Path, type]:
+        scene = Scene(500, 400).add_random(8, 60, 160).add_random(80, 8, 40)
+        raster = save(tmp_path / "scene.tif", scene.image[..., ::-1].transpose(2, 0, 1), **UTM)
+        return raster, tmp_path / request.param, Segmentor if request.param == "map.tif" else PerfectDetector
+
+    @staticmethod
+    def content(out: Path) -> object:
+        import geopandas
+
+        return read_map(out).tolist() if out.suffix == ".tif" else geopandas.read_file(out).to_json()
+
+    def test_a_run_killed_at_any_moment_equals_an_undisturbed_run(self, case):
+        raster, out, kind = case
+        whole = out.with_stem("whole")
+        predict_raster(raster, kind(), whole, tile=96, overlap=24)
+        for moment in (0, 5, 10, 23):
+            assert run_forked(raster, out, kind, moment) == -signal.SIGKILL and not out.exists()
+        done = {path: path.stat().st_mtime_ns for path in out.with_name(f"{out.name}.parts").glob("row-*")}
+        assert len(done) > 2
+        predictor = kind()
+        predict_raster(raster, predictor, out, tile=96, overlap=24)
+        assert predictor.seen < 42 and self.content(out) == self.content(whole)
+        assert not list(out.parent.glob("*.parts")) and not list(out.parent.glob(".*"))
+
+    def test_ranks_share_the_rows_and_the_first_writes_the_result(self, case):
+        raster, out, kind = case
+        ranks = [
+            multiprocessing.get_context("fork").Process(
+                target=predict_slowly, args=(raster, out, kind, 99), kwargs=dict(RANK=str(rank), WORLD_SIZE="2")
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(60)
+        assert [rank.exitcode for rank in ranks] == [0, 0]
+        predict_raster(raster, kind(), out.with_stem("whole"), tile=96, overlap=24)
+        assert self.content(out) == self.content(out.with_stem("whole"))
+
+    def test_rows_of_another_run_are_not_mixed_in(self, case):
+        raster, out, kind = case
+        assert run_forked(raster, out, kind, 9) == -signal.SIGKILL
+        for options, difference in ((dict(tile=128), "tile"), (dict(tile=96, overlap=30), "overlap")):
+            with pytest.raises(ValueError, match=rf"has rows of another {difference}.*: --overwrite starts again"):
+                predict_raster(raster, kind(), out, **options)
+        os.utime(raster, (1, 1))
+        with pytest.raises(ValueError, match="has rows of another raster: --overwrite"):
+            predict_raster(raster, kind(), out, tile=96, overlap=24)
+        predict_raster(raster, kind(), out, tile=128, overwrite=True)
+        before = out.stat().st_mtime_ns
+        predict_raster(raster, kind(), out, tile=96)
+        assert out.stat().st_mtime_ns == before  # kept
+
+
+class TestCommand:
+    def test_a_folder_of_rasters_is_a_folder_of_results(self, models, call, tmp_path):
+        values = noise(3, 5, 4).repeat(28, axis=1).repeat(25, axis=2)
+        (tmp_path / "in").mkdir()
+        for name in ("a.tif", "b.tif"):
+            save(tmp_path / "in" / name, values, **UTM)
+        (tmp_path / "in" / "text.tif").write_text("text")
+        (tmp_path / "in" / "notes.txt").write_text("text")
+        for kind, suffix in (("seg", ".tif"), ("det", ".gpkg")):
+            out = tmp_path / kind
+            code, _, errors = call("raster", tmp_path / "in", *models[kind], "--out", out, "--tile", 96)
+            assert code == 3 and f"skipped {tmp_path / 'in' / 'text.tif'}: OSError: " in errors
+            assert sorted(path.name for path in out.glob(f"*{suffix}")) == [f"a{suffix}", f"b{suffix}"]
+
+    def test_torchrun_shares_a_raster(self, models, tmp_path):
+        raster = save(tmp_path / "a.tif", noise(3, 5, 4).repeat(56, axis=1).repeat(25, axis=2), **UTM)
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]
+        command += [ROOT / "tools" / "raster.py", raster, *models["seg"], "--out", tmp_path / "map.tif", "--tile", "96"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        predict_raster(raster, Predictor(*models["seg"]), tmp_path / "one.tif", tile=96)
+        assert np.array_equal(read_map(tmp_path / "map.tif"), read_map(tmp_path / "one.tif"))
+
+    def test_errors_are_one_line(self, models, refusal, tmp_path):
+        raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
+        for options, message in (
+            (("--out", tmp_path / "map.gpkg"), "a segmentor writes .tif, .tiff"),
+            (("--out", tmp_path / "map.tif", "--crs", "EPSG:4326"), "a map has the raster's, use gdalwarp -t_srs"),
+            (("--out", tmp_path / "map.tif", "--bounds", 5, 5), "--bounds 5 5"),
+            (("--out", tmp_path / "map.tif", "--min-score", 0.5), "only detectors have scores"),
+        ):
+            assert message in refusal("raster", raster, *models["seg"], *options)
+        assert "No such file" in refusal("raster", "gone.tif", *models["seg"], "--out", tmp_path / "map.tif")

@@ -1,0 +1,382 @@
+"""Rasters of all kinds, read by windows: the pixels of image readers, one scale everywhere, or an error of one line."""
+
+import re
+import warnings
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+rasterio = pytest.importorskip("rasterio")
+from file_server import serve  # noqa: E402
+from PIL import Image, features  # noqa: E402
+from processes import CONTEXT  # noqa: E402
+from raster_files import UTM, save  # noqa: E402
+from rasterio.control import GroundControlPoint  # noqa: E402
+from rasterio.enums import ColorInterp, Resampling  # noqa: E402
+from rasterio.rpc import RPC  # noqa: E402
+from rasterio.shutil import copy  # noqa: E402
+from rasterio.transform import Affine  # noqa: E402
+
+from xcit_mm.rasters import gdal  # noqa: E402
+from xcit_mm.rasters.raster import Raster  # noqa: E402
+from xcit_mm.utils.images import read_image  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:(Dataset has no geotransform|The given matrix is equal)")
+NOISE = np.random.default_rng(0).integers(0, 256, (4, 70, 90), np.uint8)
+MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
+BGR = NOISE[2::-1].transpose(1, 2, 0)
+
+
+def read(path: Path | str, **options) -> tuple[np.ndarray, np.ndarray]:
+    """Read a whole raster, in windows that are not aligned with its blocks."""
+    raster = Raster(path, **options)
+    rows = np.array_split(np.arange(raster.height), 3)
+    found = [raster.read(slice(a[0], a[-1] + 1), slice(0, raster.width)) for a in rows if len(a)]
+    images, valid = zip(*found, strict=True)
+    return np.concatenate(images), np.concatenate(valid)
+
+
+class TestPixelsOf8Bits:
+    """A model gets the same pixels from a raster as from a training image."""
+
+    @pytest.mark.parametrize(
+        "profile",
+        [
+            dict(),
+            dict(tiled=True, blockxsize=16, blockysize=32, compress="deflate", predictor=2),
+            dict(interleave="band", compress="lzw"),
+            dict(blockysize=7, BIGTIFF="YES"),
+        ],
+        ids=["strips", "tiles", "planes", "bigtiff"],
+    )
+    @pytest.mark.parametrize("bands", [1, 3, 4])
+    def test_tiffs_equal_read_image(self, bands, profile, tmp_path):
+        path = save(tmp_path / "a.tif", MASKED[:bands], **profile)
+        image, valid = read(path)
+        assert image.dtype == np.uint8
+        np.testing.assert_array_equal(image[valid], read_image(path)[valid])
+        np.testing.assert_array_equal(valid, NOISE[3] > 99 if bands == 4 else np.ones((70, 90), bool))
+
+    @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
+    @pytest.mark.parametrize("suffix", ["png", "tif", "jp2"])
+    def test_files_of_pillow_equal_read_image(self, mode, suffix, tmp_path):
+        if suffix == "jp2" and not features.check("jpg_2000"):
+            pytest.skip("Pillow has no JPEG2000")
+        path = tmp_path / f"a.{suffix}"
+        Image.fromarray(MASKED.transpose(1, 2, 0).copy()).convert(mode).save(path)
+        image, valid = read(path)
+        np.testing.assert_array_equal(image[valid], read_image(path)[valid])
+
+    def test_a_plain_image_keeps_rows_columns_and_channels(self, tmp_path):
+        image = np.zeros((40, 60, 3), np.uint8)
+        image[:20, :, 2] = image[20:, :30, 0] = 255  # red above, blue below at the left
+        cv2.imwrite(str(tmp_path / "a.tif"), image)
+        np.testing.assert_array_equal(read(tmp_path / "a.tif")[0], image)
+
+
+class TestBands:
+    @pytest.mark.parametrize("bands", [None, [1, 2, 3], [4, 3, 2]])
+    def test_a_fourth_band_of_infrared_is_not_opacity(self, bands, tmp_path):
+        """rasterio marks the fourth of four bands as alpha. Water has an infrared of 0."""
+        values = NOISE.copy()
+        values[3, 40:] = 0
+        path = save(tmp_path / "a.tif", values)
+        with rasterio.open(path) as file:
+            assert file.colorinterp[3] == ColorInterp.alpha
+        note = "its band 4 is marked as alpha, but varies as an image does: it is neither used nor a mask"
+        assert Raster(path, bands=bands).notes == ([] if bands == [4, 3, 2] else [note])
+        image, valid = read(path, bands=bands)
+        selected = [number - 1 for number in bands or [1, 2, 3]]
+        np.testing.assert_array_equal(image, values[selected[::-1]].transpose(1, 2, 0))
+        assert valid.all()
+
+    def test_a_resampled_mask_is_a_mask(self, tmp_path):
+        mask = np.clip(np.add.outer(np.arange(70), np.arange(90)) * 40.0 - 2000, 0, 255).astype(np.uint8)
+        path = save(tmp_path / "a.tif", np.concatenate([NOISE[:3], mask[None]]))
+        np.testing.assert_array_equal(read(path)[1], mask > 0)
+        assert Raster(path).notes == []
+
+    def test_given_bands_are_red_green_and_blue_or_in_the_model_s_order(self, tmp_path):
+        path = save(tmp_path / "a.tif", np.arange(1, 9, dtype=np.uint8)[:, None, None] * np.ones((4, 5), np.uint8))
+        assert read(path, bands=[5, 3, 2])[0][0, 0].tolist() == [2, 3, 5]  # BGR
+        assert read(path, bands=[4])[0][0, 0].tolist() == [4, 4, 4]
+        assert read(path, bands=[5, 3, 2, 1], channels=4)[0][0, 0].tolist() == [5, 3, 2, 1]
+        assert read(path, channels=8, raw=True)[0][0, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+    def test_color_names_of_the_file_determine_the_order(self, tmp_path):
+        path = save(tmp_path / "a.tif", NOISE[:3])
+        with rasterio.open(path, "r+") as file:
+            file.colorinterp = [ColorInterp.blue, ColorInterp.green, ColorInterp.red]
+        np.testing.assert_array_equal(read(path)[0], NOISE[:3].transpose(1, 2, 0))
+
+    @pytest.mark.parametrize(
+        "count, given, message",
+        [
+            (2, None, r"has 2 bands \(1 gray, 2 undefined\), but the model takes 3"),
+            (5, None, r"has 5 bands .*--bands 1 2 3"),
+            (13, None, r"has 13 bands \(1 gray, .* 8 undefined, \.\.\.\)"),
+            (5, [1, 2], "--bands 1 2: .*the model takes 3"),
+            (5, [3, 2, 6], "has no band 6"),
+            (5, [0, 1, 2], "has no band 0"),
+        ],
+    )
+    def test_ambiguous_or_missing_bands_raise(self, count, given, message, tmp_path):
+        path = save(tmp_path / "a.tif", np.zeros((count, 4, 5), np.uint8), photometric="minisblack")
+        with pytest.raises(ValueError, match=message):
+            Raster(path, bands=given)
+
+    def test_palettes_complex_numbers_and_containers_raise(self, tmp_path):
+        Image.fromarray(NOISE[0]).convert("P").save(tmp_path / "a.tif")
+        with pytest.raises(ValueError, match=r"has a palette: convert it by `gdal_translate -expand rgb .*a\.tif OUT"):
+            Raster(tmp_path / "a.tif")
+        rasterio.open(tmp_path / "b.tif", "w", count=1, height=4, width=4, dtype="complex64", **UTM).close()
+        with pytest.raises(ValueError, match=r"b\.tif holds complex numbers"):
+            Raster(tmp_path / "b.tif")
+        for name in "ab":
+            save(tmp_path / "all.gpkg", NOISE[0], driver="GPKG", **UTM, RASTER_TABLE=name, APPEND_SUBDATASET="YES")
+        with pytest.raises(ValueError, match=r"has 0 bands \(none, but files in it: .*GPKG:.*all\.gpkg:a"):
+            Raster(tmp_path / "all.gpkg")
+
+    @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
+    def test_raw_values_of_selected_bands(self, dtype, tmp_path):
+        path = save(tmp_path / "a.tif", NOISE.astype(dtype))
+        image, _ = read(path, bands=[3, 1], channels=2, raw=True)
+        assert image.dtype == dtype and np.array_equal(image, NOISE[[2, 0]].transpose(1, 2, 0))
+
+    def test_raw_nan_and_infinity_become_0(self, tmp_path):
+        values = np.array([[[np.nan, 1]], [[np.nan, np.inf]]], np.float32)
+        image, valid = read(save(tmp_path / "a.tif", values), channels=2, raw=True)
+        assert image.tolist() == [[[0, 0], [1, 0]]] and valid.tolist() == [[False, True]]
+
+
+class TestScale:
+    def test_given_bounds_become_0_and_255(self, tmp_path):
+        values = np.array([[0, 100, 350, 600, 601, 65535]], np.uint16)
+        path = save(tmp_path / "a.tif", np.stack([values, values, values]))
+        image, _ = read(path, bounds=[100, 600, 0, 65535, 600, 601])
+        assert image[0, :, 2].tolist() == [0, 0, 128, 255, 255, 255]
+        assert image[0, :, 1].tolist() == [0, 0, 1, 2, 2, 255]
+        assert image[0, :, 0].tolist() == [0, 0, 0, 0, 255, 255]
+        assert read(path, bounds=(100, 600))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255, 255]
+
+    @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32", "float64"])
+    def test_negative_values(self, dtype, tmp_path):
+        path = save(tmp_path / "a.tif", np.array([[-128, -100, 0, 100, 127]], dtype))
+        assert read(path, bounds=(-100, 100))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, 1, 0, 1), (0, np.nan), (0, 1e999))),
+            *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50), (2, 101))),
+        ],
+    )
+    def test_invalid_bounds_and_percentiles_raise(self, options, tmp_path):
+        path = save(tmp_path / "a.tif", NOISE[:3].astype(np.uint16))
+        name = "--bounds" if "bounds" in options else "--percentiles"
+        with pytest.raises(ValueError, match=rf"{name} .*(give one pair|lower value must come first|lower one first)"):
+            Raster(path, **options)
+
+    def test_bounds_are_percentiles_of_the_valid_pixels_of_each_band(self, tmp_path):
+        values = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
+        path = save(tmp_path / "a.tif", np.concatenate([values, 10 * values, values % 7 * 0]), nodata=0)
+        with pytest.raises(ValueError, match=r"a\.tif: a sample of its band 3 has no valid pixel, give --bounds"):
+            Raster(path)
+        np.testing.assert_allclose(Raster(path, bands=[1]).bounds, [(21, 981)], atol=0.5)
+        np.testing.assert_allclose(Raster(path, bands=[2], percentiles=(0, 50)).bounds, [(10, 5010)], atol=5)
+
+    def test_a_constant_or_nearly_constant_raster(self, tmp_path):
+        image, valid = read(save(tmp_path / "a.tif", np.full((20, 20), 7.5, np.float32)))
+        assert not image.any() and valid.all()
+        values = np.full((100, 100), 5, np.uint16)
+        values[0, 0] = 105
+        assert Raster(save(tmp_path / "b.tif", values)).bounds.tolist() == [[5, 105]]
+
+    def test_a_large_raster_is_sampled_and_overviews_change_nothing(self, tmp_path):
+        values = np.tile(np.arange(3000, dtype=np.uint16), (3000, 1))
+        path = save(tmp_path / "a.tif", values, tiled=True, compress="deflate", predictor=2)
+        bounds = Raster(path).bounds
+        np.testing.assert_allclose(bounds, [(60, 2940)], atol=60)
+        with rasterio.open(path, "r+") as file:
+            file.build_overviews([2, 4], Resampling.average)
+        assert np.array_equal(Raster(path).bounds, bounds)
+
+
+class TestValidity:
+    def test_pixels_are_invalid_if_all_bands_are_nodata(self, tmp_path):
+        path = save(tmp_path / "a.tif", np.array([[[0, 0, 1]], [[0, 9, 1]], [[0, 0, 1]]], np.uint8), nodata=0)
+        image, valid = read(path)
+        assert valid.tolist() == [[False, True, True]] and image[0, 1].tolist() == [0, 9, 0]
+
+    def test_nan_and_infinity_are_invalid(self, tmp_path):
+        values = np.array([[np.nan, np.inf, -np.inf, 0, 1, 2, -9999]], np.float32)
+        path = save(tmp_path / "a.tif", values, nodata=-9999)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            image, valid = read(path, bounds=(0, 2))
+        assert valid.tolist() == [[False, False, False, True, True, True, False]]
+        assert image[0, :, 0].tolist() == [0, 0, 0, 0, 128, 255, 0]
+        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(0, 2)])
+
+    def test_an_invalid_band_of_a_valid_pixel_is_0(self, tmp_path):
+        image, valid = read(save(tmp_path / "a.tif", np.array([[[5.0]], [[np.nan]], [[10.0]]])), bounds=(0, 10))
+        assert valid.all() and image.tolist() == [[[255, 0, 128]]]
+
+    @pytest.mark.parametrize("internal", [True, False])
+    @pytest.mark.parametrize("gsd", [None, 0.25])
+    def test_masks(self, internal, gsd, tmp_path):
+        path = save(tmp_path / "a.tif", NOISE[:3], **UTM)
+        mask = np.zeros((70, 90), bool)
+        mask[20:, 30:] = True
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=internal), rasterio.open(path, "r+") as file:
+            file.write_mask(mask)
+        assert (tmp_path / "a.tif.msk").exists() != internal
+        valid = read(path, gsd=gsd)[1]
+        np.testing.assert_array_equal(valid, mask if gsd is None else mask.repeat(2, 0).repeat(2, 1))
+
+
+class TestGroundResolution:
+    NOISE = np.random.default_rng(0).integers(1, 256, (3, 240, 320), np.uint8)
+
+    @pytest.mark.parametrize("profile", [dict(), dict(tiled=True, blockxsize=64, blockysize=64)])
+    def test_coarser_pixels_are_averages_in_every_window(self, profile, tmp_path):
+        expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
+        raster = Raster(save(tmp_path / "a.tif", self.NOISE, **profile, **UTM), gsd=1)
+        assert (raster.height, raster.width) == (120, 160)
+        assert raster.transform == Affine(1, 0, 500000, 0, -1, 5400000)
+        whole, _ = raster.read(slice(0, 120), slice(0, 160))
+        np.testing.assert_allclose(whole, expected, atol=0.51)
+        for rows, columns in ((slice(7, 60), slice(31, 90)), (slice(60, 120), slice(159, 160))):
+            image, valid = raster.read(rows, columns)
+            np.testing.assert_array_equal(image, whole[rows, columns])
+            assert valid.all()
+
+    def test_finer_pixels_and_nodata(self, tmp_path):
+        values = self.NOISE.copy()
+        values[:, :100] = 0
+        raster = Raster(save(tmp_path / "a.tif", values, nodata=0, **UTM), gsd=0.2)
+        assert (raster.height, raster.width) == (600, 800)
+        valid = raster.read(slice(0, 600), slice(0, 800))[1]
+        assert not valid[:248].any() and valid[252:].all()
+
+    def test_pixels_come_from_the_overview(self, tmp_path):
+        path = save(tmp_path / "a.tif", self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM)
+        with rasterio.open(path, "r+") as file:
+            file.build_overviews([2, 4])
+        with rasterio.open(path, "r+", OVERVIEW_LEVEL=1) as overview:  # the overview has other pixels
+            overview.write(np.full((3, 60, 80), 7, np.uint8))
+        for gsd, is_overview in ((2, True), (3.2, True), (1.2, False)):
+            assert (read(path, gsd=gsd)[0] == 7).all() == is_overview
+
+    def test_degrees_are_converted_to_metres(self, tmp_path):
+        """At a latitude of 60 degrees, a degree of longitude is half as long as one of latitude."""
+        place = dict(crs="EPSG:4326", transform=Affine(1e-5, 0, 10, 0, -1e-5, 60))
+        raster = Raster(save(tmp_path / "a.tif", self.NOISE, **place), gsd=1.115)
+        assert (raster.height, raster.width) == (240, 160)
+        a, _, _, _, e, _ = raster.transform[:6]
+        assert (a, e) == pytest.approx((2e-5, -1e-5), rel=0.01)
+
+    def test_rotated_rasters_keep_their_rotation(self, tmp_path):
+        place = dict(crs="EPSG:32633", transform=Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000))
+        raster = Raster(save(tmp_path / "a.tif", self.NOISE, **place), gsd=1)
+        assert (raster.height, raster.width) == (120, 160)
+        expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
+        np.testing.assert_allclose(raster.read(slice(0, 120), slice(0, 160))[0], expected, atol=0.51)
+
+    def test_the_scale_of_a_projection_is_no_reason_and_no_place_no_way_to_resample(self, tmp_path):
+        image, _ = read(save(tmp_path / "a.tif", self.NOISE, **UTM), gsd=0.502)
+        np.testing.assert_array_equal(image, self.NOISE[::-1].transpose(1, 2, 0))
+        with pytest.raises(ValueError, match=r"^--gsd 0\.5: .*b\.tif has no coordinate system: assign one by"):
+            Raster(save(tmp_path / "b.tif", self.NOISE), gsd=0.5)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("prefix", ["", "/vsicurl/"])
+    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, prefix, tmp_path):
+        values = np.random.default_rng(0).integers(0, 256, (3, 1100, 1200), np.uint8)
+        copy(save(tmp_path / "a.tif", values, **UTM), tmp_path / "cog.tif", driver="COG", compress="deflate")
+        with serve(tmp_path) as server:
+            raster = Raster(f"{prefix}{server.url}/cog.tif?token=1")
+            image, _ = raster.read(slice(600, 700), slice(900, 1000))
+            assert raster.transform == UTM["transform"]
+            assert server.sent.value < (tmp_path / "cog.tif").stat().st_size / 2
+            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif cannot be read: [^\n]*404"):
+                Raster(f"{server.url}/gone.tif")
+        np.testing.assert_array_equal(image, values[::-1, 600:700, 900:1000].transpose(1, 2, 0))
+
+    def test_a_vrt_names_a_missing_source(self, tmp_path):
+        copy(save(tmp_path / "a.tif", NOISE[0]), tmp_path / "all.vrt", driver="VRT")
+        np.testing.assert_array_equal(read(tmp_path / "all.vrt")[0][..., 0], NOISE[0])
+        (tmp_path / "a.tif").unlink()
+        with pytest.raises(OSError, match=r"all\.vrt cannot be read: .*a\.tif"):
+            read(tmp_path / "all.vrt")
+
+    @pytest.mark.parametrize("kind", ["points", "rpcs"])
+    def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(self, kind, tmp_path):
+        corners = [(0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9), (70, 90, 10.12, 49.92)]
+        line = [1.0] + [0.0] * 19
+        place = dict(rpcs=RPC(0, 1, 50, 1, line, line, 3, 6, 10, 1, line, line, 5, 10, 0.1, 0.1))
+        if kind == "points":
+            place = dict(gcps=[GroundControlPoint(*corner) for corner in corners], crs="EPSG:4326")
+        path = save(tmp_path / "a.tif", NOISE[0], **place)
+        option = "-rpc " * (kind == "rpcs")
+        with pytest.raises(
+            ValueError, match=rf"rectify it first by `gdalwarp {option}-r bilinear [^\n]*a\.tif OUT.tif`$"
+        ):
+            Raster(path)
+
+    @pytest.mark.parametrize("content", [b"", b"hello", b"II*\0\x08\0\0\0\xff", None])
+    def test_other_and_truncated_files_raise_in_one_line(self, content, tmp_path):
+        path = save(tmp_path / "a.tif", NOISE[:3], tiled=True, blockxsize=16, blockysize=16, **UTM)
+        path.write_bytes(path.read_bytes()[:-2000] if content is None else content)
+        with pytest.raises(OSError, match=r"^[^\n]*a\.tif cannot be read: [^\n]+$"):
+            read(path)
+        with pytest.raises(OSError, match=r"gone\.tif cannot be read: .*No such file"):
+            Raster(tmp_path / "gone.tif")
+
+    def test_memory_is_bounded_while_a_large_raster_is_read(self, tmp_path, monkeypatch):
+        """The raster has ten times the size of GDAL's cache, which is reduced for the test."""
+        path, width, rows = tmp_path / "a.tif", 8192, 20480
+        profile = dict(height=rows, width=width, count=1, dtype="uint8", tiled=True, compress="deflate", zlevel=1)
+        with rasterio.open(path, "w", **profile, **UTM) as file:
+            for row in range(0, rows, 2048):
+                file.write(np.ones((1, 2048, width), np.uint8), window=((row, row + 2048), (0, width)))
+        process = CONTEXT.Process(target=_read_all, args=(path, rows, width))
+        process.start()
+        process.join(120)
+        assert process.exitcode == 0
+
+    def test_a_raster_in_strips_names_the_command_that_tiles_it(self, tmp_path, monkeypatch):
+        values = np.random.default_rng(0).integers(0, 256, (1, 700, 5000), np.uint8)
+        path = save(tmp_path / "a.tif", values, compress="deflate", zlevel=1)
+        assert Raster(path).notes == []
+        monkeypatch.setattr("xcit_mm.rasters.raster.CACHE_SIZE", 2**20)
+        raster = Raster(path)
+        (note,) = raster.notes
+        assert "gdal_translate -co TILED=YES" in note and str(path) in note
+        before = _bytes_read()
+        for left in range(0, 5000 - 256, 200):
+            raster.read(slice(0, 256), slice(left, left + 256))
+        assert _bytes_read() - before < 2 * path.stat().st_size  # GDAL reads 9 times the file with the usual cache
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def _read_all(path: Path, rows: int, width: int) -> None:
+    """Read a raster row by row in a process of its own, whose memory must not grow by more than three caches."""
+    gdal.CACHE_SIZE = 2**24
+
+    def peak() -> float:
+        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+    raster = Raster(path)
+    raster._cache = gdal.CACHE_SIZE
+    raster.read(slice(0, 256), slice(0, width))
+    before = peak()
+    for row in range(0, rows, 256):
+        raster.read(slice(row, row + 256), slice(0, width))
+    assert peak() - before < 3 * 16  # MiB, of 160

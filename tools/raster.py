@@ -1,0 +1,90 @@
+"""Predict rasters with a detector or segmentor: GeoTIFF, JPEG2000 and other formats that GDAL reads, of any size.
+
+    python tools/raster.py RASTER MODEL --out map.tif           # a segmentor: a Cloud-Optimized GeoTIFF of classes
+    python tools/raster.py RASTER MODEL --out objects.gpkg      # a detector: .gpkg, .geojson or .parquet
+    python tools/raster.py FOLDER MODEL --out DIR               # each raster of a folder: DIR/NAME.tif or .gpkg
+
+MODEL is the name of a published model, the folder of a training run, or a config and its checkpoint. The same command
+resumes: OUT.parts holds the rows of tiles that are done. To share them between processes, one per GPU:
+
+    torchrun --nproc_per_node 4 tools/raster.py RASTER MODEL --out map.tif
+
+A raster of a folder that cannot be read is reported, and the exit code is 3.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from xcit_mm.models.precision import DTYPES
+from xcit_mm.prediction import Predictor
+from xcit_mm.rasters import predict_raster
+from xcit_mm.utils.cli import cli_main, print_line
+from xcit_mm.utils.errors import reason
+from xcit_mm.weights.models import add_model_arguments, find_model
+
+SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
+ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("raster", help="a file, a URL that GDAL reads, or a folder")
+    add_model_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the result, or the folder of the results")
+    parser.add_argument("--overwrite", action="store_true", help="replace the result, and start again")
+    parser.add_argument("--bands", type=int, nargs="+", metavar="N", help="numbers of red, green and blue, from 1")
+    parser.add_argument("--bounds", type=float, nargs="+", metavar="X", help="LOW HIGH that become 0 and 255")
+    parser.add_argument(
+        "--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help="become 0 and 255 (default: 2 98)"
+    )
+    parser.add_argument("--gsd", type=float, metavar="METRES", help="read at this size of pixels (default: config's)")
+    parser.add_argument("--aoi", metavar="FILE", help="predict within the polygons of a vector file")
+    parser.add_argument("--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)")
+    parser.add_argument("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the config's images)")
+    parser.add_argument("--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="tiles per batch (default: 1)")
+    parser.add_argument("--dtype", choices=(*DTYPES, "auto"), default="float32", help="default: %(default)s")
+    parser.add_argument("--min-score", type=float, help="minimum score of objects (default: the config's)")
+    parser.add_argument("--device", help="default: a GPU if there is one")
+    return parser.parse_args()
+
+
+def predict(args: argparse.Namespace) -> int:
+    device = args.device
+    if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+    model = find_model(args.config, args.checkpoint)
+    speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
+    predictor = Predictor(model.config, model.checkpoint, min_score=args.min_score, **speed)
+    names = "bands", "bounds", "percentiles", "gsd", "aoi", "crs", "tile", "overlap", "overwrite"
+    options = {name: getattr(args, name) for name in names}
+    if not Path(args.raster).is_dir():
+        print(predict_raster(args.raster, predictor, args.out, **options))
+        return 0
+    paths = sorted(path for path in Path(args.raster).iterdir() if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(f"{args.raster} has no rasters ({', '.join(SUFFIXES)})")
+    if len({path.stem for path in paths}) < len(paths):
+        raise ValueError(f"{args.raster} has rasters of the same name and other suffixes: predict each by itself")
+    failed = 0
+    for path in paths:
+        out = args.out / f"{path.stem}{'.gpkg' if predictor.is_detector else '.tif'}"
+        try:
+            print(predict_raster(path, predictor, out, **options), flush=True)
+        except ERRORS as error:
+            print_line(f"skipped {path}: {reason(error)}")
+            failed += 1
+    return 3 * bool(failed)
+
+
+def main() -> int:
+    args = parse_args()
+    return cli_main(lambda: predict(args), "the same command resumes", *ERRORS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Objects that several tiles report: kept once, and joined as polygons where the edges of tiles cut them."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import shapely
+
+MIN_AGREEMENT = 0.5
+
+
+class Objects(NamedTuple):
+    """Objects that tiles report, in pixels of the image. An object may be reported by several tiles.
+
+    Attributes:
+        shapes: Polygons of shapely along the edges of the mask's pixels, or boxes, (n,).
+        boxes: Left, top, right and bottom, (n, 4).
+        scores: (n,).
+        labels: Class numbers from 0, (n,).
+        tiles: Left, top, right and bottom of the tile, (n, 4).
+        open: Whether the tile's left, top, right and bottom edge may have cut the object, (n, 4), bool.
+    """
+
+    shapes: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    tiles: np.ndarray
+    open: np.ndarray
+
+    def select(self, which: np.ndarray) -> "Objects":
+        """Select objects by their numbers or a mask."""
+        return Objects(*(values[which] for values in self))
+
+
+def concatenate(found: Iterable[Objects]) -> Objects:
+    """Concatenate the objects of tiles."""
+    none = np.zeros((0, 4))
+    empty = Objects(np.zeros(0, object), none, np.zeros(0), np.zeros(0, int), none.astype(int), none.astype(bool))
+    return Objects(*map(np.concatenate, zip(empty, *found, strict=True)))
+
+
+def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
+    """Return the polygons of a mask (h, w), bool, along the edges of its pixels. `corner` is the x and y of the mask.
+
+    `cv2.findContours` connects the centres of pixels instead, and loses half a pixel on all sides.
+    """
+    lines = []
+    for pixels in (np.pad(mask, 1), np.pad(mask, 1).T):
+        edge, across = pixels[1:] != pixels[:-1], pixels[:, 1:] != pixels[:, :-1]
+        corners = across[1:] | across[:-1]
+        starts, stops = edge[:, 1:] & (~edge[:, :-1] | corners), edge[:, :-1] & (~edge[:, 1:] | corners)
+        (y, x), (_, stop) = np.nonzero(starts), np.nonzero(stops)
+        lines.append(np.stack([x, y, stop, y], axis=1).reshape(-1, 2, 2))
+    lines[1] = lines[1][..., ::-1]  # of the transposed mask
+    faces = shapely.get_parts(shapely.polygonize(shapely.linestrings(np.concatenate(lines))))  # holes too
+    x, y = shapely.get_coordinates(shapely.point_on_surface(faces)).astype(int).T
+    return shapely.transform(shapely.union_all(faces[mask[y, x]]), lambda points: points + corner)
+
+
+def merge_objects(found: Objects) -> Objects:
+    """Merge the objects of all tiles, so that each is reported once and whole, in descending order of scores.
+
+    Two objects of one class in different tiles are the same if, in the area that both tiles see, they overlap by more
+    than half of their union. A mask that the edge of its tile cuts also continues in a mask that covers more than half
+    of it there. Tiles that only touch compare the lengths along their seam. The best that no edge cuts is kept; if all
+    are cut, the object is the union of their shapes, with the best score.
+    """
+    found = found.select(np.argsort(-found.scores, kind="stable"))
+    shapes, boxes, tiles = found.shapes, found.boxes, found.tiles
+    groups = [[number] for number in range(len(shapes))]
+    for first, second in _agreeing(found):
+        one, two = groups[first], groups[second]
+        # The model has found both of two objects that overlap in one tile.
+        if one is not two and not any(
+            (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT for i in one for j in two
+        ):
+            one.extend(two)
+            for number in two:
+                groups[number] = one
+    kept = []
+    for number, members in enumerate(groups):
+        if number != min(members):
+            continue
+        whole = [member for member in sorted(members) if not found.open[member].any()]
+        kept.append(whole[0] if whole else number)
+        if not whole and len(members) > 1:
+            shapes[number] = shapely.union_all(shapes[members]).simplify(0)
+            boxes[number] = [*boxes[members, :2].min(axis=0), *boxes[members, 2:].max(axis=0)]
+    return found.select(np.sort(np.array(kept, int)))
+
+
+def _overlap(one: np.ndarray, two: np.ndarray) -> float:
+    """Return the shared area of two boxes, as a part of the smaller."""
+    sides = [(box[2:] - box[:2]).clip(min=1e-9) for box in (one, two)]
+    shared = (np.minimum(one, two)[2:] - np.maximum(one, two)[:2]).clip(min=0)
+    return float(shared.prod() / min(side.prod() for side in sides))
+
+
+def _agreeing(found: Objects) -> list[tuple[int, int]]:
+    """Return the pairs that are the same object, in descending order of their agreement."""
+    shapes, tiles = found.shapes, found.tiles
+    first, second = shapely.STRtree(shapes).query(shapes)
+    is_pair = (first < second) & (found.labels[first] == found.labels[second])
+    is_pair &= (tiles[first] != tiles[second]).any(axis=1)
+    first, second = first[is_pair], second[is_pair]
+    areas = shapely.box(*tiles.T)
+    seen = shapely.intersection(areas[first], areas[second])
+    parts = [shapely.intersection(*pair) for pair in ((shapes[first], shapes[second]), (shapes[first], seen))]
+    parts.append(shapely.intersection(shapes[second], seen))
+    both, one, two = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
+    agreement = both / np.maximum(one + two - both, 1e-9)
+    if (shapely.get_num_coordinates(shapes) > 5).any():  # masks
+        for part, other, size in ((first, second, one), (second, first, two)):
+            is_inside = (found.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)).any(axis=1)
+            agreement = np.maximum(agreement, is_inside * both / np.maximum(size, 1e-9))
+    order = np.argsort(-agreement, kind="stable")[: np.count_nonzero(agreement > MIN_AGREEMENT)]
+    return list(zip(first[order].tolist(), second[order].tolist(), strict=True))
