@@ -8,6 +8,7 @@ from xcit_mm.version import __version__
 
 COMMANDS = {
     "predict": ("infer", "detect or segment in images, folders and videos"),
+    "raster": ("raster", "detect or segment in a raster on a map, larger than memory"),
     "train": ("train", "train a config"),
     "test": ("test", "score a model on the data set of its config"),
     "export": ("export", "write a model as ONNX"),

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import benchmark_deployment
-import benchmark_tiles
 import pytest
 import torch
 from mmengine.config import Config
@@ -51,15 +50,6 @@ def test_a_folder_with_files_is_not_emptied(refusal, tmp_path):
     line = refusal("benchmark_prediction", "memory", tmp_path, "--images", 1)
     assert line.startswith(f"FileExistsError: {tmp_path} is not empty")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_the_score_of_the_whole_image_is_drawn(monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda axes, y, **options: drawn.append(y))
-    rows = [dict(tile=512, overlap=0, miou=80.0, seams="")]
-    rows += [dict(tile=96, overlap=int(part * 96), miou=60.0, seams=1.0) for part in benchmark_tiles.OVERLAPS]
-    benchmark_tiles.draw(rows, tmp_path / "tiles.png")
-    assert drawn == [80.0]
 
 
 class TestDeployment:

@@ -18,22 +18,19 @@ class Instances(NamedTuple):
         labels: Class numbers from 0, (n,).
         masks: (n, H, W), bool, or if encoded, as from tiles, a list of n in COCO's run-length code. None for a model
             without masks.
-        cut: Whether the edge of a tile may have cut an object, (n,), bool. None without tiles.
     """
 
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
     masks: np.ndarray | list[dict] | None
-    cut: np.ndarray | None = None
 
     def select(self, numbers: np.ndarray) -> "Instances":
         """Select instances by their numbers, in this order."""
-        masks, cut = self.masks, self.cut
+        masks = self.masks
         masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
         masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
-        cut = None if cut is None else cut[numbers]
-        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks, cut)
+        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
 
     def to_coco(
         self, size: Sequence[int], image_id: int | str | None, category_ids: Sequence[int]
@@ -51,8 +48,6 @@ class Instances(NamedTuple):
                 mask: Any = self.masks[number]
                 code = mask if isinstance(mask, dict) else rle.encode(np.asfortranarray(mask.view(np.uint8)))
                 result["segmentation"] = dict(size=list(size), counts=code["counts"].decode())
-            if self.cut is not None:
-                result["cut"] = bool(self.cut[number])
         return results
 
 
@@ -62,7 +57,7 @@ def to_instances(sample: BaseDataElement) -> Instances:
         raise ValueError("the model predicts no instances: only detectors of boxes or of instance masks are supported")
     found = sample.pred_instances.cpu()
     boxes, arrays = instance_boxes(found).numpy(), found.numpy()
-    instances = Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"), arrays.get("cut"))
+    instances = Instances(boxes, arrays.scores, arrays.labels, arrays.get("masks"))
     is_sorted = (np.diff(arrays.scores) <= 0).all()
     return instances if is_sorted else instances.select(np.argsort(-arrays.scores, kind="stable"))
 

@@ -107,13 +107,13 @@ class Raster:
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
         values = self._file.read(list(self.bands), window=window, out_dtype=self.dtype)
-        valid = np.ones(values.shape, bool)
+        valid: np.ndarray = np.ones(values.shape, bool)
         if self._has_mask:
             valid &= self._file.read_masks(self.bands[0], window=window) > 0
         elif not np.isnan(self._nodata).all():
             valid = values != self._nodata
         if self.dtype.startswith("float"):
-            valid &= np.isfinite(values)
+            valid[~np.isfinite(values)] = False
         return values, valid
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +136,7 @@ class Raster:
             values = values.repeat(self._channels, axis=0)
         if self._channels == 3 and not self._raw:
             values = values[::-1]
-        return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.any(axis=0)
+        return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
 
 
 def _check_place(file: Any) -> None:
