@@ -155,7 +155,7 @@ def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
 
 
 def test_a_wrong_name_lists_similar_names():
-    with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16, "):
+    with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16"):
         xcit_mm.Predictor.from_pretrained("maskrcnn_xcit_smal_12_p16")
 
 

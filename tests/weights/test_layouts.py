@@ -88,12 +88,6 @@ def test_init_cfg_rejects_a_prefix():
         XCiT(MINI, init_cfg=dict(type="Pretrained", checkpoint="file.pth", prefix="backbone."))
 
 
-def test_other_initialisers_are_left_to_mmengine():
-    model = XCiT(MINI, init_cfg=[dict(type="Constant", layer="Linear", val=0.5)])
-    model.init_weights()
-    assert (model.blocks[0].mlp.fc1.weight == 0.5).all()
-
-
 def mutilated(name: str) -> object:
     """Content of a file that must be rejected."""
     state = official(16)

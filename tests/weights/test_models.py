@@ -1,17 +1,9 @@
 """Models are found by the names of their configs and weights, and by the folder of their training run."""
 
-import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
-from mmengine.config import Config
-from paths import ROOT
-from processes import Ended, run_script
 
-from xcit_mm import __version__
-from xcit_mm.__main__ import main
 from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED
 
@@ -71,62 +63,3 @@ def test_a_partial_name_lists_all_published_models_with_it():
         find_model("maskrcnn")
     listed = str(error.value).partition(": try ")[2].split(", ")
     assert sorted(listed) == sorted(name for name in PUBLISHED if name.startswith("maskrcnn"))
-
-
-def test_a_work_folder_stands_for_its_config_and_its_best_or_last_checkpoint(shapes, models, call, tmp_path):
-    config, checkpoint = models["det"]
-    folder = tmp_path / "work_dirs" / "mine"
-    folder.mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="must have one config, but has none"):
-        find_model(str(folder))
-    Config.fromfile(config).dump(folder / "mine.py")  # as mmengine's runner does
-    with pytest.raises(ValueError, match="has no checkpoint"):
-        find_model(str(folder))
-    (folder / "iter_9.pth").symlink_to(checkpoint)
-    (folder / "last_checkpoint").write_text(str(folder / "iter_9.pth"))
-    assert find_model(str(folder)) == (str(folder / "mine.py"), str(folder / "iter_9.pth"))
-
-    image = next((shapes / "images" / "validation").iterdir())
-    code, _, errors = call("infer", image, "--model", folder, "--out", tmp_path / "named")
-    assert code == 0 and f"{folder / 'mine.py'} with {folder / 'iter_9.pth'}" in errors
-    assert call("infer", image, "--model", config, "--checkpoint", checkpoint, "--out", tmp_path / "paths")[0] == 0
-    named, paths = (json.loads((tmp_path / out / "predictions.json").read_text()) for out in ("named", "paths"))
-    assert named == paths != []
-
-    (folder / "best_coco_bbox_mAP_iter_8.pth").symlink_to(checkpoint)
-    assert find_model(str(folder)).checkpoint == str(folder / "best_coco_bbox_mAP_iter_8.pth")
-
-
-def command(*arguments: object, cwd: Path) -> Ended:
-    return run_script(ROOT / "xcit_mm" / "__main__.py", *map(str, arguments), cwd=cwd)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["weights", "--help"]])
-def test_closed_output_ends_the_command_without_a_traceback(arguments, monkeypatch):
-    closed, output = os.pipe()
-    os.close(closed)  # as `| head -1` does
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("sys.argv", ["xcit-mm", *arguments])
-    with os.fdopen(output, "w") as nobody:
-        monkeypatch.setattr("sys.stdout", nobody)
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert end.value.code == 141
-
-
-def test_the_command_runs_the_tools(shapes, models, tmp_path):
-    assert command("--version", cwd=tmp_path).stdout == f"xcit_mm {__version__}\n"
-    usage = command(cwd=tmp_path)
-    assert usage.returncode == 0 and usage.stdout.count("\n") <= 24
-    assert max(map(len, usage.stdout.splitlines())) <= 120
-    wrong = command("infer", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "choose from predict, train" in wrong.stderr
-    assert "usage: xcit-mm predict" in command("predict", "--help", cwd=tmp_path).stdout
-    images = shapes / "images" / "validation"
-    unknown = command("predict", images, "--model", "maskrcn", cwd=tmp_path)
-    assert unknown.returncode == 1 and "neither a config" in unknown.stderr and unknown.stderr.count("\n") == 1
-    config, checkpoint = models["seg"]
-    options = ("--model", config, "--checkpoint", checkpoint)
-    found = command("predict", images, *options, "--out", "found", "--workers", 2, cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert len(list((tmp_path / "found" / "labels").iterdir())) == 4

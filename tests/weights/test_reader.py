@@ -92,7 +92,7 @@ REFUSED = {
         lambda: saved(Calls(os.system, "touch ran"), _use_new_zipfile_serialization=False),
         "it names posix.system",
     ),
-    "truncated": (lambda: saved(XCiT(MINI).state_dict())[:-5000], "it is truncated, download or copy it again"),
+    "truncated": (lambda: saved(XCiT(MINI).state_dict())[:-5000], "truncated or damaged, download or copy it again"),
     "truncated, old format": (
         lambda: saved(XCiT(MINI).state_dict(), _use_new_zipfile_serialization=False)[:-5000],
         "truncated or damaged, download or copy it again",
@@ -125,15 +125,14 @@ def test_a_refused_file_runs_nothing_and_gives_one_line(kind):
     assert not Path("ran").exists()
 
 
-@pytest.mark.parametrize("position", range(0, 4000, 97))
-def test_a_damaged_file_gives_one_line(position):
-    content = bytearray(saved(dict(a=torch.ones(3), args=argparse.Namespace(lr=0.1))))
-    content[position % len(content)] ^= 255
-    Path("file.pth").write_bytes(content)
-    try:
-        load_from_file("file.pth")
-    except ValueError as error:
-        assert "\n" not in str(error) and len(str(error)) < 700
+def test_a_damaged_byte_gives_one_line():
+    content = saved(dict(a=torch.ones(3), args=argparse.Namespace(lr=0.1)))
+    for place in range(0, len(content), 3):
+        Path("file.pth").write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+        try:
+            load_from_file("file.pth")
+        except ValueError as error:
+            assert "\n" not in str(error)
 
 
 FORMATS = dict(now={}, before=dict(_use_new_zipfile_serialization=False))  # before torch 1.6

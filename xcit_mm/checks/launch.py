@@ -128,7 +128,9 @@ def _checked_command(tool: str, argv: list[str]) -> list[str]:
     checkpoint = options.resume or last_checkpoint(work_dir)
     if checkpoint:
         _start_check(skip, check_resume, checkpoint, work_dir)
-        argv += _resume_flags(cfg.default_scope, options.resume)
+        saved = work_dir / "last_checkpoint"  # from which mmengine takes a path that a moved folder no longer has
+        moved = "" if options.resume or checkpoint == saved.read_text().strip() else checkpoint
+        argv += _resume_flags(cfg.default_scope, options.resume or moved)
         cfg.load_from = None
     _start_check(skip, check_training, cfg, options.amp)
     if not checkpoint and is_first_process():

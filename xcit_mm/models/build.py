@@ -1,7 +1,6 @@
 """Models with their weights: from a checkpoint alone, or from a config and its checkpoint."""
 
 import copy
-import difflib
 import logging
 import re
 from collections.abc import Mapping
@@ -14,12 +13,13 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
+from ..archs import ARCHS
 from ..utils.configs import SUFFIXES, read_config
 from ..utils.errors import reason
 from ..weights.folders import HUB_PREFIX
-from ..weights.layouts import backbone_options, parse_checkpoint
+from ..weights.layouts import backbone_options, describe, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
-from ..weights.models import find_config, find_model, shipped_models
+from ..weights.models import find_config, find_model, shipped_models, similar_names
 from ..weights.published import PUBLISHED
 from ..weights.reader import load_checkpoint
 from .classifier import XCiTClassifier
@@ -47,19 +47,26 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
     """
     try:
         weights = parse_checkpoint(load_checkpoint(checkpoint), use_ema)
-        options, trunk = backbone_options(weights.trunk), weights.trunk
-        if "cls_token" in trunk:
-            model = XCiTClassifier(num_classes=len(trunk.get("head.weight", ())), **options)
-            if not isinstance(options["arch"], str):
-                print_log(f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING)
-        elif any(key.startswith("fpn") for key in trunk):
-            model = XCiT(strides=_strides(trunk, options["patch_size"]), **options)
-        else:
-            model = Trunk(**options)
+        with torch.device("meta"):  # the file is checked before memory is taken for the sizes that it claims
+            match_trunk(_model_of(weights.trunk), weights)
+        model = _model_of(weights.trunk)
+        if isinstance(model, XCiTClassifier) and describe(weights.trunk).partition("/")[0] not in ARCHS:
+            print_log(f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING)
         model.load_state_dict(match_trunk(model, weights))
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from None
     return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _model_of(trunk: dict[str, Tensor]) -> Trunk:
+    """Build the model whose options are those of a trunk's tensors."""
+    options = backbone_options(trunk)
+    if "cls_token" in trunk:
+        head = trunk.get("head.weight")
+        return XCiTClassifier(num_classes=0 if head is None else len(torch.atleast_1d(head)), **options)
+    if any(key.startswith("fpn") for key in trunk):
+        return XCiT(strides=_strides(trunk, options["patch_size"]), **options)
+    return Trunk(**options)
 
 
 def model_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
@@ -116,7 +123,7 @@ def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) ->
     name = str(name).removeprefix("xcit://")
     models, is_path = shipped_models(), name.endswith(SUFFIXES) or Path(name).is_dir()
     if not (is_path or name.startswith(HUB_PREFIX) or name in models or name in PUBLISHED):
-        similar = difflib.get_close_matches(name, {**PUBLISHED, **models}, n=3, cutoff=0.5)
+        similar = similar_names(name, {**models, **PUBLISHED})
         raise ValueError(f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}")
     if name in PUBLISHED and name not in models:
         found = re.match(r"xcit_([a-z])[a-z]+_(\d+)_c?p(\d+)", name)

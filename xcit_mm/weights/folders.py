@@ -12,15 +12,14 @@ CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
 def last_checkpoint(work_dir: Path) -> str | None:
     """Return the checkpoint that a run saved last, or None.
 
-    The run wrote its path then. A work folder may have been moved or copied since, so a file of that name in the folder
-    itself comes first, and the file of another work folder is never taken.
+    The run wrote its path, but the folder may have been moved or copied since. The file of that name in the folder
+    itself is taken, unless the run saved it in a folder that is no work folder, or on a server.
     """
     pointer = work_dir / "last_checkpoint"
     if not pointer.is_file():
         return None
     saved = pointer.read_text().strip()
     own, original = work_dir / Path(saved).name, Path(saved)
-    # `out_dir` of the hook saves checkpoints elsewhere, also on a server.
     elsewhere = "://" in saved or (original.is_file() and not (original.parent / pointer.name).exists())
     return saved if elsewhere and not own.is_file() else str(own)
 

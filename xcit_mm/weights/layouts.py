@@ -1,7 +1,7 @@
 """The layouts of checkpoints with XCiT weights: recognised by their keys, read into published names and written."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +16,18 @@ CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
 LAYOUTS = ("official", "timm", "mmpretrain")
 
-# mmpretrain's names by the published names: the start of a key, and a part in its middle.
-_MMPRETRAIN_PREFIXES = {
-    "blocks.": "xca_layers.",
-    "cls_attn_blocks.": "ca_layers.",
-    "pos_embeder.token_projection.": "pos_embed.token_projection.conv.",
-    **{f"patch_embed.proj.{2 * i}.0.": f"patch_embed.proj.{i}.conv." for i in range(4)},
-    **{f"patch_embed.proj.{2 * i}.1.": f"patch_embed.proj.{i}.bn." for i in range(4)},
-}
-_MMPRETRAIN_INFIXES = {
-    ".local_mp.bn.": ".local_mp.conv1.bn.",
+# Names of the other projects by the published names. A ^ stands for the start of a key.
+_TIMM = {"^pos_embeder.": "^pos_embed."}
+_MMPRETRAIN = {
+    "^blocks.": "^xca_layers.",
+    "^cls_attn_blocks.": "^ca_layers.",
+    "^pos_embeder.token_projection.": "^pos_embed.token_projection.conv.",
+    "^head.": "^head.fc.",
+    **{f"^patch_embed.proj.{2 * i}.0.": f"^patch_embed.proj.{i}.conv." for i in range(4)},
+    **{f"^patch_embed.proj.{2 * i}.1.": f"^patch_embed.proj.{i}.bn." for i in range(4)},
     ".local_mp.conv1.": ".local_mp.conv1.conv.",
     ".local_mp.conv2.": ".local_mp.conv2.conv.",
+    ".local_mp.bn.": ".local_mp.conv1.bn.",
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
@@ -110,13 +110,12 @@ def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    layout, names = "official", dict[str, str]()
     if any(key.startswith("xca_layers.") for key in state):
-        layout, state = "mmpretrain", _rename(state, _from_mmpretrain)
+        layout, names = "mmpretrain", _MMPRETRAIN
     elif any(key.startswith("pos_embed.") or ".attn.q." in key for key in state):
-        layout, state = "timm", _rename(state, lambda key: re.sub(r"^pos_embed\.", "pos_embeder.", key))
-    else:
-        layout = "official"
-    return _join_class_qkv(state), layout
+        layout, names = "timm", _TIMM
+    return _join_class_qkv(_rename(state, {theirs: published for published, theirs in names.items()})), layout
 
 
 def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
@@ -132,61 +131,42 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     # The models of the other projects have no pyramid.
     state = _split_class_qkv({key: value for key, value in weights.trunk.items() if not key.startswith("fpn")})
     if layout == "timm":
-        return _rename(state, lambda key: key.replace("pos_embeder.", "pos_embed.", 1))
-    return dict(meta={}, state_dict=_rename(state, _to_mmpretrain))
+        return _rename(state, _TIMM)
+    renamed = _rename(state, _MMPRETRAIN).items()
+    return dict(meta={}, state_dict={key if key.startswith("head.") else f"backbone.{key}": v for key, v in renamed})
 
 
-def _rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
+def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     """Rename every key. Two keys of one new name are an error, since one tensor would be lost."""
-    renamed = {new_name(key): value for key, value in state.items()}
+    renamed = {}
+    for key, value in state.items():
+        key = f"^{key}"
+        for old, new in names.items():
+            key = key.replace(old, new, 1)
+        renamed[key[1:]] = value
     if len(renamed) != len(state):
         raise ValueError("two of its keys have the same published name")
     return renamed
 
 
-def _from_mmpretrain(key: str) -> str:
-    inverse = [{new: old for old, new in table.items()} for table in (_MMPRETRAIN_PREFIXES, _MMPRETRAIN_INFIXES)]
-    return _replace(re.sub(r"^head\.fc\.", "head.", key), *inverse)
-
-
-def _to_mmpretrain(key: str) -> str:
-    if key.startswith("head."):
-        return key.replace("head.", "head.fc.", 1)
-    return "backbone." + _replace(key, _MMPRETRAIN_PREFIXES, _MMPRETRAIN_INFIXES)
-
-
-def _replace(key: str, prefixes: dict[str, str], infixes: dict[str, str]) -> str:
-    """Replace the first prefix and the first infix that a key has."""
-    prefix = next((old for old in prefixes if key.startswith(old)), None)
-    if prefix is not None:
-        key = prefixes[prefix] + key.removeprefix(prefix)
-    infix = next((old for old in infixes if old in key), None)
-    return key if infix is None else key.replace(infix, infixes[infix], 1)
-
-
 def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Join q, k and v of class attention into one `qkv`, as published."""
-    joined = {}
-    for key, value in state.items():
-        match = re.fullmatch(r"(cls_attn_blocks\.\d+\.attn)\.([qkv])\.(weight|bias)", key)
-        if match is None:
-            joined[key] = value
-            continue
-        parts = [state[name] for name in (f"{match[1]}.{part}.{match[3]}" for part in "qkv") if name in state]
-        if len(parts) < 3:
-            raise ValueError(f"{match[1]} lacks one of q, k and v")
-        joined[f"{match[1]}.qkv.{match[3]}"] = torch.cat(parts)
+    joined = dict(state)
+    for key in state:
+        if key.startswith("cls_attn_blocks.") and ".attn.q." in key:
+            parts = [key.replace(".q.", f".{part}.") for part in "qkv"]
+            if not joined.keys() >= set(parts):
+                raise ValueError(f"{key.partition('.q.')[0]} lacks one of q, k and v")
+            joined[key.replace(".q.", ".qkv.")] = torch.cat([joined.pop(part) for part in parts])
     return joined
 
 
 def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    split = {}
-    for key, value in state.items():
-        match = re.fullmatch(r"(cls_attn_blocks\.\d+\.attn)\.qkv\.(weight|bias)", key)
-        if match is None:
-            split[key] = value
-        else:
-            split |= {f"{match[1]}.{part}.{match[2]}": third for part, third in zip("qkv", value.chunk(3), strict=True)}
+    split = dict(state)
+    for key in state:
+        if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key:
+            thirds = split.pop(key).chunk(3)
+            split |= {key.replace(".qkv.", f".{part}."): third for part, third in zip("qkv", thirds, strict=True)}
     return split
 
 
@@ -210,10 +190,9 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of a backbone that the shapes of a trunk determine.
 
     Raises:
-        ValueError: If a tensor that determines them is missing, or another tensor contradicts it.
+        ValueError: If a tensor that determines them is missing.
     """
     shape, patch_size, linear = _shape(trunk)
-    _check_sizes(trunk, shape, patch_size, linear)
     arch: str | dict[str, float] = arch_name(*shape)
     if arch not in ARCHS:
         arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
@@ -233,38 +212,11 @@ def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool
             raise ValueError(f"it lacks {key}")
     width, heads = (trunk[key].numel() for key in _SHAPE_KEYS)
     depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
-    linear = trunk.get("patch_embed.proj.weight")
-    if linear is not None and linear.dim() == 4:
-        return (width, depth, heads), linear.shape[-1], True
+    stem = trunk.get(stem_key(trunk))
+    if stem is None or stem.dim() != 4:
+        raise ValueError(f"it lacks filters of the stem, {stem_key(trunk)}")
+    if "patch_embed.proj.weight" in trunk:
+        return (width, depth, heads), stem.shape[-1], True
     # A stem of n convolutions halves the size n times.
     halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
     return (width, depth, heads), 2**halvings, False
-
-
-def _check_sizes(trunk: Mapping[str, Tensor], shape: tuple[int, int, int], patch_size: int, linear: bool) -> None:
-    """Check that the larger tensors agree with the sizes of the small ones, before a model of these sizes is built.
-
-    A tensor of a few bytes may claim 3000 blocks, or a width for which no memory suffices.
-    """
-    width, depth, heads = shape
-    if not width or not heads or width % heads:
-        keys = " and ".join(_SHAPE_KEYS)
-        raise ValueError(f"it holds {keys} for width {width} and {heads} heads, which do not go together")
-    for index in range(depth):
-        _check_size(trunk, f"blocks.{index}.attn.qkv.weight", 3 * width, width)
-    if linear:
-        _check_size(trunk, "patch_embed.proj.weight", width, None, patch_size, patch_size)
-    else:
-        _check_size(trunk, "patch_embed.proj.0.0.weight", 2 * width // patch_size, None, 3, 3)
-    if "head.weight" in trunk:
-        _check_size(trunk, "head.weight", None, width)
-
-
-def _check_size(trunk: Mapping[str, Tensor], key: str, *expected: int | None) -> None:
-    """Check the shape of a tensor, where None may be any size."""
-    if key not in trunk:
-        raise ValueError(f"it lacks {key}")
-    shape = tuple(trunk[key].shape)
-    if len(shape) != len(expected) or any(size not in (None, own) for size, own in zip(expected, shape, strict=True)):
-        sizes = ", ".join("any" if size is None else str(size) for size in expected)
-        raise ValueError(f"it holds {key} of {shape}, not ({sizes})")

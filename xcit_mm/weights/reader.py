@@ -45,7 +45,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         raise ValueError(f"{path} is a folder: give the checkpoint file in it")
     with path.open("rb") as file:
         start = file.read(16)
-    is_archive, is_safetensors = zipfile.is_zipfile(path), start[8:9] == b"{"  # after the length of the header
+    is_safetensors, is_archive = start[8:9] == b"{", start[:2] == b"PK"  # a header after its length; a zip archive
     problem = "" if is_safetensors else _check_archive(path) if is_archive else _check_start(path, start)
     if problem:
         raise ValueError(f"cannot read {path} as a checkpoint: {problem}")
@@ -96,7 +96,7 @@ def _check_archive(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             records = [name.partition("/")[2] for name in archive.namelist()]
     except Exception as error:  # of nearly any kind
-        return f"it is damaged, {_AGAIN} ({error})"
+        return f"it is truncated or damaged, {_AGAIN} ({error})"
     if "constants.pkl" in records:
         return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
     return "" if "data.pkl" in records else "it is a zip archive, but torch did not write it (no data.pkl)"
@@ -108,8 +108,6 @@ def _check_start(path: Path, start: bytes) -> str:
         return f"it is empty, {_AGAIN}"
     if start[:1] == b"\x80":  # a pickle, torch's format before 1.6
         return ""
-    if start[:2] == b"PK":
-        return f"it is truncated, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
     if tarfile.is_tarfile(path):

@@ -9,6 +9,11 @@ from ..utils.compat import is_resuming, is_training_run
 from .bands import FILL_HINT, check_stem_rule
 from .matching import BandMismatch, HeadMismatch, match_model
 
+_REMEDIES: dict[type, str] = {
+    BandMismatch: f"other bands, StrictLoadHook with {FILL_HINT}",
+    HeadMismatch: "other classes, StrictLoadHook(strict_heads=False)",
+}
+
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):
@@ -49,11 +54,7 @@ class StrictLoadHook(Hook):
         strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if starts_training else (True, None)
         try:
             checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
-        except BandMismatch as error:
-            if not starts_training:
+        except (BandMismatch, HeadMismatch) as error:
+            if not starts_training or (isinstance(error, HeadMismatch) and not strict_heads):
                 raise
-            raise BandMismatch(f"{error}; to fine-tune on other bands, StrictLoadHook with {FILL_HINT}") from None
-        except HeadMismatch as error:
-            if not (starts_training and self.strict_heads):
-                raise
-            raise HeadMismatch(f"{error}; to fine-tune on other classes, StrictLoadHook(strict_heads=False)") from None
+            raise type(error)(f"{error}; to fine-tune on {_REMEDIES[type(error)]}") from None
