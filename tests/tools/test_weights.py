@@ -62,6 +62,15 @@ def test_inspect_shows_metadata_of_any_kind_in_one_line_each(weights, tmp_path):
     assert text.endswith("...\nname        a b\n")
 
 
+def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(weights, monkeypatch, tmp_path):
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
+    (tmp_path / "upernet_xcit_tiny_12_p8.pth").touch()
+    heading, *lines = [line.split() for line in weights("list").splitlines()]
+    assert heading == ["name", "downloaded", "URL"] and len(lines) == 70
+    assert all(("/coco/" in url or "/ade/" in url) == (number < 24) for number, (_, _, url) in enumerate(lines))
+    assert [name for name, downloaded, _ in lines if downloaded == "yes"] == ["xcit://upernet_xcit_tiny_12_p8"]
+
+
 @pytest.mark.parametrize(
     "arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["inspect", "nowhere://xcit_huge"]]
 )

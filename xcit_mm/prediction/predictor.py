@@ -113,7 +113,7 @@ class Predictor:
         """Build the predictor of a model by its name.
 
         Args:
-            model: Name of a published model, the folder of a training run or of `tools/weights.py publish`, the path of
+            model: Name of a published model, the folder of a training run, the path of
                 a config, or `hf://OWNER/NAME` on the Hugging Face Hub.
             checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
             options: Other arguments of the class, such as `device` and `dtype`.

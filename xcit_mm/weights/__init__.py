@@ -3,7 +3,7 @@
 from .layouts import Weights, parse_checkpoint
 from .matching import load_pretrained, match_model, match_trunk
 from .published import PUBLISHED, download, ensure_downloaded
-from .reader import load_from_file
+from .reader import load_checkpoint, load_from_file
 from .strict_loading import StrictLoadHook
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Weights",
     "download",
     "ensure_downloaded",
+    "load_checkpoint",
     "load_from_file",
     "load_pretrained",
     "match_model",

@@ -130,15 +130,13 @@ def match_trunk(
         return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
     dense = weights.task in _DENSE_TASKS
     if not dense and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
-        expected = {key: value for key, value in expected.items() if not key.startswith(_PYRAMID_PREFIXES)}
+        expected = _without(expected, _PYRAMID_PREFIXES)
     unused = (
         *(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth)),
         *(level for level in _PYRAMID_PREFIXES if not hasattr(backbone, level.removesuffix("."))),
         *(() if dense else CLASSIFIER_PREFIXES),
     )
-    given = {key: value for key, value in trunk.items() if not key.startswith(unused)}
-    _check_coverage(expected, given)
-    return given
+    return _check_coverage(expected, _without(trunk, unused))
 
 
 def _check_is_xcit(backbone: Any) -> None:
@@ -153,8 +151,8 @@ def _check_is_xcit(backbone: Any) -> None:
 def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[str, Tensor]:
     """Return the trunk with a stem for images of so many bands, which a rule makes if the file has another stem."""
     key = stem_key(trunk)
-    stem = trunk.get(key)
-    if stem is None or stem.dim() != 4 or stem.shape[1] == bands:  # `_check_coverage` reports the first two
+    stem = trunk[key]
+    if stem.shape[1] == bands:
         return trunk
     mismatch = f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}"
     if stem.shape[1] != RGB:
@@ -171,15 +169,12 @@ def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: 
     head, own_head = given.get("head.weight"), expected.get("head.weight")
     # `_check_coverage` reports heads of other dimensions.
     fits = head is not None and own_head is not None and (head.dim() != 2 or len(head) == len(own_head))
-    if strict and own_head is not None and not fits:
+    if fits:
+        return _check_coverage(expected, given)
+    if strict and own_head is not None:
         found = "has no head for classes" if head is None else f"has {len(head)} classes"
         raise HeadMismatch(f"the file {found}, the model has num_classes={len(own_head)}")
-    if not fits:
-        expected, given = (
-            {key: value for key, value in state.items() if not key.startswith("head.")} for state in (expected, given)
-        )
-    _check_coverage(expected, given)
-    return dict(given)
+    return _check_coverage(_without(expected, "head."), _without(given, "head."))
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
@@ -188,31 +183,29 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     given = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
     resized = [key for key in expected if key in given and given[key].shape != expected[key].shape]
     if not strict and not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster R-CNN from a Mask R-CNN
-        given = {key: value for key, value in given.items() if not key.startswith(_MASK_HEAD)}
+        given = _without(given, _MASK_HEAD)
     if resized and not strict:
-        expected, given = (
-            {key: value for key, value in state.items() if key not in resized} for state in (expected, given)
-        )
+        expected, given = _without(expected, tuple(resized)), _without(given, tuple(resized))
         print_log(f"other shapes, left at their initial values: {', '.join(resized)}", logger="current")
     try:
-        _check_coverage(expected, given)
+        return _check_coverage(expected, given)
     except ValueError as error:
         raise HeadMismatch(f"{error} (other classes? take the config that it was trained with)") from None
+
+
+def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if not key.startswith(prefixes)}
+
+
+def _check_coverage(expected: Mapping[str, Tensor], given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a file if they are exactly the expected ones, with their shapes, and finite."""
+    if missing := [key for key in expected if key not in given]:
+        raise ValueError(f"it lacks {preview(missing)}")
+    if unknown := [key for key in given if key not in expected]:
+        raise ValueError(f"it holds the unknown {preview(unknown)}")
+    if misfits := list(filter(None, [_misfit(key, given[key], expected[key]) for key in expected])):
+        raise ValueError(f"it holds {preview(misfits)}")
     return given
-
-
-def _check_coverage(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Check that a file gives exactly the expected tensors, with their shapes, and finite."""
-    problems = {
-        "it lacks": [key for key in expected if key not in given],
-        "it holds the unknown": [key for key in given if key not in expected],
-        "it holds": [
-            misfit for key in expected if key in given and (misfit := _misfit(key, given[key], expected[key]))
-        ],
-    }
-    for problem, keys in problems.items():
-        if keys:
-            raise ValueError(f"{problem} {preview(keys)}")
 
 
 def _misfit(key: str, given: Tensor, expected: Tensor) -> str:
