@@ -1,17 +1,18 @@
 """Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
-The functions write into tensors named `output`, `argmax_...` and `grad_input`. Other operators raise when called.
+The functions take tensors in mmcv's order and write into those named `output` and `grad_...`. Other operators raise
+when called.
 """
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from . import focal_loss as focal
 from . import nms as suppression
 from . import roi_align as pooling
 
@@ -20,13 +21,12 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
     """Return a function that raises in place of another operator, since `mmcv.ops` looks up all when imported."""
     if name.startswith("__"):
         raise AttributeError(name)
+    return functools.partial(_missing, name)
 
-    def operator(*args: object, **options: object) -> NoReturn:
-        raise NotImplementedError(
-            f"{name} is an operator of a compiled mmcv, this mmcv is not compiled: see docs/install.md"
-        )
 
-    return operator
+def _missing(name: str, *args: object, **options: object) -> NoReturn:
+    brings = "torchvision or a compiled mmcv brings it" if "deform_conv" in name else "a compiled mmcv brings it"
+    raise NotImplementedError(f"mmcv's operator {name} is missing: {brings}, see docs/install.md")
 
 
 @functools.cache
@@ -40,16 +40,24 @@ def torchvision_kernels() -> Any:
 
 
 def _kernels(tensor: Tensor) -> Any:
-    """Return torchvision's kernels for a tensor on a GPU, where each step of the torch code would launch a kernel.
-
-    On a CPU the torch code is as fast.
-    """
+    """Return torchvision's kernels for a tensor on a GPU. On a CPU the torch code is as fast."""
     return torchvision_kernels() if tensor.is_cuda else None
 
 
 def _wide(tensor: Tensor) -> Tensor:
     """Convert bfloat16, which torchvision's kernels do not take, to float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _differentiate(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], grad_output: Tensor, targets: Sequence[Tensor]
+) -> None:
+    """Write the gradients of a function by its inputs into `targets`."""
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    with torch.enable_grad():
+        grads = torch.autograd.grad(function(*leaves), leaves, grad_output)
+    for target, grad in zip(targets, grads, strict=True):
+        target.copy_(grad)
 
 
 def get_compiler_version() -> str:
@@ -73,42 +81,28 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, **options: Any) -> Tens
 
 
 def _grid(
-    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int, aligned: bool
+    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool
 ) -> tuple[tuple[int, int], float, int, bool]:
+    if pool_mode == 0:
+        _missing("roi_align with pool_mode='max'")
     return (aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned
 
 
-def roi_align_forward(
-    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, pool_mode: int, **options: Any
-) -> None:
+def roi_align_forward(*tensors: Tensor, **options: Any) -> None:
+    input, rois, output, *_ = tensors
     bins, scale, sampling_ratio, aligned = _grid(**options)
-    if pool_mode == 0:  # maximum
-        if input.dtype == torch.bfloat16:  # too coarse for the positions in argmax_y and argmax_x
-            raise NotImplementedError("RoIAlign of maxima in bfloat16: use pool_mode='avg' or float32")
-        pooled = pooling.roi_max_align(input, rois, bins, scale, sampling_ratio, aligned)
-        for target, values in zip((output, argmax_y, argmax_x), pooled, strict=True):
-            target.copy_(values)
-    elif kernels := _kernels(input):
+    if kernels := _kernels(input):
         wide = _wide(input)
         output.copy_(kernels.roi_align(wide, rois.to(wide), scale, *bins, sampling_ratio, aligned))
     else:
         output.copy_(pooling.roi_align(input, rois, bins, scale, sampling_ratio, aligned))
 
 
-def roi_align_backward(
-    grad_output: Tensor,
-    rois: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    grad_input: Tensor,
-    pool_mode: int,
-    **options: Any,
-) -> None:
-    shape = tuple(grad_input.shape)
+def roi_align_backward(*tensors: Tensor, **options: Any) -> None:
+    grad_output, rois, _, _, grad_input = tensors
     bins, scale, sampling_ratio, aligned = _grid(**options)
-    if pool_mode == 0:
-        grad = pooling.roi_max_align_backward(grad_output, rois, argmax_y, argmax_x, shape)
-    elif kernels := _kernels(grad_output):
+    shape = tuple(grad_input.shape)
+    if kernels := _kernels(grad_output):
         wide = _wide(grad_output)
         # The operator behind the gradient of torchvision's roi_align has no public name.
         grad = kernels._roi_align_backward(wide, rois.to(wide), scale, *bins, *shape, sampling_ratio, aligned)
@@ -117,49 +111,96 @@ def roi_align_backward(
     grad_input.copy_(grad)
 
 
-def sigmoid_focal_loss_forward(
-    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
-) -> None:
-    _without_class_weights(weight)
-    output.copy_(focal.sigmoid_focal_loss(input, target, gamma, alpha))
+def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> Tensor:
+    """Compute the sigmoid focal loss of each logit (n, classes) of labels (n,) (arXiv 1708.02002).
+
+    A label beyond the classes, such as the background's, has no class.
+    """
+    true = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    signed = torch.where(true, logits, -logits)  # positive where right
+    return -torch.where(true, alpha, 1 - alpha) * signed.neg().sigmoid().pow(gamma) * F.logsigmoid(signed)
 
 
-def sigmoid_focal_loss_backward(
-    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
-) -> None:
-    _without_class_weights(weight)
-    grad_input.copy_(focal.sigmoid_focal_loss_backward(input, target, gamma, alpha))
+def sigmoid_focal_loss_forward(*tensors: Tensor, gamma: float, alpha: float) -> None:
+    logits, labels, class_weights, output = tensors
+    if class_weights.numel():
+        _missing("sigmoid_focal_loss with class weights")
+    output.copy_(_focal_loss(logits, labels, gamma, alpha))
 
 
-def ms_deform_attn_forward(
-    value: Tensor, shapes: Tensor, starts: Tensor, locations: Tensor, weights: Tensor, im2col_step: int
-) -> Tensor:
+def sigmoid_focal_loss_backward(*tensors: Tensor, gamma: float, alpha: float) -> None:
+    logits, labels, _, grad_input = tensors
+    loss = functools.partial(_focal_loss, labels=labels, gamma=gamma, alpha=alpha)
+    _differentiate(loss, (logits,), torch.ones_like(logits), (grad_input,))
+
+
+def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
     # mmcv's own code in torch, which mmcv uses on a CPU. Imported here, since it imports this module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
+    value, shapes, _, locations, weights = tensors
     return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
 
 
-def ms_deform_attn_backward(
-    value: Tensor,
-    shapes: Tensor,
-    starts: Tensor,
-    locations: Tensor,
-    weights: Tensor,
-    grad_output: Tensor,
-    grad_value: Tensor,
-    grad_locations: Tensor,
-    grad_weights: Tensor,
-    im2col_step: int,
-) -> None:
-    inputs = [tensor.detach().requires_grad_() for tensor in (value, locations, weights)]
-    with torch.enable_grad():
-        output = ms_deform_attn_forward(inputs[0], shapes, starts, inputs[1], inputs[2], im2col_step)
-    targets = grad_value, grad_locations, grad_weights
-    for target, grad in zip(targets, torch.autograd.grad(output, inputs, grad_output), strict=True):
-        target.copy_(grad)
+def ms_deform_attn_backward(*tensors: Tensor, im2col_step: int) -> None:
+    value, shapes, starts, locations, weights, grad_output, *grads = tensors
+    attend = lambda v, *rest: ms_deform_attn_forward(v, shapes, starts, *rest, im2col_step=im2col_step)  # noqa: E731
+    _differentiate(attend, (value, locations, weights), grad_output, grads)
 
 
-def _without_class_weights(weight: Tensor) -> None:
-    if weight.numel():
-        raise NotImplementedError(f"sigmoid_focal_loss with class weights {weight.tolist()} needs a compiled mmcv")
+def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor]:
+    """Return the deformable convolution of a call of mmcv's, by torchvision's kernel on every device.
+
+    mmcv reads the offsets of an image in order, as if they were as large as the output. DyHead's are larger.
+
+    Raises:
+        NotImplementedError: If torchvision cannot be imported.
+    """
+    kernels = torchvision_kernels() or _missing("deform_conv")
+    old = ("dH", "dW", "padH", "padW", "dilationH", "dilationW")
+    new = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
+    numbers = [options[name] for name in (*(old if "dH" in options else new), "group", "deformable_group")]
+
+    def fit(x: Tensor) -> Tensor:
+        size = output.shape[2:]
+        return x.flatten(1)[:, : x.shape[1] * size.numel()].unflatten(1, (x.shape[1], *size))
+
+    def convolve(
+        input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        given = weight.new_zeros(len(input), 1) if mask is None else fit(mask)
+        return kernels.deform_conv2d(input, weight, fit(offset), given, bias, *numbers, mask is not None)
+
+    return convolve
+
+
+def deform_conv_forward(*tensors: Tensor, **options: Any) -> None:
+    input, weight, offset, output, *_ = tensors
+    output.copy_(_deformable(output, options)(input, weight, offset))
+
+
+def deform_conv_backward_input(*tensors: Tensor, **options: Any) -> None:
+    input, offset, grad_output, grad_input, grad_offset, weight, *_ = tensors
+    convolve = _deformable(grad_output, options)
+    _differentiate(lambda x, o: convolve(x, weight, o), (input, offset), grad_output, (grad_input, grad_offset))
+
+
+def deform_conv_backward_parameters(*tensors: Tensor, **options: Any) -> None:
+    input, offset, grad_output, grad_weight, *_ = tensors
+    convolve = _deformable(grad_output, options)
+    # The result is linear in the weight, so its gradient is the same at any weight.
+    _differentiate(lambda weight: convolve(input, weight, offset), (grad_weight,), grad_output, (grad_weight,))
+
+
+def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
+    input, weight, bias, _, offset, mask, output, _ = tensors
+    output.copy_(_deformable(output, options)(input, weight, offset, mask, bias if with_bias else None))
+
+
+def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
+    input, weight, bias, _, offset, mask, _, grad_input, grad_weight, grad_bias, *grads, grad_output = tensors
+    inputs, targets = (input, weight, offset, mask), (grad_input, grad_weight, *grads)
+    if with_bias:
+        inputs, targets = (*inputs, bias), (*targets, grad_bias)
+    _differentiate(_deformable(grad_output, options), inputs, grad_output, targets)
