@@ -21,9 +21,12 @@ from safetensors.torch import save_file
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
-from xcit_mm.weights.layouts import LAYOUTS, Weights, describe, parse_checkpoint, to_layout, unknown_keys
+from xcit_mm.weights.layouts import CLASSIFIER_PREFIXES, LAYOUTS, Weights, describe, parse_checkpoint, to_layout
 from xcit_mm.weights.published import PUBLISHED, local_path
 from xcit_mm.weights.reader import load_checkpoint
+
+# The keys of a dense XCiT and of a classifier.
+KNOWN = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn", *CLASSIFIER_PREFIXES)
 
 
 class ShortRepr(reprlib.Repr):
@@ -55,7 +58,7 @@ def inspect(args: argparse.Namespace) -> None:
     print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
     print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}")
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
-    print(f"unknown     {', '.join(unknown_keys(weights.trunk)) or 'none'}")
+    print(f"unknown     {', '.join(key for key in weights.trunk if not key.startswith(KNOWN)) or 'none'}")
     for key, value in weights.metadata.items():
         text = " ".join((value if isinstance(value, str) else ShortRepr().repr(value)).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")

@@ -47,7 +47,7 @@ def test_heads_for_other_classes_only_where_training_starts(other_classes, shape
     assert run.returncode == 1
     assert shapes_differ in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
-    assert "to fine-tune on other classes, StrictLoadHook(strict_heads=False)" in run.stderr
+    assert "to fine-tune, StrictLoadHook with strict_heads=False" in run.stderr
 
 
 @pytest.mark.parametrize("order", [("EMAHook", "StrictLoadHook"), ("StrictLoadHook", "EMAHook")])

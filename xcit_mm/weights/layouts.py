@@ -170,12 +170,6 @@ def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return split
 
 
-def unknown_keys(trunk: Mapping[str, Tensor]) -> list[str]:
-    """List the keys that neither a dense XCiT nor a classifier has."""
-    known = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn", *CLASSIFIER_PREFIXES)
-    return [key for key in trunk if not key.startswith(known)]
-
-
 def describe(trunk: Mapping[str, Tensor]) -> str:
     """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
 

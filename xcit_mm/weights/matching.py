@@ -19,15 +19,21 @@ _MASK_HEAD = "roi_head.mask_head."
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint does not fit the model."""
+    """A checkpoint does not fit the model. An option may be a remedy where training starts."""
+
+    remedy = ""
 
 
 class HeadMismatch(CheckpointMismatch):
     """The heads of a checkpoint do not fit, for example because they are for other classes."""
 
+    remedy = "strict_heads=False"
+
 
 class BandMismatch(CheckpointMismatch):
     """The stem of a checkpoint is for red, green and blue, the model is for other bands, and no rule is given."""
+
+    remedy = FILL_HINT
 
 
 def load_pretrained(
@@ -61,11 +67,8 @@ def load_pretrained(
         weights = parse_checkpoint(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)
     except ValueError as error:
-        hints: dict[type, str] = {
-            BandMismatch: f": {FILL_HINT} in init_cfg makes one",
-            HeadMismatch: ": strict_heads=False keeps the model's own head, for fine-tuning",
-        }
-        raise ValueError(f"{checkpoint} does not fit the model: {error}{hints.get(type(error), '')}") from None
+        remedy = f": {error.remedy} in init_cfg, for fine-tuning" if isinstance(error, CheckpointMismatch) else ""
+        raise ValueError(f"{checkpoint} does not fit the model: {error}{remedy}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     part = "head" if "head.weight" in initial else "pyramid"
     bands = state[stem_key(state)].shape[1]

@@ -70,20 +70,15 @@ def download(url: str, path: Path) -> None:
         dist.barrier()
     try:
         if not path.exists():
-            _download(url, path)
+            request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own name
+            with urlopen(request, timeout=60) as response:  # torch does not notice that a connection ends too early
+                length = response.headers.get("Content-Length")
+            with atomic_path(path) as unfinished:
+                torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
+                if length is not None and unfinished.stat().st_size != int(length):
+                    raise OSError(f"only {unfinished.stat().st_size} of {length} bytes came")
     except (OSError, HTTPException) as error:
         raise ConnectionError(f"cannot download {url} ({error}): download it elsewhere and put it at {path}") from error
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
-
-
-def _download(url: str, path: Path) -> None:
-    request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own name
-    with urlopen(request, timeout=60) as response:  # torch does not notice that a connection ends too early
-        length = response.headers.get("Content-Length")
-    with atomic_path(path) as unfinished:
-        torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
-        size = unfinished.stat().st_size
-        if length is not None and size != int(length):
-            raise OSError(f"only {size} of {length} bytes came")

@@ -6,13 +6,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.compat import is_resuming, is_training_run
-from .bands import FILL_HINT, check_stem_rule
+from .bands import check_stem_rule
 from .matching import BandMismatch, HeadMismatch, match_model
-
-_REMEDIES: dict[type, str] = {
-    BandMismatch: f"other bands, StrictLoadHook with {FILL_HINT}",
-    HeadMismatch: "other classes, StrictLoadHook(strict_heads=False)",
-}
 
 
 @HOOKS.register_module()
@@ -57,4 +52,4 @@ class StrictLoadHook(Hook):
         except (BandMismatch, HeadMismatch) as error:
             if not starts_training or (isinstance(error, HeadMismatch) and not strict_heads):
                 raise
-            raise type(error)(f"{error}; to fine-tune on {_REMEDIES[type(error)]}") from None
+            raise type(error)(f"{error}; to fine-tune, StrictLoadHook with {error.remedy}") from None
