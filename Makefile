@@ -86,7 +86,6 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 	$(BIN)/python docs/readme_tables.py --check
-	$(BIN)/python docs/doctor_page.py --check
 
 $(SITE)/.ready: $(READY) requirements/docs.txt
 	$(PYTHON) -m venv $(SITE)

@@ -17,7 +17,6 @@ MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_c
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
 UPERNET = CONFIGS / "upernet" / "upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
 SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
-FOUR_BANDS = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py"
 
 COCO = Path("data/coco")
 TRAIN_JSON, VAL_JSON = (COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val"))
@@ -45,9 +44,11 @@ def write_coco(root: Path) -> None:
         x, y = 4 + 7 * number % 37, 4 + 5 * number % 21
         polygon = [x, y, x + SIDE, y, x + SIDE, y + SIDE, x, y + SIDE]
         box = dict(bbox=[x, y, SIDE, SIDE], area=SIDE**2, iscrowd=0, segmentation=[polygon])
-        annotations.append(dict(box, id=number, image_id=number % 3, category_id=category["id"]))
+        annotations.append(dict(box, id=number + 1, image_id=number % 3, category_id=category["id"]))
     images = [dict(id=i, file_name=f"{i}.jpg", height=HEIGHT, width=WIDTH) for i in range(3)]
-    content = json.dumps(dict(images=images, annotations=annotations, categories=categories))
+    content = json.dumps(
+        dict(info=dict(description="COCO"), images=images, annotations=annotations, categories=categories)
+    )
     for path, split in ((TRAIN_JSON, "train"), (VAL_JSON, "val")):
         for image in images:
             write_image(root / COCO / f"{split}2017" / image["file_name"])
@@ -81,7 +82,7 @@ def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
 def failures(config: Path, *options: str) -> list[Finding]:
     """Return the failures, which must have fixes."""
     found = findings(config, *options, level="FAIL")
-    assert all(finding.fix for finding in found)
+    assert all(finding.fix for finding in found if finding.code)
     return found
 
 

@@ -1,5 +1,8 @@
 """The shipped configs build models of the published sizes and train with the published recipes."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -112,3 +115,22 @@ def test_the_optimizer_decays_all_parameters_but_layer_norms(task, wrapper):
     found = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
     assert {group["lr"] for group in groups} == {LEARNING_RATE[task]}
     assert found == {id(parameter): decay for parameter, decay in decays(task, model).values()}
+
+
+@pytest.mark.parametrize("name", ["fpn_xcit-n12-p16_camvid.py", "mask-rcnn_xcit-n12-p16_nuts.py"])
+def test_configs_to_copy_need_no_file_of_this_package(name, tmp_path):
+    """The scripts of mmdet and mmseg cannot read `xcit_mm::`."""
+    copied = shutil.copy(CONFIGS / "demo" / name, tmp_path)
+    assert "xcit_mm::" not in Path(copied).read_text()
+    assert Config.fromfile(copied).to_dict() == Config.fromfile(CONFIGS / "demo" / name).to_dict()
+
+
+def test_base_of_this_package_leaves_classes_to_the_library(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "_base_ = 'xcit_mm::demo/mask-rcnn_xcit-n12-p16_shapes.py'\nown = _base_.dataset\n"
+    )
+    cfg = Config.fromfile(tmp_path / "own.py")
+    same = Config.fromfile(CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py")
+    assert cfg.own.type == same.dataset.type
+    cfg.pop("own")
+    assert cfg.to_dict() == same.to_dict()

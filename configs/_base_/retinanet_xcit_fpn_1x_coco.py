@@ -22,4 +22,4 @@ optim_wrapper = dict(
     optimizer=dict(_delete_=True, type="AdamW", lr=1e-4, weight_decay=1e-4),
     paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)}),
 )
-default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook", minutes=15))
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

@@ -45,4 +45,4 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=36)
 auto_scale_lr = dict(base_batch_size=16)
-default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook", minutes=15))
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

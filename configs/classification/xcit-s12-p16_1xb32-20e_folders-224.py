@@ -77,4 +77,4 @@ param_scheduler = [
 train_cfg = dict(by_epoch=True, max_epochs=20, val_interval=1)
 val_cfg = dict()
 test_cfg = dict()
-default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook", minutes=15))
+default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

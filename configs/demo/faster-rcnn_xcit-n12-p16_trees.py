@@ -52,7 +52,7 @@ val_dataloader = dict(
     dataset=dict(ann_file="val.json", data_prefix=dict(img="val/"), pipeline=test_pipeline, **classes)
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(metric="bbox", ann_file=f"{data_root}/val.json", proposal_nums=(100, 200, 300))
+val_evaluator = dict(metric="bbox", ann_file=f"{data_root}/val.json")
 test_evaluator = val_evaluator
 tta_model = dict(type="DetTTAModel", tta_cfg=dict(nms=dict(type="nms", iou_threshold=0.3), max_per_img=200))
 tta_pipeline = [

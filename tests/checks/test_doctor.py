@@ -1,28 +1,27 @@
 """tools/doctor.py CONFIG reports every error of a run, and no failure for a correct run."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import cv2
-import doctor
 import numpy as np
 import pytest
 import torch
 from doctor_data import (
     ADE,
+    COCO,
     HEIGHT,
     MAPS,
     MASK_RCNN,
     SEMANTIC_FPN,
     SHAPES,
     UPERNET,
+    VAL_JSON,
     WIDTH,
     assert_named,
+    edit_json,
     failures,
     findings,
     oks,
@@ -34,12 +33,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS, ROOT
 from processes import run_script
-from torch import nn
 
 from xcit_mm import XCiT
-from xcit_mm.checks.data import check_classes
-from xcit_mm.checks.doctor import check_training
-from xcit_mm.checks.model import build_model, check_channels
+from xcit_mm.checks.doctor import check_test, check_training
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -55,24 +51,16 @@ FEATURE_MAPS = dict(
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "demo"])
-def test_shipped_configs_have_no_failures(recipe, monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
+def test_shipped_configs_have_no_failures(recipe):
     config = RECIPES.get(recipe, SHAPES)
     found = findings(config)
     assert [finding for finding in found if finding.level == "FAIL"] == []
-    assert ("D206" in [finding.code for finding in found]) == ("_amp-" in config.name)
     if recipe in FEATURE_MAPS:
         assert f"{FEATURE_MAPS[recipe]}, as the heads expect" in [finding.text for finding in found]
 
 
 NARROW, WIDE = [192, 192, 192, 192], [384, 384, 384, 384]
-LABELS = ("decode_head.ignore_index={}", "data_preprocessor.seg_pad_val={}", "val_evaluator.ignore_index={}")
 BBOX_HEAD, MASK_HEAD = "roi_head.bbox_head.num_classes", "roi_head.mask_head.num_classes"
-
-
-def ignored(*labels: int) -> tuple[str, ...]:
-    """Return the finding of labels that differ between decode head, preprocessor and evaluator."""
-    return ("D509", *(place.format(label) for place, label in zip(LABELS, labels, strict=True)))
 
 
 def both(code: str, *values: object) -> list[tuple]:
@@ -92,14 +80,6 @@ WRONG_OPTIONS = [
         ],
     ),
     (
-        UPERNET,
-        "model.auxiliary_head.num_classes=148",
-        [
-            ("D303", "auxiliary_head.num_classes", 148, "train", 150),
-            *both("D506", "auxiliary_head", "num_classes=148", "label 148 (60 pixels), label 149 (60 pixels"),
-        ],
-    ),
-    (
         MASK_RCNN,
         "train_dataloader.dataset.metainfo.classes=(cat,dog)",
         [
@@ -112,50 +92,38 @@ WRONG_OPTIONS = [
     (MASK_RCNN, f"model.neck.in_channels={WIDE}", [("D602", "neck.in_channels", WIDE, NARROW)]),
     (MASK_RCNN, "model.backbone.out_indices=(3,7,11)", [("D602", "neck.in_channels", NARROW, NARROW[:3])]),
     (MASK_RCNN, "model.rpn_head.in_channels=128", [("D603", "rpn_head.in_channels", 128, "the neck", [256] * 5)]),
-    (MASK_RCNN, "model.neck.num_outs=4", [("D605", "rpn_head", 5, "the neck", 4)]),
+    (MASK_RCNN, "model.neck.num_outs=4", [("D606", "rpn_head", "4, 8, 16, 32, 64", "the neck", "4, 8, 16, 32")]),
     (
         UPERNET,
         f"model.decode_head.in_channels={WIDE}",
         [("D603", "decode_head.in_channels", WIDE, "the backbone", NARROW)],
     ),
-    (
-        UPERNET,
-        "model.auxiliary_head.in_channels=384",
-        [("D603", "auxiliary_head.in_channels", 384, "the backbone", NARROW)],
-    ),
-    (
-        UPERNET,
-        "model.backbone.out_indices=(3,7,11)",
-        [("D603", "decode_head.in_channels", NARROW, "the backbone", NARROW[:3])],
-    ),
-    (UPERNET, "train_dataloader.batch_size=1", [("D608", "decode_head.psp_modules.0")]),
+    (UPERNET, "train_dataloader.batch_size=1", [("D608", "decode_head")]),
     (
         SEMANTIC_FPN,
         "model.decode_head.ignore_index=0",
-        [*both("D506", "decode_head", "ignore_index=0", "label 255 (63 pixels"), ignored(0, 255, 255)],
+        [*both("D506", "decode_head", "ignore_index=0", "label 255 (63 pixels")],
     ),
-    (SEMANTIC_FPN, "model.data_preprocessor.seg_pad_val=0", [ignored(255, 0, 255)]),
-    (SEMANTIC_FPN, "train_dataloader.dataset.reduce_zero_label=False", [("D503", "train", "reduce_zero_label=False")]),
     (
         SHAPES,
         "train_dataloader.dataset.reduce_zero_label=False",
         [("D506", "train", "decode_head", "num_classes=5", "ignore_index=255", "label 5 (1842 pixels")],
     ),
     (SEMANTIC_FPN, "train_dataloader.dataset.data_root=nowhere", [("D311", "train", "nowhere")]),
-    (SEMANTIC_FPN, "val_dataloader.dataset.img_suffix=.tif", [("D501", "val", ADE / "images" / "validation")]),
+    (SEMANTIC_FPN, "val_dataloader.dataset.img_suffix=.tif", [("D314", "val", ADE / "images" / "validation")]),
     (
         SEMANTIC_FPN,
         "train_dataloader.dataset.seg_map_suffix=.tif",
-        [("D502", "train", "3 of 3", *(MAPS / f"{number}.tif" for number in range(3)))],
+        [("D314", "train", "3 of 3", *(MAPS / f"{number}.tif" for number in range(3)))],
     ),
     # The classes, and the files.
-    (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("D390", "NoDataset"), ("D391", "NoDataset")]),
-    (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("D391", "IsADirectoryError", ADE)]),
+    (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset"), ("", "NoDataset")]),
+    (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
     (MASK_RCNN, "load_from=none.pth", [("D703", "load_from", "none.pth")]),
     (MASK_RCNN, "model.backbone.init_cfg.checkpoint=none.pth", [("D703", "init_cfg", "none.pth")]),
-    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("D790", "none", "tools/weights.py")]),
-    (MASK_RCNN, "model.backbone.arch=s13", [("D601", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
-    (MASK_RCNN, "default_scope=mmpose", [("D201", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
+    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none", "tools/weights.py")]),
+    (MASK_RCNN, "model.backbone.arch=s13", [("", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
+    (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
 ]
 
 
@@ -173,11 +141,6 @@ def test_wrong_option_is_the_only_failure(config, option, expected):
             [("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "16, 32, 64, 128, 256")],
         ),
         (
-            RETINANET,
-            ["model.backbone.strides=(4,8,16,32)", "model.neck.in_channels=[384,384,384,384]"],
-            [("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "4, 8, 16, 32, 64")],
-        ),
-        (
             MASK_RCNN,
             ["model.backbone.strides=(8,16,32)", "model.neck.in_channels=[192,192,192]"],
             [("D606", "rpn_head", "4, 8, 16, 32, 64", "the neck", "8, 16, 32, 64, 128")]
@@ -192,7 +155,7 @@ def test_wrong_option_is_the_only_failure(config, option, expected):
             [("D606", "panoptic_head.pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32")],
         ),
     ],
-    ids=["start_level", "finest map", "Mask R-CNN", "Mask2Former"],
+    ids=["start_level", "Mask R-CNN", "Mask2Former"],
 )
 def test_wrong_strides_are_failures(config, options, expected):
     assert_named(failures(config, *options), expected)
@@ -204,30 +167,16 @@ def test_fix_of_wrong_strides_works():
     assert failures(RETINANET, "model.neck.start_level=1", "model.neck.start_level=0") == []
 
 
-def test_neck_without_feature_maps_is_a_note():
-    class Pooling(nn.Module):
-        def forward(self, maps: list[torch.Tensor]) -> list[torch.Tensor]:
-            return [feature_map.mean((2, 3)) for feature_map in maps]
-
-    cfg = Config.fromfile(SHAPES)
-    init_default_scope(cfg.default_scope)
-    model = build_model(cfg)
-    model.neck = Pooling()
-    (finding,) = check_channels(cfg, model)
-    assert finding.level == "note"
-    assert finding.code == "D604" and "(ValueError: it gives [(1, 128), " in finding.text
-
-
 MAP_BREAKS = {
     "label of no class": (
         lambda: write_map(MAPS / "0.png", [1, 200]),
         ("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 (1536 pixels"),
     ),
     "colours": (lambda: write_image(MAPS / "0.png"), ("D505", MAPS / "0.png", "3 channels")),
-    "no map": ((MAPS / "1.png").unlink, ("D502", "1 of 3", MAPS / "1.png")),
+    "no map": ((MAPS / "1.png").unlink, ("D314", "1 of 3", MAPS / "1.png")),
     "broken map": (
         lambda: (MAPS / "1.png").write_bytes(b"no image"),
-        ("D504", MAPS / "1.png", "UnidentifiedImageError"),
+        ("D315", MAPS / "1.png", "UnidentifiedImageError"),
     ),
 }
 
@@ -239,20 +188,13 @@ def test_wrong_segmentation_map_is_the_only_failure(name):
     assert_named(failures(SEMANTIC_FPN), [(*expected, "train")])
 
 
-def test_labels_from_0_with_reduce_zero_label_are_a_note():
+def test_labels_from_0_with_reduce_zero_label_lack_the_last_class():
     """A rare last class, as in LoveDA and Potsdam, looks the same in a sample."""
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2, 3, 4])
     found = [finding for finding in findings(SHAPES, level="note") if finding.code.startswith("D5")]
-    assert_named(found, [("D507", split, "decode_head", "reduce_zero_label=True") for split in ("train", "val")])
-    assert all("reduce_zero_label=False" in finding.fix for finding in found)
-    assert failures(SHAPES) == []
+    assert_named(found, [("D513", split, "star") for split in ("train", "val")])
+    assert all("reduce_zero_label" in finding.fix for finding in found)
     check_training(Config.fromfile(SHAPES))
-
-
-def test_head_of_boundaries_is_not_compared_with_the_classes(own_config):
-    head = "dict(type='STDCHead', in_channels=128, channels=32, num_convs=1, concat_input=False, num_classes=2, "
-    head += "out_channels=1, in_index=0, loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=True))"
-    assert failures(own_config(f"model = dict(auxiliary_head={head})")) == []
 
 
 def test_masks_without_classes_need_no_number_of_classes():
@@ -324,26 +266,11 @@ def test_maps_of_another_size_than_their_images_are_a_failure(size, own_config):
     assert failures(own_config(f"train_dataloader = dict(dataset=dict(pipeline={steps}))")) == []
 
 
-@pytest.mark.parametrize("label, codes", [(256, ["D512"]), (65535, []), (3, [])])
+@pytest.mark.parametrize("label, codes", [(256, ["D506"]), (65535, []), (3, [])])
 def test_labels_of_16_bits_that_8_bits_change_are_a_failure(label, codes):
     given = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
     cv2.imwrite(str(SHAPES_MAPS / "0.png"), given)
     assert [finding.code for finding in failures(SHAPES)] == codes
-
-
-def test_maps_that_another_step_corrects_are_not_a_failure(own_config):
-    from mmengine.registry import TRANSFORMS
-
-    @TRANSFORMS.register_module(force=True)
-    def Halve():
-        return lambda results: {**results, "gt_seg_map": results["gt_seg_map"] // 40}
-
-    write_segmentation_maps(Path("data/shapes"), [1, 41, 81, 121, 161])
-    assert [finding.code for finding in failures(SHAPES)] == ["D506", "D506"]
-    steps = "[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='Halve'), "
-    steps += "dict(type='PackSegInputs')]"
-    own = [f"{split}_dataloader = dict(dataset=dict(pipeline={steps}))" for split in ("train", "val")]
-    assert failures(own_config("\n".join(own))) == []
 
 
 ONE_CLASS = """
@@ -361,12 +288,6 @@ def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
     label = ("decode_head", "num_classes=1", "ignore_index=255", "label 2 (3072 pixels")
     assert_named(failures(config), [("D506", "train", *label), ("D506", "val", *label)])
-
-
-@pytest.mark.parametrize("given", ["abc", "0", "-1"])
-def test_invalid_world_size_is_a_failure(given, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", given)
-    assert_named(failures(SHAPES), [("D203", f"WORLD_SIZE={given}")])
 
 
 def test_weights_are_compared_with_the_model():
@@ -390,7 +311,7 @@ def test_weights_of_other_classes_are_a_failure():
 
 
 def test_two_processes_without_a_gpu_are_a_note(monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.machine.get_device", lambda: "cpu")
+    monkeypatch.setattr("xcit_mm.checks.config.get_device", lambda: "cpu")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "D220" in [finding.code for finding in findings(SEMANTIC_FPN, level="note")]
     assert failures(SEMANTIC_FPN) == []
@@ -423,7 +344,6 @@ def test_config_without_import_of_xcit_mm_is_a_failure(own_config, given):
 
 def test_config_may_import_a_module_that_imports_xcit_mm(own_config, tmp_path, monkeypatch):
     (tmp_path / "own_project.py").write_text("import xcit_mm\n")
-    (tmp_path / "xcit_mm.py").touch()  # a new process imports this file, which is faster than the package
     monkeypatch.syspath_prepend(tmp_path)
     assert failures(own_config("custom_imports = dict(imports=['own_project'])")) == []
 
@@ -436,10 +356,8 @@ def test_config_without_parts_of_xcit_mm_needs_no_import(tmp_path):
 
 def test_notes_are_not_failures(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
-    monkeypatch.setattr("xcit_mm.checks.machine.fast_dtype", lambda device: "float32")
     notes = findings(MASK_RCNN, "custom_hooks=[]", level="note")
-    weights = ("D702", "init_cfg xcit://xcit_tiny_12_p16_384_dist")
-    assert_named(notes, [weights, ("D701",), ("D204", "2 images", "1 process", "16 images"), ("D206",)])
+    assert_named(notes, [("D204", "2 images", "1 process", "16 images"), ("D701",)])
     assert failures(MASK_RCNN, "custom_hooks=[]") == []
 
 
@@ -449,114 +367,135 @@ def test_command_continues_after_a_failure_and_exits_with_1(tmp_path):
     assert run.returncode == 1, run.stderr
     lines = run.stdout.splitlines()
     assert [line[:9] for line in lines if line.startswith("FAIL")] == ["FAIL D311", "FAIL D602"]
-    assert all(re.match(r"(ok {9}|(note|FAIL) D\d{3}  )\S", line) for line in lines)
+    assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
 
 
-def run_doctor(monkeypatch, capsys, *checks: tuple[str, Callable[[], str], str]) -> tuple[int, list[str]]:
-    """Run the doctor without a config, and return its exit code and lines."""
-    monkeypatch.setattr("sys.argv", ["doctor.py"])
-    if checks:
-        monkeypatch.setattr(doctor, "CHECKS", checks)
-    code = doctor.main()
-    return code, capsys.readouterr().out.splitlines()
+def set_palette(palette: object) -> str:
+    return f"train_dataloader = dict(dataset=dict(metainfo=dict(palette={palette!r})))"
 
 
-def test_correct_installation_has_no_findings(monkeypatch, capsys):
-    code, found = run_doctor(monkeypatch, capsys)
-    assert (code, len(found)) == (0, len(doctor.CHECKS))
-    assert all(line.startswith("ok         ") for line in found)
-    assert "ok         no GPU, training runs on CPU" in found
+@pytest.mark.parametrize(
+    "palette, codes", [([[9, 9, 9]] * 80, ["D306"]), ([(9, 9, 9)] * 2, ["D306"]), ([(9, 9, 9)] * 80, [])]
+)
+def test_palette_that_cannot_be_drawn_is_a_failure(palette, codes, tmp_path):
+    """mmdet's visualizer takes a list of tuples, and test --show-dir ends in 'Invalid type for color'."""
+    config = tmp_path / "config.py"
+    config.write_text(f"_base_ = {str(MASK_RCNN)!r}\n{set_palette(palette)}\n")
+    assert [finding.code for finding in failures(config)] == codes
+
+
+def test_map_of_other_channels_outside_the_sample_is_a_failure(own_config):
+    for kind, suffix in (("images", "jpg"), ("annotations", "png")):
+        folder = Path("data/shapes", kind, "training")
+        for number in range(200):
+            shutil.copy(folder / f"0.{suffix}", folder / f"copy{number:03}.{suffix}")
+    write_image(SHAPES_MAPS / "copy117.png")
+    assert_named(failures(SHAPES), [("D505", "train", SHAPES_MAPS / "copy117.png", "3 channels")])
+
+
+def test_mask2former_of_mmseg_in_windows_is_refused_by_name():
+    config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
+    (found, *_) = failures(config, "model.test_cfg.mode=slide")
+    assert "Mask2FormerHead of mmseg predicts whole images only" in found.text and "D311" not in found.code
+
+
+@pytest.mark.parametrize(
+    "config, options, part",
+    [
+        (UPERNET, ["model.decode_head.in_index=(2,3)", "model.decode_head.in_channels=[192,192]"], "fpn1.0"),
+        (RETINANET, ["model.backbone.strides=None", "model.backbone.out_indices=None"], "fpn1.0"),
+    ],
+)
+def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(config, options, part, monkeypatch):
+    if config is RETINANET:
+        options = [
+            "model.backbone.strides=(4,8,16,32)",
+            "model.neck.in_channels=[384,384,384,384]",
+            "model.neck.start_level=1",
+        ]
+    assert "D609" not in [finding.code for finding in failures(config, *options)]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = [finding for finding in failures(config, *options) if finding.code == "D609"]
+    assert_named(found, [("D609", part)])
+    assert "D609" not in [finding.code for finding in failures(config, *options, "find_unused_parameters=True")]
+
+
+@pytest.mark.parametrize("config", [MASK_RCNN, SEMANTIC_FPN, UPERNET])
+def test_every_parameter_of_a_shipped_recipe_has_a_gradient(config, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert failures(config) == []
+
+
+@pytest.mark.parametrize(
+    "config, changes",
+    [
+        (MASK_RCNN, ["ann_file=annotations/instances_train2017.json", "data_prefix.img=train2017/"]),
+        (SEMANTIC_FPN, ["data_prefix.img_path=images/training", "data_prefix.seg_map_path=annotations/training"]),
+    ],
+)
+def test_validation_and_test_on_training_images_are_a_note(config, changes, untrained_checkpoint):
+    options = [f"val_dataloader.dataset.{change}" for change in changes]
+    found = [finding for finding in findings(config, *options, level="note") if finding.code == "D319"]
+    assert_named(found, [("D319", "3 of 3")])
+    assert "D319" not in [finding.code for finding in findings(config)]
+    cfg = Config.fromfile(config)
+    cfg.merge_from_dict(
+        {option.partition("=")[0].replace("val_", "test_"): option.partition("=")[2] for option in options}
+    )
+    assert_named(check_test(cfg, untrained_checkpoint(cfg)), [("D319", "3 of 3", "test split")])
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch) -> str:
-    """A library that prints while it is imported, with a version of NVIDIA's containers."""
-    (tmp_path / "talkative.py").write_text("print('hello')\n__version__ = '2.1.0a0+32f93b1'\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "talkative", raising=False)
-    return "talkative"
+def untrained_checkpoint() -> Callable[[Config], str]:
+    def save(cfg: Config) -> str:
+        init_default_scope(cfg.default_scope)
+        torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), "untrained.pth")
+        return "untrained.pth"
+
+    return save
 
 
-@pytest.mark.parametrize("minimum, suits", [("2.1", True), ("2.1.1", False), ("2.10", False)])
-def test_old_version_is_a_failure_and_output_of_libraries_stays_out(library, monkeypatch, capsys, minimum, suits):
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D100", doctor.version(library, minimum), "pip install it"))
-    assert code == (not suits)
-    if suits:
-        assert line == "ok         talkative 2.1.0a0+32f93b1"
-    else:
-        assert re.match(
-            rf"FAIL D100  ImportError: talkative 2.1.0a0\+32f93b1 .*>= {minimum} -- fix: pip install it$", line
-        )
-
-
-def test_missing_optional_library_is_a_note(monkeypatch, capsys):
-    check = doctor.version("not_installed", missing="no detection")
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D100", check, "pip install it"))
-    assert code == 0 and line.startswith("note D100  not_installed ") and line.endswith(": no detection")
-
-
-def test_closed_output_ends_the_doctor_without_a_traceback(monkeypatch):
-    there, here = os.pipe()
-    os.close(there)  # as `| head -1` does
-    with os.fdopen(here, "w") as nobody:
-        monkeypatch.setattr("sys.argv", ["doctor.py"])
-        monkeypatch.setattr("sys.stdout", nobody)
-        monkeypatch.setattr(doctor, "CHECKS", (("D100", lambda: "all is well", ""),))
-        with pytest.raises(SystemExit) as end:
-            doctor.main()
-    assert end.value.code == 141
-
-
-def test_missing_system_library_has_the_same_fix_in_every_line(monkeypatch, capsys):
-    def broken() -> str:
-        raise ImportError("libGL.so.1: cannot open shared object file")
-
-    code, lines = run_doctor(monkeypatch, capsys, ("D100", broken, doctor.OPENCV), ("D100", broken, doctor.ONE_MMCV))
-    assert code == 1
-    assert lines == [f"FAIL D100  ImportError: libGL.so.1: cannot open shared object file -- fix: {doctor.OPENCV}"] * 2
-
-
-def test_mix_of_both_stacks_is_a_failure(tmp_path, monkeypatch, capsys):
-    name = "mmengine" if doctor.forks(doctor.stack()) else "onedl-mmengine"
-    folder = tmp_path / f"{name.replace('-', '_')}-0.10.7.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.10.7\n")
-    (folder / "top_level.txt").write_text("mmengine\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D101", doctor.one_stack, "one of them"))
-    assert (code, line[:11]) == (1, "FAIL D101  ")
-    assert line.endswith(" -- fix: one of them") and f" {name} " in line.replace(",", " ")
-
-
-def test_doctor_runs_without_mmengine():
-    code = "import sys; sys.modules['mmengine'] = None; import doctor; sys.exit(doctor.main())"
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT / "tools", capture_output=True, text=True
+def test_drawings_of_one_name_are_a_note(untrained_checkpoint):
+    """mmdet's hook writes DIR/NAME.jpg whatever the folder of the image is."""
+    cfg = Config.fromfile(MASK_RCNN)
+    path = untrained_checkpoint(cfg)
+    cfg.test_dataloader.dataset.data_prefix.img = ""
+    for name in ("a", "b"):
+        write_image(COCO / name / "0.jpg")
+    edit_json(
+        VAL_JSON,
+        lambda c: [
+            image.update(file_name=n) for image, n in zip(c["images"], ("a/0.jpg", "b/0.jpg", "c.jpg"), strict=True)
+        ],
     )
-    assert run.returncode == 1
-    assert "FAIL D102  ModuleNotFoundError: " in run.stdout and "Traceback" not in run.stderr
+    assert_named(check_test(cfg, path, drawn=True), [("D320", "1 of 3", "0.jpg")])
+    assert check_test(cfg, path) == []
 
 
-def test_two_mmcv_in_one_folder_are_a_failure(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "stack", lambda: ["mmcv", "mmcv-lite", "mmdet"])
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D101", doctor.one_stack, "one of them"))
-    assert code == 1 and "mmcv and mmcv-lite are both installed" in line and "pip uninstall mmcv mmcv-lite" in line
+@pytest.mark.parametrize(
+    "option, values",
+    [
+        ("param_scheduler.0.by_epoch=True", ["counts epochs"]),
+        ("param_scheduler.0.end=9000", ["9000 iterations", 300]),
+        ("param_scheduler.0.end=90", ["90 iterations", 300]),
+    ],
+)
+def test_schedule_of_another_length_is_a_note(option, values):
+    given = ["train_cfg.max_iters=300", "param_scheduler.0.end=300"]
+    assert "D212" not in [finding.code for finding in findings(SHAPES, *given)]
+    found = [finding for finding in findings(SHAPES, *given, option, level="note") if finding.code == "D212"]
+    assert_named(found, [("D212", *values)])
 
 
-@pytest.mark.skipif(bool(doctor.forks(doctor.stack())), reason="the forks do not check the version of mmcv")
-@pytest.mark.parametrize("library", ["mmdet", "mmseg"])
-def test_incompatible_mmcv_is_a_failure_of_the_library(library, monkeypatch, capsys):
-    monkeypatch.setattr("mmcv.__version__", "2.2.0")
-    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
-        monkeypatch.delitem(sys.modules, name)
-    code, (line,) = run_doctor(monkeypatch, capsys, ("D100", doctor.version(library), "reinstall"))
-    assert code == 1
-    assert line.startswith(
-        "FAIL D100  AssertionError: MMCV==2.2.0 is used but incompatible. Please install mmcv>=2.0.0rc4"
-    )
+def test_optimizer_and_colours_of_another_recipe_are_notes():
+    options = ["optim_wrapper.optimizer.type=SGD", "model.data_preprocessor.bgr_to_rgb=False"]
+    found = findings(SHAPES, *options, "load_from=xcit://fpn_xcit_tiny_12_p16", level="note")
+    assert {"D205", "D216"} <= {finding.code for finding in found}
 
 
-def test_classes_of_mmpretrain_are_a_note():
-    loader = dict(dataset=dict(type="CustomDataset", data_root="data/folders"))
-    (finding,) = check_classes(Config(dict(default_scope="mmpretrain", train_dataloader=loader)), {})
-    assert (finding.level, finding.code) == ("note", "D301")
+def test_every_code_is_on_the_page_and_the_page_is_short():
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py")) + '"D101"'
+    codes = set(re.findall(r'"(D\d{3})"', sources))
+    assert codes == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
+    assert len(page.split()) <= 1200

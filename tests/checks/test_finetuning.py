@@ -111,6 +111,99 @@ def test_a_json_alone_is_trained_without_validation(trained, data, started):
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
 
 
+def write_yolo(data: Path, root: Path, polygons: bool = False) -> Path:
+    """Write a data set in COCO's format as Ultralytics and Roboflow do."""
+    for split, name in (("training", "train"), ("validation", "valid")):
+        content = json.loads((data / "annotations" / f"instances_{split}.json").read_text())
+        shutil.copytree(data / "images" / split, root / name / "images")
+        (root / name / "labels").mkdir()
+        for image in content["images"]:
+            lines = []
+            for each in (each for each in content["annotations"] if each["image_id"] == image["id"]):
+                x, y, w, h = each["bbox"]
+                values = [x + w / 2, y + h / 2, w, h] if not polygons else [x, y, x + w, y, x + w, y + h, x, y + h]
+                size = (image["width"], image["height"])
+                values = [value / size[place % 2] for place, value in enumerate(values)]
+                lines.append(" ".join(map(str, [each["category_id"] - 1, *values])))
+            (root / name / "labels" / Path(image["file_name"]).with_suffix(".txt").name).write_text("\n".join(lines))
+    names = "train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [circle, square]\n"
+    (root / "data.yaml").write_text(names)
+    return root
+
+
+def write_voc(data: Path, root: Path) -> Path:
+    """Write a data set in COCO's format as that of VOC2012."""
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    for split, name in (("validation", "val"), ("training", "train")):
+        content = json.loads((data / "annotations" / f"instances_{split}.json").read_text())
+        names = {each["id"]: each["name"] for each in content["categories"]}
+        stems = []
+        for image in content["images"]:
+            stem = f"{name}{Path(image['file_name']).stem}"
+            stems.append(stem)
+            shutil.copy(data / "images" / split / image["file_name"], root / "JPEGImages" / f"{stem}.jpg")
+            objects = ""
+            for each in (each for each in content["annotations"] if each["image_id"] == image["id"]):
+                x, y, w, h = each["bbox"]
+                sides = dict(xmin=x + 1, ymin=y + 1, xmax=x + w, ymax=y + h)
+                box = "".join(f"<{side}>{value}</{side}>" for side, value in sides.items())
+                objects += f"<object><name>{names[each['category_id']]}</name><bndbox>{box}</bndbox></object>"
+            (root / "Annotations" / f"{stem}.xml").write_text(f"<annotation>{objects}</annotation>")
+        (root / "ImageSets" / "Main" / f"{name}.txt").write_text("\n".join(stems))
+    return root
+
+
+@pytest.mark.parametrize("form", ["yolo", "polygons", "voc"])
+def test_yolo_and_pascal_voc_become_coco_jsons_beside_the_config(form, trained, data, started, folder):
+    pytest.importorskip("supervision")
+    other = write_voc(data, folder / form) if form == "voc" else write_yolo(data, folder / form, form == "polygons")
+    cfg = started(trained, "--data", other)
+    assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
+    assert cfg.model.type == ("MaskRCNN" if form == "polygons" else "FasterRCNN")
+    for split, name in (("train", "training"), ("val", "validation")):
+        found = json.loads(Path(cfg[f"{split}_dataloader"].dataset.ann_file).read_text())
+        given = json.loads((data / "annotations" / f"instances_{name}.json").read_text())
+        assert len(found["images"]) == len(given["images"])
+        boxes, same = (
+            sorted((*each["bbox"], each["category_id"]) for each in content["annotations"])
+            for content in (found, given)
+        )
+        assert len(boxes) == len(same) and np.abs(np.array(boxes) - np.array(same)).max() <= 1
+        assert not any(each["iscrowd"] for each in found["annotations"])
+    assert Path(cfg.train_dataloader.dataset.ann_file).parent == folder / f"{form}-coco"
+
+
+def test_folders_of_images_and_maps_train_a_semantic_fpn(models, shapes, started, folder):
+    work = folder / "segmentor"
+    work.mkdir()
+    Config.fromfile(models["seg"][0]).dump(work / "mine.py")
+    (work / "last_checkpoint").write_text(models["seg"][1])
+    data = folder / "maps"
+    for kind in ("images", "annotations"):
+        shutil.copytree(shapes / kind, data / kind, ignore=shutil.ignore_patterns("*.json"))
+    (data / "classes.txt").write_text("none\nground\ncircle\nsquare\ntriangle\nstar\n")
+    cfg = started(work, "--data", data)
+    assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
+    assert cfg.model.decode_head.num_classes == 6 and not cfg.train_dataloader.dataset.get("reduce_zero_label")
+    assert cfg.val_dataloader.dataset.data_prefix.seg_map_path == str(data / "annotations" / "validation")
+
+
+def test_a_folder_of_another_format_is_described(trained, data, folder):
+    other = folder / "labelme"
+    shutil.copytree(data / "images" / "training", other)
+    for path in list(other.glob("*.jpg")):
+        path.with_suffix(".json").write_text(json.dumps(dict(version="5", shapes=[], imagePath=path.name)))
+    assert "is a folder of labelme's json files: expected a COCO json" in refused(trained, "--data", other)
+    assert "is a folder of 8 .csv files" in refused(trained, "--data", rename(other, ".csv"))
+
+
+def rename(root: Path, suffix: str) -> Path:
+    for path in list(root.glob("*.json")):
+        path.rename(path.with_suffix(suffix))
+    return root
+
+
 @pytest.mark.slow
 def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, call, folder):
     for path in (data / "annotations").glob("*.json"):
@@ -158,9 +251,9 @@ def test_wrong_input_is_one_line(trained, data, folder, monkeypatch):
     (folder / "taken.py").touch()
     assert "taken.py exists: train it" in refused(trained, "--data", data, "--config", "taken.py")
     assert "try maskrcnn_xcit_small_12_p16" in refused("maskrcnn_xcit_smal_12_p16", "--data", data)
-    assert "is a EncoderDecoder: --from takes Mask R-CNN" in refused("sem_fpn_xcit_tiny_12_p16", "--data", data)
-    assert "no COCO json or folder at" in refused(trained, "--data", folder / "none")
-    assert "but has none: give the json itself" in refused(trained, "--data", trained)
+    assert "is a EncoderDecoder with UPerHead: --from takes" in refused("upernet_xcit_tiny_12_p16", "--data", data)
+    assert "no folder or file at" in refused(trained, "--data", folder / "none")
+    assert "is a folder of 1 .py files: expected" in refused(trained, "--data", trained)
     assert "then train it with --launcher" in refused(trained, "--data", data, "--launcher", "pytorch")
     shutil.copy(training, data / "instances_train.json")
     assert "but has annotations/instances_training.json, instances_train.json" in refused(trained, "--data", data)
@@ -180,7 +273,7 @@ def test_rasters_lead_to_the_page_on_bands(trained, data):
     cv2.imwrite(str(data / "images" / "training" / "four.tif"), np.zeros((96, 96, 4), np.uint16))
     path = data / "annotations" / "instances_training.json"
     edit_json(path, lambda content: content["images"][0].update(file_name="four.tif"))
-    assert "four.tif has 4 bands of 16 bits: write a config as in docs/bands.md" in refused(trained, "--data", data)
+    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
 
 
 def test_a_failed_check_stops_the_run_and_keeps_the_config(trained, data, folder, capsys):

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
 import torch
 from demo_runs import assert_same_state
@@ -14,9 +13,9 @@ from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner
 from paths import CONFIGS
-from processes import arrange_death, import_mmpretrain, in_two_processes, run_tool
+from processes import arrange_death, in_two_processes, run_tool
 from tiny_recipes import tiny
-from torch.multiprocessing import ProcessExitedException, start_processes
+from torch.multiprocessing import ProcessExitedException
 
 from xcit_mm.weights.reader import load_from_file
 
@@ -113,46 +112,6 @@ def test_20_kills_are_bit_identical(config, whole, tmp_path):
     assert_same_state(whole, tmp_path / whole.name)
 
 
-def train_classifier(_: int, config: Path, work: Path, death: tuple[str, int] | None) -> None:
-    """Train a classifier in one process, which may be killed."""
-    torch.set_num_threads(1)
-    import_mmpretrain()
-    if death:
-        arrange_death(*death)
-    cfg = Config.fromfile(config)
-    cfg.update(work_dir=str(work), resume=True)
-    Runner.from_cfg(cfg).train()
-
-
-@pytest.mark.mmpretrain
-@pytest.mark.usefixtures("mmpretrain")
-def test_classifier_after_20_kills_is_bit_identical(tmp_path):
-    for number in range(16):
-        for split in ("train", "val"):
-            path = tmp_path / "data" / split / "ab"[number % 2] / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(path), np.random.RandomState(number).randint(0, 255, (72, 80, 3), np.uint8))
-    cfg = Config.fromfile(next((CONFIGS / "classification").glob("*.py")))
-    small = dict(embed_dim=32, depth=2, num_heads=2, eta=1.0)
-    cfg.model.backbone.merge(dict(arch=small, num_classes=2, drop_path_rate=0.2, init_cfg=None))
-    cfg.merge_from_dict(dict(data_preprocessor=dict(num_classes=2), train_cfg=dict(max_epochs=EPOCHS)))
-    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.merge(dict(batch_size=4, num_workers=1, dataset=dict(data_root=str(tmp_path / "data"))))
-    cfg.default_hooks.checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=3)
-    cfg.custom_hooks.append(dict(type="EMAHook", momentum=0.1))
-    cfg.randomness = dict(seed=0)
-    cfg.dump(tmp_path / "recipe.py")
-
-    def train(work: str, death: tuple[str, int] | None = None) -> Path:
-        start_processes(train_classifier, (tmp_path / "recipe.py", tmp_path / work, death), 1, start_method="spawn")
-        return tmp_path / work / f"iter_{EPOCHS * PER_EPOCH}.pth"
-
-    for _ in range(20):
-        with pytest.raises(ProcessExitedException):
-            train("broken", (CHANCE.choice(["before_train_iter", "after_train_iter"]), CHANCE.randint(1, 3)))
-    assert_same_state(train("whole"), train("broken"))
-
-
 def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None) -> None:
     """Train without validation in one of two processes, of which the second may be killed."""
     torch.set_num_threads(1)
@@ -161,6 +120,9 @@ def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple[st
         arrange_death(*death)
     cfg = Config.fromfile(config)
     cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None, work_dir=str(work), resume=True)
+    if "iterations" in work.parent.name:
+        cfg.train_cfg = dict(type="IterBasedTrainLoop", max_iters=EPOCHS * PER_EPOCH // 2)
+        cfg.train_dataloader.sampler = dict(type="InfiniteSampler", shuffle=True)
     cfg.default_hooks.checkpoint.save_best = None
     cfg.train_dataloader.num_workers = 1
     cfg.model.backbone.norm_cfg = dict(type="BN")  # SyncBN does not run on CPU under a process group
@@ -193,6 +155,8 @@ def test_two_processes_resume_within_an_epoch(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_after_20_kills_are_bit_identical(config, tmp_path):
+@pytest.mark.parametrize("loop", ["epochs", "iterations"])
+def test_two_processes_after_20_kills_are_bit_identical(loop, config, tmp_path):
     kills = [(CHANCE.choice(["before_train_iter", "after_train_iter"]), CHANCE.randint(1, 3)) for _ in range(20)]
-    assert_resumes_bit_identical(config, tmp_path, kills)
+    (tmp_path / loop).mkdir()
+    assert_resumes_bit_identical(config, tmp_path / loop, kills)

@@ -1,4 +1,4 @@
-"""Fine-tuning of a detector on a data set in COCO's format: a config for both, checked and trained."""
+"""Fine-tuning of a published or own model on a data set: a config for both, checked and trained."""
 
 import argparse
 import contextlib
@@ -8,18 +8,21 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
+import numpy as np
+from mmengine.config import Config
+from PIL import Image
+
 from ..utils.atomic import atomic_write
 from ..utils.cli import cli_main
 from ..utils.configs import read_config, type_name
-from ..utils.image_headers import BANDS, BITS, BROKEN_TIFF, read_tiff_fields
 from ..utils.scripts import shipped_folder
 from ..weights.models import find_model
-from .coco_json import Coco, read_coco
+from .coco import Coco, read_coco
 from .doctor import diagnose
+from .formats import EXPECTED, convert, is_other_format
 from .launch import run_tool
 
 _BATCH_SIZE = 2
-_TEMPLATE = "_base_/finetuning.txt"  # in configs/
 _BOXES = """# The json has boxes without masks.
 boxes = dict(type="LoadAnnotations", with_bbox=True)
 for loader, base in ((train_dataloader, _base_.train_dataloader), (test_dataloader, _base_.test_dataloader)):
@@ -29,7 +32,7 @@ test_evaluator.update(metric="bbox")
 tta_model = None
 """
 _VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"
-_NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there is no json of held-out images"
+_NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 
 
 class _Split(NamedTuple):
@@ -52,7 +55,7 @@ def finetune(argv: list[str]) -> int:
     """
     parser = argparse.ArgumentParser(usage="train --from MODEL --data DATA [--config CONFIG] [FLAG ...]")
     parser.add_argument("--from", dest="model", required=True, help="a model's name or a work folder")
-    parser.add_argument("--data", type=Path, required=True, help="a COCO json, or a folder with jsons and images")
+    parser.add_argument("--data", type=Path, required=True, help=f"{EXPECTED}; folders of images and maps")
     parser.add_argument("--config", type=Path, help="config to write (default: NAME_OF_DATA.py)")
     args, flags = parser.parse_known_args(argv)
     data = args.data.resolve()
@@ -65,7 +68,7 @@ def finetune(argv: list[str]) -> int:
         print(f"written: {config}", file=sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
             findings = list(diagnose(str(config), flags))
-            print(*(finding for finding in findings if finding.level != "ok"), sep="\n")
+            print(*findings, sep="\n")
         if any(finding.level == "FAIL" for finding in findings):
             raise ValueError(f"{config} is written, but fails a check: correct config or data, then train {config}")
         return 0
@@ -75,67 +78,79 @@ def finetune(argv: list[str]) -> int:
 
 
 def write_finetuning_config(model: str, data: Path, config: Path) -> None:
-    """Write a config that fine-tunes a Mask R-CNN or Faster R-CNN on a data set. Its base is the model's config.
+    """Write a config that fine-tunes a Mask R-CNN, Faster R-CNN or Semantic FPN on a data set, on top of the model's.
 
     A Mask R-CNN becomes a Faster R-CNN if annotations lack masks. The schedule has 12 epochs, at least 1000 iterations.
 
     Args:
         model: As in `find_model`.
-        data: A COCO json of training images, or a folder with a json of training images, whose path contains 'train',
-            and one of held-out images, whose path contains 'val' or 'test'.
-        config: File to write.
+        data: For a detector a COCO json, or a folder with jsons, of YOLO or of Pascal VOC. For a segmentor a folder
+            with images and segmentation maps in two folders, and perhaps classes.txt.
+        config: File to write. The jsons of a YOLO or Pascal VOC data set are in NAME-coco beside it.
 
     Raises:
         FileExistsError: If `config` exists.
-        FileNotFoundError: If jsons or images are missing.
+        FileNotFoundError: If files are missing.
         ValueError: If the model is another, or the data cannot train it.
     """
     if config.exists():
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
     base, checkpoint = find_model(model)
     cfg = read_config(base, [])
-    if type_name(cfg.model) not in ("MaskRCNN", "FasterRCNN"):
-        raise ValueError(f"{model} is a {type_name(cfg.model)}: --from takes Mask R-CNN and Faster R-CNN")
-    if type_name(cfg.train_dataloader.dataset) != "CocoDataset":
-        raise ValueError(f"{model} was trained on a {type_name(cfg.train_dataloader.dataset)}, not a CocoDataset")
-    training, held_out = _find_splits(data)
+    kind, head = type_name(cfg.model), cfg.model.get("decode_head") or {}
+    if kind in ("MaskRCNN", "FasterRCNN") and type_name(cfg.train_dataloader.dataset) == "CocoDataset":
+        template, images, values = "finetuning.txt", *_detection(cfg, data, config)
+    elif kind == "EncoderDecoder" and type_name(head) == "FPNHead":
+        template, images, values = "finetuning_maps.txt", *_segmentation(data)
+    else:
+        kind = f"{kind} with {type_name(head)}" if head else kind
+        raise ValueError(f"{model} is a {kind}: --from takes Mask R-CNN, Faster R-CNN and Semantic FPN")
+    shipped, own = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2], Path(checkpoint)
+    text = Template((shipped_folder("configs") / "_base_" / template).read_text()).substitute(
+        model=model,
+        images=images,
+        base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
+        checkpoint=repr(str(own.resolve()) if own.is_file() else checkpoint),
+        iterations=max(1000, 12 * images // _BATCH_SIZE),
+        batch_size=_BATCH_SIZE,
+        **values,
+    )
+    with atomic_write(config) as file:
+        file.write(text.encode())
+
+
+def _detection(cfg: Config, data: Path, config: Path) -> tuple[int, dict[str, object]]:
+    """Return the number of training images, and the values of the template of detectors."""
+    training, held_out = _find_splits(data, config)
     names, annotations = [each["name"] for each in training.content["categories"]], training.content["annotations"]
     if not names or not annotations:
         raise ValueError(f"{training.json} has {len(names)} categories and {len(annotations)} annotations: annotate it")
     is_mask_rcnn = type_name(cfg.model) == "MaskRCNN"
     has_masks = is_mask_rcnn and all(annotation.get("segmentation") for annotation in annotations)
     from_boxes = is_mask_rcnn and not has_masks
-    kind = 'type="FasterRCNN", ' if from_boxes else ""
     masks = ", mask_roi_extractor=None, mask_head=None" if from_boxes else ", mask_head=heads" if has_masks else ""
-    images = len(training.content["images"])
-    shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
-    own = Path(checkpoint)
-    text = Template((shipped_folder("configs") / _TEMPLATE).read_text()).substitute(
-        model=model,
-        images=images,
-        base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
-        checkpoint=repr(str(own.resolve()) if own.is_file() else checkpoint),
+    return len(training.content["images"]), dict(
         training=training,
         held_out=held_out or "training",
         classes=tuple(names),
-        iterations=max(1000, 12 * images // _BATCH_SIZE),
-        batch_size=_BATCH_SIZE,
-        parts=f"{kind}roi_head=dict(bbox_head=heads{masks})",
+        parts='type="FasterRCNN", ' * from_boxes + f"roi_head=dict(bbox_head=heads{masks})",
         boxes=_BOXES if from_boxes else "",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
         best=repr(f"coco/{'segm' if has_masks else 'bbox'}_mAP" if held_out else None),
     )
-    with atomic_write(config) as file:
-        file.write(text.encode())
 
 
-def _find_splits(data: Path) -> tuple[_Split, _Split | None]:
+def _find_splits(data: Path, config: Path) -> tuple[_Split, _Split | None]:
     if data.is_file():
         return _read_split(data), None
     if not data.is_dir():
-        raise FileNotFoundError(f"no COCO json or folder at {data}")
+        raise FileNotFoundError(f"no folder or file at {data}: expected {EXPECTED}")
     found = sorted(path for pattern in ("*.json", "*/*.json") for path in data.glob(pattern))
     found = [path for path in found if path.name.startswith("instances")] or found  # COCO also has captions
+    if is_other_format(data, found):
+        splits = convert(data, config.resolve().with_name(f"{config.stem}-coco"))
+        given = [_Split(*splits[split], read_coco(splits[split][0])) for split in ("train", "val") if split in splits]
+        return given[0], given[1] if len(given) > 1 else None
     training = [path for path in found if "train" in str(path.relative_to(data))] or found
     if len(training) != 1:
         listed = ", ".join(str(path.relative_to(data)) for path in training) or "none"
@@ -157,10 +172,39 @@ def _read_split(path: Path) -> _Split:
     folder = next((folder for folder in folders if (folder / file_name).is_file()), None)
     if folder is None:
         raise FileNotFoundError(f"{file_name} of {path} is not in its folder, images/, {name}/ or images/{name}/")
-    fields: dict[int, int] = {}
-    with contextlib.suppress(*BROKEN_TIFF), (folder / file_name).open("rb") as file:
-        fields = read_tiff_fields(file)
-    bands, bits = fields.get(BANDS, 1), fields.get(BITS, 1)
-    if bands not in (1, 3, 4) or bits > 8:
-        raise ValueError(f"{file_name} has {bands} bands of {bits} bits: write a config as in docs/bands.md")
+    photo = False
+    with contextlib.suppress(OSError), Image.open(folder / file_name) as image:
+        bits = getattr(image, "tag_v2", {}).get(258, (8,))  # Pillow reads 16 bits of a TIFF as 8
+        photo = max(bits) <= 8 and image.mode in ("L", "P", "RGB", "RGBA", "CMYK", "1")
+    if not photo:
+        raise ValueError(f"{file_name} is not a photo of 8 bits: write a config as in docs/bands.md")
     return _Split(path, folder, content)
+
+
+def _segmentation(data: Path) -> tuple[int, dict[str, object]]:
+    """Return the number of training images, and the values of the template of segmentors."""
+    folders = {path: [file for file in path.iterdir() if file.is_file()] for path in data.glob("**/")}
+    splits = []
+    for names in (("train",), ("val", "test")):
+        found = [path for path in sorted(folders) if any(name in str(path.relative_to(data)) for name in names)]
+        images = [path for path in found if any(file.suffix.lower() in (".jpg", ".jpeg") for file in folders[path])]
+        maps = [path for path in found if folders[path] and all(file.suffix == ".png" for file in folders[path])]
+        splits += [(images[0], maps[-1])] if images and maps else []
+    if not splits or "train" not in str(splits[0][0].relative_to(data)):
+        expected = "images/train and annotations/train, also val, with photos as .jpg and maps as .png"
+        raise ValueError(
+            f"{data} has no images and segmentation maps for training: expected folders such as {expected}"
+        )
+    photos, drawn = splits[0]
+    labels = {int(label) for path in folders[drawn] for label in np.unique(np.asarray(Image.open(path)))} - {255}
+    listed = data / "classes.txt"
+    classes = listed.read_text().split("\n") if listed.is_file() else [f"class {i}" for i in range(max(labels) + 1)]
+    prefixes = [dict(data_prefix=dict(img_path=str(i), seg_map_path=str(m))) for i, m in splits]
+    return len(folders[drawn]), dict(
+        training=prefixes[0],
+        held_out=prefixes[1] if len(splits) > 1 else "training",
+        suffix=repr(next(file.suffix for file in folders[photos] if file.suffix.lower() in (".jpg", ".jpeg"))),
+        classes=tuple(filter(None, map(str.strip, classes))),
+        validation=_VALIDATION if len(splits) > 1 else _NO_VALIDATION,
+        best=repr("mIoU" if len(splits) > 1 else None),
+    )

@@ -12,8 +12,8 @@ from ..models import XCiT
 from ..utils.configs import part_class
 from ..weights.bands import FILL_HINT
 from ..weights.layouts import parse_checkpoint
-from ..weights.matching import BandMismatch, HeadMismatch, match_model, match_trunk
-from ..weights.published import REMOTE_PREFIXES, download_folder, ensure_downloaded, local_path
+from ..weights.matching import match_model, match_trunk
+from ..weights.published import REMOTE_PREFIXES, ensure_downloaded, local_path
 from ..weights.reader import load_from_file
 from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
@@ -37,24 +37,20 @@ def started_from(cfg: Config) -> list[str]:
 
 
 def download_weights(cfg: Config) -> None:
-    """Download the weights that training starts from.
-
-    Raises:
-        ValueError, OSError: If a name is unknown or a download fails.
-    """
+    """Download the weights that training starts from. Raise ValueError or OSError if a name or a download is wrong."""
     for name in started_from(cfg):
         if name.startswith(REMOTE_PREFIXES):
             ensure_downloaded(name)
 
 
-@check("D790", "correct init_cfg and load_from")
+@check
 def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     """Check that the weights of a model with an XCiT exist, or can be downloaded, and fit."""
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
+    hooks = strict_load_hooks(cfg)
     for entry in _init_cfgs(cfg):
         yield from _check_file("init_cfg", entry["checkpoint"], model, entry)
-    hooks = strict_load_hooks(cfg)
     if cfg.get("load_from"):
         strict = any(hook.get("strict_heads", True) for hook in hooks)
         options = next((hook for hook in hooks if hook.get("fill_stem")), {})
@@ -65,32 +61,21 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
 
 
 def _check_file(option: str, name: str, model: nn.Module, options: dict, strict: bool = False) -> Iterator[Finding]:
-    """Check a file against the model if `strict`, else against the model's backbone.
-
-    Args:
-        options: `init_cfg`, or the hook that loads the file.
-    """
+    """Check a file against the model if `strict`, else against the backbone. `options` is `init_cfg`, or the hook."""
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():
-        if "://" in name:
-            yield note("D702", f"{option} {name} is not in {download_folder()} yet: training downloads it first")
-        else:
+        if "://" not in name:
             fix = "check the path, or give a name of tools/weights.py list"
             yield fail("D703", f"{option}: no checkpoint at {name}", fix)
         return
-    content = load_from_file(str(path))
-    fill_stem = options.get("fill_stem")
+    content, fill_stem = load_from_file(str(path)), options.get("fill_stem")
     try:
         if strict:
             match_model(model, content, fill_stem=fill_stem)
         else:
             match_trunk(model.backbone, parse_checkpoint(content, options.get("use_ema", False)), fill_stem=fill_stem)
     except ValueError as error:
-        fix = "take weights of this model, or correct the model"
-        if isinstance(error, HeadMismatch):
-            fix += "; to fine-tune on other classes, StrictLoadHook(strict_heads=False)"
-        if isinstance(error, BandMismatch):
-            place = "init_cfg" if option == "init_cfg" else "StrictLoadHook"
-            fix = f"{FILL_HINT} in {place}, or weights for such images"
+        fix = "take weights of this model, or correct the model; to fine-tune on other classes, "
+        fix += f"StrictLoadHook(strict_heads=False); on other bands, {FILL_HINT} in init_cfg or StrictLoadHook"
         yield fail("D704", f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} fits")

@@ -1,7 +1,8 @@
 """The place of a run in its data: batches have numbers, so that a resumed run starts at the next one."""
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,20 +23,16 @@ _OPTIONS = [
 
 
 class SeededDataset(Dataset):
-    """A data set whose random numbers depend only on the seed, the process and the place of a sample in the run.
+    """A data set whose random numbers depend only on a seed and the place of a sample in the run.
 
     The number of workers and the samples that a worker loaded before make no difference, and loading leaves the
     generators of the process unchanged. All attributes are those of the original data set.
-
-    Args:
-        seed: Non-negative numbers that differ between runs and processes.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
         vars(self).update(_dataset=dataset, _seed=seed)
 
     def __getitem__(self, numbered: tuple[tuple[int, ...], Any]) -> Any:
-        """Load a sample, whose place and index `NumberedBatches` gives."""
         place, index = numbered
         with seeded(*self._seed, *place):
             return self._dataset[index]
@@ -55,14 +52,8 @@ class SeededDataset(Dataset):
 class NumberedBatches(Sampler):
     """Batches of a batch sampler, as lists of ((epoch, batch, position), index).
 
-    Args:
-        batches: Batch sampler of a DataLoader, of one epoch or infinite.
-        seed: Non-negative number for samplers that draw from the global generators.
-        endless: Whether to start the next epoch when an epoch ends.
-
-    Attributes:
-        epoch: Epoch with which the iteration starts.
-        first: Number of the batch with which it starts. Only the indices of earlier batches are read.
+    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only the indices of
+    earlier batches are read. The seed is for samplers that draw from the global generators.
     """
 
     epoch = first = 0
@@ -76,35 +67,25 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        number = 0
+        numbers = itertools.count()
         for epoch in itertools.count(self.epoch) if self._endless else [self.epoch]:
-            empty = True
-            for indices in self._epoch(epoch):
-                empty = False
+            if hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch)
+            with seeded(self._seed, epoch):  # torch's RandomSampler draws the seed of its generator
+                batches = iter(self._batches)
+                first = list(itertools.islice(batches, 1))
+            if not first:
+                return
+            for indices, number in zip(itertools.chain(first, batches), numbers, strict=False):
                 if number >= self.first:
                     yield [((epoch, number, position), index) for position, index in enumerate(indices)]
-                number += 1
-            if empty:
-                return
-
-    def _epoch(self, epoch: int) -> Iterator[list]:
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
-        with seeded(self._seed, epoch):  # torch's RandomSampler draws the seed of its generator
-            batches = iter(self._batches)
-            first = next(batches, None)
-        if first is not None:
-            yield first
-            yield from batches
 
 
 def numbered_loader(loader: DataLoader, config: Any, seed: int, endless: bool) -> DataLoader:
     """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`.
 
-    Args:
-        config: Config of the loader. Its samplers are built again, because InfiniteSampler keeps its place and
-            mmengine's loop has already read ahead. If it is not a config, the samplers of the loader are used.
-        seed: Seed of the run, the same in all processes.
+    If the loader has a config, its samplers are built again, because InfiniteSampler keeps its place and mmengine's
+    loop has already read ahead.
     """
     batches = loader.batch_sampler
     if isinstance(config, dict) and isinstance(config["sampler"], dict):
@@ -122,13 +103,8 @@ def numbered_loader(loader: DataLoader, config: Any, seed: int, endless: bool) -
     )
 
 
-class _Iterations(itertools.chain):
-    """The batches of mmengine's iteration-based loop, after a None for each batch that it skips to find its place."""
-
-    def skip_iter(self, count: int) -> None:
-        """Skip batches, as OneDL's mmengine does instead of reading them."""
-        for _ in range(count):
-            next(self)
+class UnequalBatch(ValueError):
+    """The images or segmentation maps of a batch do not have one size."""
 
 
 class NumberedLoop:
@@ -143,30 +119,23 @@ class NumberedLoop:
         self._batches: Any = loop.dataloader.batch_sampler
         self._first = self._next_batch(runner, resumed) if resumed else 0
         self._began = (0, 0)
-        if not self._endless:
-            run_iter = loop.run_iter
-            loop.run_iter = lambda index, batch: run_iter(self._batches.first + index, batch)  # the loop counts from 0
+        loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
 
     @staticmethod
     def supports(runner: Runner) -> bool:
         """Return whether the batches of a runner can have numbers: it has one of mmengine's loops, and indices."""
-        loop: Any = runner.train_loop
-        loader: Any = getattr(loop, "dataloader", None)
-        return (
-            isinstance(loop, EpochBasedTrainLoop | IterBasedTrainLoop)
-            and loader.batch_sampler is not None
-            and not isinstance(loader.dataset, IterableDataset)
-        )
+        loader: Any = getattr(runner.train_loop, "dataloader", None)
+        is_known = isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop)
+        return is_known and loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
 
     def start_epoch(self) -> None:
         """Find the first batch of an epoch, or of the whole run in the iteration-based loop."""
         loop = self._loop
         self._batches.epoch, self._batches.first = loop.epoch, self._first
-        self._began = (loop.epoch, loop.iter - self._first)
-        self._first = 0
-        if self._endless:
-            skips = not getattr(loop, "fast_forward_on_resume", False)  # an option of OneDL's mmengine
-            loop.dataloader_iterator = _Iterations(itertools.repeat(None, loop.iter if skips else 0), loop.dataloader)
+        self._began, self._first = (loop.epoch, loop.iter - self._first), 0
+        if self._endless:  # the loop would skip the batches before its place, and OneDL's mmengine calls `skip_iter`
+            skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
+            loop.dataloader_iterator = itertools.chain(itertools.repeat(None, skipped), loop.dataloader)
 
     def position(self, meta: dict[str, Any]) -> dict[str, int]:
         """Return the next batch and the batches per epoch, for a checkpoint with this `meta`, epoch and iteration."""
@@ -174,14 +143,24 @@ class NumberedLoop:
         batch = meta["iter"] - iteration if self._endless or meta["epoch"] == epoch else 0
         return dict(batch=batch, length=len(self._loop.dataloader))
 
+    def _run_iter(self, run_iter: Callable, *args: Any) -> None:
+        batch = args[-1]
+        try:
+            # The epoch-based loop counts from 0 and gives a number.
+            run_iter(*([] if self._endless else [self._batches.first + args[0]]), batch)
+        except RuntimeError as error:
+            if "equal size" not in str(error) or "data_samples" not in batch:
+                raise
+            raise UnequalBatch(f"the images or maps of a batch differ in shape: {_unequal(batch)}") from error
+
     def _next_batch(self, runner: Runner, resumed: dict[str, Any]) -> int:
         loop, length, processes = self._loop, len(self._loop.dataloader), get_world_size()
         done = loop.iter if self._endless else loop.iter - loop.epoch * length
         former = resumed.get("position") or dict(batch=max(done, 0), length=length)
         number = len(resumed.get("random_state") or [None] * processes)
-        batch = former["batch"] * number // processes
         if (former["length"], number) == (length, processes):
-            return batch
+            return former["batch"]
+        batch = former["batch"] * number // processes
         batch = batch if self._endless else min(batch, length)
         print_log(
             f"the checkpoint is of {number} processes with {former['length']} batches per epoch, and {processes} with "
@@ -192,3 +171,12 @@ class NumberedLoop:
             set_iteration(loop, loop.epoch * length + batch)
             runner.optim_wrapper.initialize_count_status(runner.model, loop.iter, loop.max_iters)
         return batch
+
+
+def _unequal(batch: dict[str, Any]) -> str:
+    """Describe the images, or the segmentation maps, of a batch if their shapes differ."""
+    samples = batch["data_samples"]
+    images = [(s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)]
+    maps = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.shape)) for s in samples if hasattr(s, "gt_sem_seg")]
+    differing = next((part for part in (images, maps) if len({shape for _, shape in part}) > 1), images)
+    return ", ".join(f"{path} has {shape}" for path, shape in differing)

@@ -11,19 +11,14 @@ from ..models import Trunk
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
 
-    The learning rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l). The stem and the
-    positional encoding are layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer
-    depth + 1, with the full rate. The factor multiplies the rates that mmengine's own rules (`custom_keys`,
-    `norm_decay_mult`, ...) give. Frozen parameters are left out. Parameters with equal options form one group, in which
-    a shared parameter counts once. The group of the heads comes first, because the log shows the rate of the first
-    group.
-
-    Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
+    The rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l), times the factors of mmengine's own
+    rules (`custom_keys`, ...). The stem and the positional encoding are layer 0, block n (from 0) is layer n + 1, and
+    pyramid, neck and heads are layer depth + 1, with the full rate. Their group comes first, because the log shows the
+    rate of the first group. Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is missing or not in (0, 1], if the optimizer has no lr, if the model
-            does not have exactly one XCiT, or if `custom_keys` give a shared parameter two rates.
+        ValueError: If `layer_decay_rate` is not in (0, 1], the optimizer has no lr, or the model not exactly one XCiT.
     """
 
     def _validate_cfg(self) -> None:
@@ -53,18 +48,14 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             group["params"] = list(dict.fromkeys(group["params"]))
 
 
-def layer_of(name: str) -> int | None:
-    """Return the layer of a trunk's parameter by its published name, or None for a parameter of the pyramid."""
-    part, _, rest = name.partition(".")
-    if part in ("patch_embed", "pos_embeder"):
-        return 0
-    return int(rest.split(".")[0]) + 1 if part == "blocks" else None
-
-
 def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
     """Return the layers of the trunk's parameters by parameter id, and the layer of all other parameters."""
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if len(trunks) != 1:
         raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one")
-    layers = {id(parameter): layer_of(name) for name, parameter in trunks[0].named_parameters()}
-    return {key: layer for key, layer in layers.items() if layer is not None}, len(trunks[0].blocks) + 1
+    layers = {}
+    for name, parameter in trunks[0].named_parameters():
+        part, number, *_ = name.split(".")
+        if part in ("patch_embed", "pos_embeder", "blocks"):  # else it is of the pyramid
+            layers[id(parameter)] = int(number) + 1 if part == "blocks" else 0
+    return layers, len(trunks[0].blocks) + 1

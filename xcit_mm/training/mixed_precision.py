@@ -17,15 +17,7 @@ class CPUAmpOptimWrapper(AmpOptimWrapper):
     """Trains in bfloat16 on a CPU, which mmengine's AmpOptimWrapper refuses.
 
     Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of float32, so the loss
-    is not scaled.
-
-    Args:
-        loss_scale: Ignored, so that the options of AmpOptimWrapper are valid here.
-        dtype: None, 'bfloat16' or `torch.bfloat16`.
-        kwargs: Arguments of mmengine's OptimWrapper.
-
-    Raises:
-        ValueError: If the dtype is another.
+    is not scaled and `loss_scale` is ignored. `dtype` may be None or bfloat16. The other arguments are OptimWrapper's.
     """
 
     def __init__(self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any) -> None:

@@ -32,14 +32,11 @@ def set_random_state(state: RandomState) -> None:
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Seed Python's, numpy's and torch's CPU generators by non-negative numbers within the block, then restore them."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    words = np.random.SeedSequence(numbers).generate_state(4)
+    state, words = get_random_state(), np.random.SeedSequence(numbers).generate_state(4)
     random.seed(words.tobytes())
     np.random.seed(words)
     torch.default_generator.manual_seed(int(words.view(np.uint64)[0]))  # torch.manual_seed would seed GPUs as well
     try:
         yield
     finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
-        torch.set_rng_state(state[2])
+        set_random_state(state)

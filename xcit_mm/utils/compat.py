@@ -5,7 +5,7 @@ Nothing else in the package imports or replaces a private name. Libraries other 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from logging import FileHandler
+from logging import WARNING, FileHandler
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
@@ -70,6 +70,26 @@ def log_initialization_to_file_only(module_class: Class) -> Class:
     return module_class
 
 
+@contextmanager
+def log_config_to_file_only() -> Iterator[None]:
+    """Make `Runner` of mmengine (0.10.7) log the environment and the config, 1,800 lines, to its file only."""
+    from mmengine.runner import Runner
+
+    log = Runner._log_env
+
+    def log_to_file(runner: "Runner", env_cfg: dict) -> None:
+        handlers = [handler for handler in runner.logger.handlers if not isinstance(handler, FileHandler)]
+        levels = [handler.level for handler in handlers]
+        for handler in handlers:
+            handler.setLevel(WARNING)
+        log(runner, env_cfg)
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
+
+    with patch.object(Runner, "_log_env", log_to_file):
+        yield
+
+
 def is_resuming(runner: "Runner") -> bool:
     """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
     return runner._resume
@@ -81,18 +101,6 @@ def train_dataloader_config(runner: "Runner") -> Any:
     `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is the loader.
     """
     return runner._train_dataloader
-
-
-@contextmanager
-def save_with(save: Callable[..., None], config_text: str) -> Iterator[None]:
-    """Make `Runner.save_checkpoint` of mmengine (0.10.7) call another function within the block to write the file.
-
-    It has no option to write elsewhere, or to take the config's text, which it would format again for a second.
-    """
-    from mmengine.config import Config
-
-    with patch("mmengine.runner.runner.save_checkpoint", save), patch.object(Config, "pretty_text", config_text):
-        yield
 
 
 def set_iteration(loop: Any, iteration: int) -> None:
@@ -116,22 +124,6 @@ def gdal_errors() -> tuple[type[Exception], ...]:
     from rasterio.errors import RasterioError
 
     return RasterioError, CPLE_BaseError
-
-
-@contextmanager
-def without_process_group() -> Iterator[None]:
-    """Compute as a single process within the block, although the process belongs to a group.
-
-    SyncBN of torch (2.13), mmengine (0.10.7) and the losses of mmdet (3.3) and mmseg (1.2) communicate only if
-    `torch.distributed.is_initialized()`, which is replaced here. torch has no public switch: no other group can become
-    the default group, and to leave the group with NCCL takes all processes.
-    """
-    is_initialized = torch.distributed.is_initialized
-    torch.distributed.is_initialized = lambda: False
-    try:
-        yield
-    finally:
-        torch.distributed.is_initialized = is_initialized
 
 
 def without_resize_warning() -> Any:

@@ -8,8 +8,6 @@ import pytest
 from demo_runs import DEMO, SCORES, cfg_options
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from paths import ROOT
-from processes import run_script, run_tool
 
 from configs import read_config_file
 from xcit_mm import XCiT
@@ -78,20 +76,3 @@ def test_functions_return_the_same_for_classes(both):
         found.model.bbox_roi_extractor = dict(type=XCiT)
         with pytest.raises(ValueError, match=r"type='XCiT' cannot be exported: only SingleRoIExtractor"):
             check_detector(found)
-
-
-@pytest.mark.slow
-def test_pure_python_config_trains_tests_and_predicts(both, shapes, tmp_path):
-    _, pure, options = both
-    work = tmp_path / "work"
-    trained = run_tool("train", pure, "--work-dir", work, *options, cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr[-2000:]
-    checkpoint = work / "iter_1.pth"
-    tested = run_tool("test", pure, checkpoint, "--work-dir", work, *options, cwd=tmp_path)
-    assert tested.returncode == 0, tested.stderr[-2000:]
-    images = str(shapes / "images" / "validation")
-    infer = ROOT / "tools" / "infer.py"
-    predicted = run_script(
-        infer, images, "--model", str(pure), "--checkpoint", str(checkpoint), "--out", "predicted", cwd=tmp_path
-    )
-    assert predicted.returncode == 0, predicted.stderr[-2000:]

@@ -1,0 +1,270 @@
+"""The doctor reports errors of a COCO json, and annotations that mmdet drops without a message."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from doctor_data import (
+    COCO,
+    HEIGHT,
+    MASK_RCNN,
+    TRAIN_JSON,
+    VAL_JSON,
+    WIDTH,
+    assert_named,
+    edit_annotations,
+    edit_json,
+    failures,
+    findings,
+    oks,
+    write_image,
+)
+from pages import blocks
+from paths import ROOT
+
+from xcit_mm.checks.findings import Finding
+
+pytestmark = pytest.mark.usefixtures("doctors_place")
+
+
+def swap_categories(content: dict) -> None:
+    categories = content["categories"]
+    categories[0], categories[1] = categories[1], categories[0]
+
+
+def to_corners(annotation: dict) -> None:
+    x, y, width, height = annotation["bbox"]
+    annotation["bbox"] = [x, y, x + width, y + height]
+
+
+def to_centre(annotation: dict) -> None:
+    x, y, width, height = annotation["bbox"]
+    annotation["bbox"] = [x + width / 2, y + height / 2, width, height]
+
+
+def to_relative(annotation: dict) -> None:
+    x, y, width, height = annotation["bbox"]
+    annotation["bbox"] = [x / WIDTH, y / HEIGHT, width / WIDTH, height / HEIGHT]
+
+
+def to_smaller_copy(annotation: dict) -> None:
+    annotation.update(bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25)
+
+
+def change_each(change: Callable[[dict], object]) -> Callable[[], None]:
+    return lambda: edit_annotations(TRAIN_JSON, change)
+
+
+def change_json(change: Callable[[dict], object], path: Path = TRAIN_JSON) -> Callable[[], None]:
+    return lambda: edit_json(path, change)
+
+
+def set_all(**values: object) -> Callable[[], None]:
+    return change_each(lambda annotation: annotation.update(values))
+
+
+def set_id(value: object, path: Path = TRAIN_JSON) -> Callable[[], None]:
+    return change_json(lambda content: content["annotations"][1].update(id=value), path)
+
+
+# How to break a correct data set, and the codes and values of all failures that follow.
+BREAKS = {
+    "no json": (TRAIN_JSON.unlink, [("D311", "train", TRAIN_JSON)]),
+    "not json": (
+        lambda: TRAIN_JSON.write_text("images"),
+        [("D401", "train", TRAIN_JSON, "JSON", "line 1 column 1")],
+    ),
+    "no categories": (
+        change_json(lambda content: content.pop("categories"), VAL_JSON),
+        [("D401", "val", VAL_JSON, "categories")],
+    ),
+    "no annotations": (
+        change_json(lambda content: content.update(annotations=[])),
+        [("D408", "train", "0 of 0", TRAIN_JSON)],
+    ),
+    "categories in another order": (
+        change_json(swap_categories),
+        [("D406", "train", "bicycle as person, person as bicycle")],
+    ),
+    "category of another name": (
+        change_json(lambda content: content["categories"][15].update(name="Cat"), VAL_JSON),
+        [("D405", "val", "1 of 80", "cat", "Cat (1 annotations")],
+    ),
+    "two categories of a name, as Roboflow exports": (
+        change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
+        [("D417", "train", "id 0 is person, id 1 is person")],
+    ),
+    "category ids that count from 0": (
+        change_each(lambda annotation: annotation.update(category_id=annotation["category_id"] - 2)),
+        [("D408", "train", "79 of 80", TRAIN_JSON, "1 with an unknown category_id")],
+    ),
+    "image ids that count from 1": (
+        change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
+        [("D408", "train", "54 of 80", TRAIN_JSON, "26 with an unknown image_id")],
+    ),
+    "image id twice": (
+        change_json(lambda content: content["images"][1].update(id=0)),
+        [("D401", "train", TRAIN_JSON, "1 images")],
+    ),
+    "annotation id twice": (set_id(1), [("D418", "train", TRAIN_JSON, "1 annotations")]),
+    "annotation id 0": (set_id(0), [("D418", "train", TRAIN_JSON, "0")]),
+    "annotation id as text": (set_id("2"), [("D418", "train", TRAIN_JSON, "'2'")]),
+    "annotation id as a fraction": (set_id(2.5), [("D418", "train", TRAIN_JSON, "2.5")]),
+    "negative annotation id": (set_id(-2, VAL_JSON), [("D418", "val", VAL_JSON, "-2")]),
+    "no annotation id": (
+        change_json(lambda content: content["annotations"][1].pop("id"), VAL_JSON),
+        [("D418", "val", VAL_JSON, "None")],
+    ),
+    "no height": (
+        change_json(lambda content: content["images"][1].pop("height")),
+        [("D401", "train", "1 images", TRAIN_JSON, "height")],
+    ),
+    "no segmentation": (
+        change_json(lambda content: [content["annotations"][place].pop("segmentation") for place in (0, 5)]),
+        [("D401", "train", "2 annotations", TRAIN_JSON, "segmentation")],
+    ),
+    "bbox of three numbers": (set_all(bbox=[1, 2, 3]), [("D401", "train", 80, TRAIN_JSON, "[1, 2, 3]")]),
+    "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), [("D401", "train", 80, TRAIN_JSON, "[1, 2, nan, 3]")]),
+    "relative boxes": (
+        change_each(to_relative),
+        [("D408", "train", "0 of 80", TRAIN_JSON, "80 with boxes less than a pixel wide or high")],
+    ),
+    "boxes as corners": (change_each(to_corners), [("D411", "train", "57 of 80", TRAIN_JSON)]),
+    "boxes outside the image": (
+        set_all(bbox=[100, 100, 20, 20]),
+        [("D408", "train", "0 of 80", TRAIN_JSON, "80 outside the image")],
+    ),
+    "no area": (set_all(area=0), [("D408", "train", "0 of 80", TRAIN_JSON, "80 with area 0")]),
+    "only crowds": (
+        change_json(lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])),
+        [("D409", "train", "80 of 80", TRAIN_JSON)],
+    ),
+    "all ignored": (set_all(ignore=1), [("D408", "train", "0 of 80", TRAIN_JSON, "80 marked ignore")]),
+    "no image": ((COCO / "train2017/1.jpg").unlink, [("D314", "train", "1 of 3", COCO / "train2017/1.jpg")]),
+    "broken image": (
+        lambda: (COCO / "val2017/2.jpg").write_bytes(b"no image"),
+        [("D315", "val", COCO / "val2017/2.jpg", "AssertionError")],
+    ),
+    "size of another image": (
+        change_json(lambda content: content["images"][0].update(height=64, width=72)),
+        [("D315", "train", COCO / "train2017/0.jpg", "(48, 64)", "(64, 72)")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_error_of_the_data_is_the_only_failure(name):
+    spoil, expected = BREAKS[name]
+    spoil()
+    assert_named(failures(MASK_RCNN), expected)
+
+
+def test_ids_of_the_json_that_scores_are_checked_too():
+    copy = Path("scored.json")
+    copy.write_text(VAL_JSON.read_text())
+    set_id(0, copy)()
+    assert_named(failures(MASK_RCNN, f"val_evaluator.ann_file={copy}"), [("D418", "val", copy)])
+
+
+def write_perfect(first: int, number: int) -> None:
+    """Write a json of one image, and perfect predictions."""
+    boxes = [
+        dict(id=k + first, image_id=1, category_id=1, bbox=[k % 20 * 20, k // 20 * 20, 14, 14], area=196, iscrowd=0)
+        for k in range(number)
+    ]
+    image = dict(id=1, file_name="a", width=400, height=400)
+    content = dict(info={}, images=[image], annotations=boxes, categories=[dict(id=1, name="o")])
+    Path("annotations.json").write_text(json.dumps(content))
+    Path("predictions").mkdir(exist_ok=True)
+    Path("predictions/predictions.json").write_text(json.dumps([dict(box, score=0.9) for box in boxes]))
+
+
+@pytest.mark.parametrize("first, number, scores", [(0, 2, (0.25, 0.25)), (1, 2, (1, 1)), (1, 300, (0.34, 1))])
+def test_scores_of_the_page_show_why_ids_and_numbers_of_objects_are_checked(first, number, scores, capsys):
+    write_perfect(first, number)
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "prediction.md") if "COCOeval" in code)
+    exec(code, {})
+    printed = capsys.readouterr().out
+    at_100, at_1000 = re.search(r"maxDets=100 \] = ([\d.]+)", printed)[1], printed.split()[-1]
+    assert (float(at_100), float(at_1000)) == pytest.approx(scores, abs=0.01)
+
+
+def noted(*options: str) -> list[Finding]:
+    """Return the notes about the json."""
+    return [finding for finding in findings(MASK_RCNN, *options, level="note") if finding.code.startswith("D4")]
+
+
+@pytest.mark.parametrize(
+    "change, values",
+    [(to_centre, ["23 of 80"]), (to_smaller_copy, [80, "19%"])],
+    ids=["centre, or objects that the border cuts off", "smaller copy, or objects in a corner"],
+)
+def test_boxes_that_may_be_right_are_a_note(change, values):
+    edit_annotations(TRAIN_JSON, change)
+    assert_named(noted(), [("D411", "train", *values, TRAIN_JSON)])
+    assert failures(MASK_RCNN) == []
+
+
+def test_large_boxes_that_reach_beyond_the_image_are_no_corners():
+    edit_annotations(TRAIN_JSON, lambda annotation: annotation.update(bbox=[9, 9, WIDTH - 4, HEIGHT - 4]))
+    assert failures(MASK_RCNN) == []
+
+
+def test_images_that_mmdet_does_not_use_need_no_file():
+    edit_json(TRAIN_JSON, lambda content: content["images"].append(dict(content["images"][0], id=9, file_name="9.jpg")))
+    assert failures(MASK_RCNN) == []
+    assert "train: 3 of 4 images are used, with 80 objects; 1 of 4 images have no object" in oks(MASK_RCNN)
+
+
+def test_photo_that_exif_turns_is_a_note():
+    edit_json(TRAIN_JSON, lambda content: content["images"][0].update(height=WIDTH, width=HEIGHT))
+    found = [finding for finding in findings(MASK_RCNN, level="note") if finding.code == "D315"]
+    assert_named(found, [("D315", "train", (HEIGHT, WIDTH), (WIDTH, HEIGHT))])
+
+
+def test_few_boxes_that_mmdet_drops_and_absent_classes_are_notes():
+    edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(bbox=[5, 5, 0.5, 9]))
+    assert_named(noted(), [("D408", "train", "79 of 80", TRAIN_JSON), ("D410", "train", TRAIN_JSON, "person")])
+    assert failures(MASK_RCNN) == []
+
+
+def test_crowds_are_a_note_unless_they_are_cocos_own():
+    edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(iscrowd=1))
+    assert "D409" not in [finding.code for finding in noted()]
+    edit_json(TRAIN_JSON, lambda content: content.pop("info"))
+    assert_named(noted()[:1], [("D409", "train", "1 of 80", TRAIN_JSON)])
+
+
+def test_more_objects_than_mAP_counts_are_a_note():
+    def repeat(content: dict) -> None:
+        content["annotations"] = [dict(each, id=2 * each["id"] - k) for each in content["annotations"] for k in (0, 1)]
+        for annotation in content["annotations"]:
+            annotation["image_id"] = 0
+
+    edit_json(VAL_JSON, repeat)
+    assert_named(noted(), [("D419", "val", "160 objects", "100 best")])
+
+
+def test_categories_outside_the_classes_are_a_note():
+    edit_json(TRAIN_JSON, lambda content: content["categories"].append(dict(id=500, name="unicorn")))
+    edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(category_id=500))
+    assert_named(noted()[:1], [("D405", "train", "unicorn (1 annotations")])
+    assert failures(MASK_RCNN) == []
+
+
+def test_images_in_the_current_folder_are_found():
+    for number in range(3):
+        write_image(Path(f"{number}.jpg"))
+    options = ["data_root=None", f"ann_file={TRAIN_JSON}", "data_prefix.img=''"]
+    options = [f"train_dataloader.dataset.{option}" for option in options]
+    assert failures(MASK_RCNN, *options) == []
+    Path("1.jpg").unlink()
+    assert_named(failures(MASK_RCNN, *options), [("D314", "train", "1 of 3", "1.jpg")])
+
+
+def test_remote_and_panoptic_data_are_not_checked():
+    for option, value in (("data_prefix.img", "s3://bucket/train"), ("type", "CocoPanopticDataset")):
+        found = findings(MASK_RCNN, f"train_dataloader.dataset.{option}={value}", level="note")
+        assert any(value in finding.text and "not checked" in finding.text for finding in found)

@@ -1,0 +1,49 @@
+"""The scripts for torchrun and Slurm start the tools with the given flags."""
+
+import os
+import subprocess
+
+import pytest
+from paths import ROOT
+
+
+@pytest.fixture
+def shims(tmp_path) -> dict[str, str]:
+    """An environment with a python that prints its arguments, and a Slurm of two nodes."""
+    files = dict(
+        python='printf "%s|" "$@"',
+        scontrol="printf 'n1\\nn2\\n'",
+        srun='echo "srun $*"; while [ "$1" != bash ]; do shift; done\n'
+        'SLURM_JOB_NUM_NODES=2 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[1-2] exec "$@"',
+    )
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def shown(environment: dict[str, str], script: str, *arguments: str) -> str:
+    command = ["bash", ROOT / "tools" / script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_dist_scripts_start_torchrun(shims):
+    train = shown(shims, "dist_train.sh", "a b.py", "8", "--amp")
+    single = "--nnodes|1|--node_rank|0|--nproc_per_node|8|--master_addr|127.0.0.1|--master_port|29500|"
+    assert train.startswith(f"-m|torch.distributed.run|{single}")
+    assert train.endswith("tools/train.py|a b.py|--launcher|pytorch|--amp|")
+    several = dict(shims, NNODES="4", NODE_RANK="2", MASTER_ADDR="n1", PORT="29501")
+    test = shown(several, "dist_test.sh", "a b.py", "x.pth", "8", "--tta")
+    assert "--nnodes|4|--node_rank|2|--nproc_per_node|8|--master_addr|n1|--master_port|29501|" in test
+    assert test.endswith("tools/test.py|a b.py|x.pth|--launcher|pytorch|--tta|")
+
+
+def test_slurm_scripts_start_torchrun_on_every_node(shims):
+    environment = dict(shims, NODES="2", GPUS_PER_NODE="4")
+    for tool, end in dict(train="a b.py|--work-dir|LAST|", test="a b.py|LAST|").items():
+        out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
+        asked = "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 --cpus-per-task 20"
+        assert out.startswith(asked)
+        started = "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|--rdzv_backend|c10d|--rdzv_id|7|"
+        assert f"{started}--rdzv_endpoint|n1:29500|" in out
+        assert out.endswith(f"tools/{tool}.py|{end}--launcher|pytorch|--amp|")
