@@ -3,7 +3,7 @@
 Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import WARNING, FileHandler
 from typing import TYPE_CHECKING, Any, TypeVar
