@@ -104,9 +104,10 @@ def _check_ids(path: str, coco: Coco) -> Iterator[Finding]:
     ids = [annotation.get("id") for annotation in coco["annotations"]]
     wrong = [each for each in ids if type(each) is not int or each < 1]
     repeated = len(ids) - len(set(map(str, ids)))
-    if wrong or repeated:
+    text = f"{repeated} annotations of {path} have the id of another" if repeated else ""
+    if wrong:
         text = f"{len(wrong)} annotations of {path} have an id that is not a positive integer, such as {wrong[0]!r}"
-        text = text if wrong else f"{repeated} annotations of {path} have the id of another"
+    if text:
         yield fail("D418", f"{text}: pycocotools counts them as missed", "number the annotations 1, 2, 3, ...")
 
 
