@@ -177,6 +177,6 @@ def _unequal(batch: dict[str, Any]) -> str:
     """Describe the images, or the segmentation maps, of a batch if their shapes differ."""
     samples = batch["data_samples"]
     images = [(s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)]
-    maps = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.shape)) for s in samples if hasattr(s, "gt_sem_seg")]
+    maps = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.data.shape)) for s in samples if hasattr(s, "gt_sem_seg")]
     differing = next((part for part in (images, maps) if len({shape for _, shape in part}) > 1), images)
     return ", ".join(f"{path} has {shape}" for path, shape in differing)

@@ -73,7 +73,8 @@ class NonFiniteHook(Hook):
         if gradients and getattr(wrapper, "grad_name", "") == "grad_norm":  # clipping has computed it already
             self._check(torch.tensor(wrapper.message_hub.get_scalar("train/grad_norm").current()))
         else:
-            self._check(get_total_norm(gradients))
+            # Scaled gradients are large, and a sum of their squares may overflow.
+            self._check(get_total_norm(gradients, torch.inf if hasattr(wrapper, "loss_scaler") else 2.0))
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         if self._checked != runner.iter:  # no optimizer took a step: gradients accumulate, or a loss scaler skipped it
