@@ -1,5 +1,6 @@
 """Checks and contents of ONNX files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ def load_standard(path: Path) -> Any:
     return file
 
 
-def metadata(file: Any) -> dict[str, str]:
-    return {prop.key: prop.value for prop in file.metadata_props}
+def metadata(file: Any) -> dict[str, Any]:
+    """Return the metadata of a file of this package."""
+    return {prop.key: json.loads(prop.value) for prop in file.metadata_props}
 
 
 def dimensions(values: Any) -> dict[str, list[int | str]]:

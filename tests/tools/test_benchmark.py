@@ -2,13 +2,8 @@
 
 import csv
 import sys
-from pathlib import Path
 
-import benchmark_deployment
 import pytest
-import torch
-from mmengine.config import Config
-from PIL import Image
 
 
 @pytest.mark.slow
@@ -50,26 +45,3 @@ def test_a_folder_with_files_is_not_emptied(refusal, tmp_path):
     line = refusal("benchmark_prediction", "memory", tmp_path, "--images", 1)
     assert line.startswith(f"FileExistsError: {tmp_path} is not empty")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-class TestDeployment:
-    """benchmarks/benchmark_deployment.py."""
-
-    def test_files_with_the_same_name_have_separate_rows(self, monkeypatch):
-        monkeypatch.setattr(benchmark_deployment, "read_onnx", lambda file, threads: file)
-        monkeypatch.setattr(benchmark_deployment, "HINTS", {})
-        files = [Path("a/model.onnx"), Path("b/model.onnx")]
-        found = benchmark_deployment.runs_of("model", files, torch.get_num_threads())
-        assert list(found.items()) == [("torch", "model"), *((f"onnxruntime, {file}", file) for file in files)]
-
-    @pytest.mark.parametrize("in_pipeline", [False, True])
-    def test_the_image_is_normalised_as_in_the_config(self, in_pipeline, tmp_path):
-        Image.new("RGB", (4, 4), (200, 100, 50)).save(tmp_path / "photo.png")
-        how = dict(mean=[100.0, 50.0, 0.0], std=[10.0, 5.0, 1.0])
-        step = [dict(type="Normalize", to_rgb=True, **how)] if in_pipeline else []
-        preprocessor = dict(type="DetDataPreprocessor", **({} if in_pipeline else dict(bgr_to_rgb=True, **how)))
-        dataset = dict(pipeline=[dict(type="LoadImageFromFile"), *step])
-        cfg = Config(dict(model=dict(data_preprocessor=preprocessor), test_dataloader=dict(dataset=dataset)))
-        image = benchmark_deployment.input_image(cfg, tmp_path / "photo.png", "2x3")
-        assert image.shape == (1, 3, 2, 3)
-        assert image[0, :, 0, 0].tolist() == [10.0, 10.0, 50.0]

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import nms, roi_align
-from .runtime.results import OPTIONS
-from .traceable import extract_maps, stages
+from .traceable import stages
 
 MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a side
 
@@ -21,56 +20,36 @@ class ExportableDetector(nn.Module):
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
-        is_padded: Whether the outputs are padded to `max_per_img` detections, for one image.
 
     Attributes:
         outputs: Names of the outputs.
-        options: `OPTIONS` of the config's test_cfg, (1,) each.
+        score_thr: Score that a detection exceeds.
     """
 
-    def __init__(self, model: Any, is_padded: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.is_padded = is_padded
         self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
-        options = (float(self.cfg.get("score_thr", 0)), self.cfg.nms.iou_threshold, self.cfg.max_per_img)
-        self.options = {name: torch.tensor([value]) for name, value in zip(OPTIONS, options, strict=True)}
-        preprocessor = model.data_preprocessor
-        self.divisor: int = preprocessor.pad_size_divisor
-        self.ignore_padding = False
-        self.pad_value = float(preprocessor.pad_value)
+        self.score_thr = float(self.cfg.get("score_thr", 0))
+        self.divisor: int = model.data_preprocessor.pad_size_divisor
+        self.pad_value = float(model.data_preprocessor.pad_value)
         self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
 
-    def forward(self, image: Tensor, *options: Tensor) -> tuple[Tensor, ...]:
-        """Detect objects.
-
-        Args:
-            image: Normalised images, (B, C, H, W).
-            options: Other values of `OPTIONS`, (1,) each, in their order.
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Detect objects in normalised images (B, C, H, W).
 
         Returns:
             Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image first; labels (n,),
             int64; indices of the images (n,), int64, ascending; with a mask head probabilities (n, 28, 28) that the
             cells of a grid over the box belong to the object.
         """
-        found = self._detect(image, options or tuple(self.options.values()))
-        if not self.is_padded:
-            return found
-        rows = torch.arange(self.cfg.max_per_img, device=image.device)
-        padded = []
-        for name, output in zip(self.outputs, found, strict=True):
-            padding = (*(0, 0) * (output.ndim - 1), 0, len(rows))  # of the first dimension
-            padded.append(F.pad(output, padding, value=-1 if name == "labels" else 0)[rows])
-        return tuple(padded)
-
-    def _detect(self, image: Tensor, options: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         height, width = image.shape[2:]
-        size = (height, width)
-        padded = (height + -height % self.divisor, width + -width % self.divisor)
-        maps = extract_maps(self.model, image, padded, self.ignore_padding, self.pad_value)
+        size = height, width
+        padding = (0, -width % self.divisor, 0, -height % self.divisor)
+        maps = self.model.extract_feat(F.pad(image, padding, value=self.pad_value))
         if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
-            return _best(boxes, scores, labels, options)
+            return self._best(boxes, scores, labels)
         proposals, images = propose(self.model.rpn_head, maps, size)
         roi_head = self.model.roi_head
         boxes, scores, labels = _classified(roi_head, maps, proposals, images, size)
@@ -78,18 +57,16 @@ class ExportableDetector(nn.Module):
         number = torch.arange(image.shape[0], device=image.device)[:, None, None]
         scores = scores.where(images[:, None] == number, -1.0).flatten(1)
         boxes = boxes.flatten(0, 1).expand(image.shape[0], -1, -1)
-        detected = _best(boxes, scores, labels.flatten().expand(image.shape[0], -1), options)
+        detected = self._best(boxes, scores, labels.flatten().expand(image.shape[0], -1))
         if not roi_head.with_mask:
             return detected
         boxes, _, labels, images = detected
         return (*detected, _masks(roi_head, maps, boxes, images, labels))
 
-
-def _best(boxes: Tensor, scores: Tensor, labels: Tensor, options: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Select detections from candidates (B, n, ...) by `OPTIONS`, and the indices of their images."""
-    score_thr, iou_threshold, max_per_img = options
-    images, index = batched_nms(boxes, scores, labels, iou_threshold, score_thr, max_per_img).unbind(1)
-    return boxes[images, index], scores[images, index], labels[images, index], images
+    def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Select detections from candidates (B, n, ...) by the test_cfg, and the indices of their images."""
+        images, index = batched_nms(boxes, scores, labels, self.cfg, self.score_thr).unbind(1)
+        return boxes[images, index], scores[images, index], labels[images, index], images
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:
@@ -98,12 +75,16 @@ def _of_class(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,)."""
+    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each from the level that mmdet chooses."""
     layers = extractor.roi_layers
     levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet puts the image's index before the box
-    scales = [layer.spatial_scale for layer in layers]
-    size, ratio = layers[0].output_size[0], layers[0].sampling_ratio
-    return roi_align(list(maps[: len(layers)]), boxes, images, levels, scales, size, ratio)
+    size = layers[0].output_size[0]
+    pooled = boxes.new_zeros(boxes.shape[0], maps[0].shape[1], size, size)
+    for level, layer in enumerate(layers):
+        own = (levels == level).nonzero()[:, 0]
+        features = roi_align(maps[level], boxes[own], images[own], layer.spatial_scale, size, layer.sampling_ratio)
+        pooled = pooled.index_put((own,), features)
+    return pooled
 
 
 def _classified(
@@ -156,8 +137,6 @@ def candidates(
     (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n), int64.
     """
     scores, deltas = head(maps)
-    if hasattr(head, "crop_to_image"):  # of an UnpaddedRPNHead
-        scores, deltas = (head.crop_to_image(kind, size) for kind in (scores, deltas))
     anchors = head.prior_generator.grid_priors([level.shape[-2:] for level in scores], device=scores[0].device)
     found = []
     for level, (score, delta, anchor) in enumerate(zip(scores, deltas, anchors, strict=True)):
@@ -177,21 +156,17 @@ def candidates(
     return boxes, score, labels, levels
 
 
-def batched_nms(
-    boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor
-) -> Tensor:
-    """Apply `nms` within each group (B, n), by shifting groups apart as mmcv does, with its rounding."""
+def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any, score_threshold: float) -> Tensor:
+    """Apply `nms` within each group (B, n) by a test_cfg, by shifting groups apart as mmcv does, with its rounding."""
     chosen = boxes.where((scores > score_threshold)[..., None], 0.0)
     furthest = F.pad(chosen, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
     shifted = boxes + (groups.to(boxes) * (furthest[:, None] + 1))[..., None]
-    return nms(shifted, scores, iou_threshold, score_threshold, max_num)
+    return nms(shifted, scores, cfg.nms.iou_threshold, score_threshold, cfg.max_per_img)
 
 
 def propose(head: Any, maps: tuple[Tensor, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return an RPNHead's proposals (n, 4), at most `max_per_img` of its test_cfg for an image, and images (n,)."""
-    cfg = head.test_cfg
-    boxes, scores, _, levels = candidates(head, maps, cfg, size)
-    score_threshold = scores.new_full((1,), -0.5)  # excludes boxes smaller than `min_bbox_size`
-    iou_threshold, max_num = scores.new_full((1,), cfg.nms.iou_threshold), levels.new_full((1,), cfg.max_per_img)
-    images, index = batched_nms(boxes, scores, levels, iou_threshold, score_threshold, max_num).unbind(1)
+    boxes, scores, _, levels = candidates(head, maps, head.test_cfg, size)
+    # The threshold excludes boxes smaller than `min_bbox_size`.
+    images, index = batched_nms(boxes, scores, levels, head.test_cfg, -0.5).unbind(1)
     return boxes[images, index], images

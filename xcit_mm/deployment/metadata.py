@@ -1,68 +1,88 @@
-"""Metadata of an exported file: what its runtime and its user need, as text."""
+"""Metadata of an exported file: what `run.py` and other programs need to run it, each value as JSON."""
 
 import json
 from typing import Any
 
 from mmengine.config import Config
-from torch import nn
 
 from ..archs import arch_name
 from ..models import MIN_SIZE
-from ..utils.configs import channel_order, normalisation, tested_metainfo
+from ..utils.configs import channel_order, data_preprocessor, normalisation, tested_dataset, tested_metainfo, type_name
 from ..version import __version__
-from ..weights.reader import load_checkpoint
-from .preprocessing import preprocessing_steps
+from .traceable import stages
+
+# Options of the steps that `run.py` repeats, with the value that it repeats. Other options may have any value.
+STEPS: dict[str, dict[str, Any]] = dict(
+    LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
+    Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
+    LoadAnnotations={},
+    PackDetInputs={},
+    PackSegInputs={},
+)
 
 
-def class_names(cfg: Config, model: Any, checkpoint: str) -> list[str]:
-    """Return the names of a model's classes: those of its training, which the checkpoint holds, or else of the config.
+def resize_rule(cfg: Config) -> dict[str, Any] | None:
+    """Return `scale`, width and height, and `keep_ratio` of the test pipeline's resizing, or None without it.
 
     Raises:
-        ValueError: If neither has a name for each class.
+        ValueError: With the first step or option that `run.py` does not repeat.
     """
-    if cfg.default_scope == "mmseg":
-        count = max(model.out_channels, 2)  # one channel separates a class from the background
-    else:
-        heads = model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head
-        count = (heads[-1] if isinstance(heads, nn.ModuleList) else heads).num_classes
-    content = load_checkpoint(checkpoint)
-    meta = content.get("meta") if isinstance(content, dict) else None
-    trained = list(((meta or {}).get("dataset_meta") or {}).get("classes") or ())
-    if cfg.default_scope == "mmseg" and len(trained) == 1:
-        trained = ["background", *trained]
-    tested = list(tested_metainfo(cfg)["classes"])
-    for names in (trained, tested):
-        if len(names) == count:
-            return names
-    raise ValueError(
-        f"{len(tested)} names ({tested[0]}, ...) for the {count} classes of the model: give the data set that the "
-        "config tests on metainfo=dict(classes=('name', ...))"
-    )
+    rule = None
+    for step in tested_dataset(cfg).get("pipeline", []):
+        name = type_name(step)
+        if name not in STEPS or (name == "Resize" and (rule or not step.get("scale"))):
+            raise ValueError(f"{name} in the test pipeline")
+        for key, value in STEPS[name].items():
+            if step.get(key, value) != value:
+                raise ValueError(f"{name}({key}={step[key]!r}) in the test pipeline")
+        if name == "Resize":
+            scale = [step["scale"]] * 2 if isinstance(step["scale"], int) else list(step["scale"])
+            rule = dict(scale=scale, keep_ratio=step.get("keep_ratio", False))
+    preprocessor = data_preprocessor(cfg)
+    if not preprocessor or type_name(preprocessor) not in ("DetDataPreprocessor", "SegDataPreProcessor"):
+        raise ValueError(f"data_preprocessor={preprocessor.get('type')}")
+    if size := (preprocessor.get("test_cfg") or {}).get("size"):
+        raise ValueError(f"data_preprocessor.test_cfg.size={size}")
+    if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
+        raise ValueError("test_cfg.mode='slide'")
+    return rule
 
 
-def model_metadata(cfg: Config, model: Any, classes: list[str], divisor: int) -> dict[str, str]:
-    """Return what a user of a file needs, which pads the sides of an image to multiples of `divisor`."""
-    backbone = getattr(model, "backbone", model)
-    mean, std = normalisation(cfg)
-    metadata = dict(
-        xcit_mm_version=__version__,
-        task="backbone",
-        arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
-        patch_size=str(backbone.patch_size),
-        channel_order=channel_order(cfg),
-        mean=json.dumps(mean),
-        std=json.dumps(std),
-        min_side=str((MIN_SIZE - 1) // divisor * divisor + 1),  # the backbone takes 32 pixels or more
-    )
-    if backbone is model:
-        return metadata
-    metadata["classes"] = json.dumps(classes)
-    metadata["test_cfg"] = json.dumps(cfg.model.test_cfg)
-    metadata["preprocessing"] = json.dumps(preprocessing_steps(cfg))
-    if cfg.default_scope == "mmdet":
-        metadata["task"] = "instance segmentation" if model.with_mask else "object detection"
-        return metadata
-    metadata["task"] = "semantic segmentation"
-    metadata["align_corners"] = json.dumps(model.align_corners)
-    metadata["threshold"] = json.dumps(model.decode_head.threshold if model.out_channels == 1 else None)
-    return metadata
+def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
+    """Return the metadata of a whole model or a backbone with the named outputs.
+
+    Raises:
+        ValueError: If the config's test set has not a name for each of the model's classes.
+    """
+    backbone, (mean, std) = getattr(model, "backbone", model), normalisation(cfg)
+    arch = arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads)
+    facts: dict[str, Any] = dict(task="backbone", inputs=["image"], outputs=outputs, min_side=MIN_SIZE)
+    facts |= dict(channel_order=channel_order(cfg), mean=mean, std=std)
+    facts |= dict(arch=arch, patch_size=backbone.patch_size, xcit_mm_version=__version__)
+    if backbone is not model:
+        names = list(tested_metainfo(cfg)["classes"])
+        if len(names) != (count := _count_classes(model)):
+            fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"
+            raise ValueError(f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}")
+        facts |= dict(classes=names, resize=None, unsupported=None, pad_divisor=1, pad_value=0)
+        try:
+            facts["resize"] = resize_rule(cfg)
+        except ValueError as error:
+            facts["unsupported"] = str(error)
+        if cfg.default_scope == "mmdet":  # the file pads the image itself
+            threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
+            task = "instance segmentation" if model.with_mask else "object detection"
+            facts |= dict(task=task, mask_threshold=threshold, min_side=1)
+        else:
+            preprocessor = data_preprocessor(cfg)
+            padding = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
+            facts |= dict(task="semantic segmentation", pad_divisor=padding, pad_value=preprocessor.get("pad_val", 0))
+            threshold = model.decode_head.threshold if model.out_channels == 1 else None
+            facts |= dict(align_corners=model.align_corners, threshold=threshold)
+    return {name: json.dumps(value) for name, value in facts.items()}
+
+
+def _count_classes(model: Any) -> int:
+    if hasattr(model, "out_channels"):
+        return max(model.out_channels, 2)  # one channel separates a class from the background
+    return stages(model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head)[-1].num_classes

@@ -1,4 +1,7 @@
-"""Non-maximum suppression and RoIAlign as traceable torch operators, and their translation to ONNX."""
+"""Non-maximum suppression and RoIAlign as traceable torch operators, and their translation to ONNX.
+
+onnxscript translates torchvision's, which need torchvision, and whose suppression takes one image at a time.
+"""
 
 from collections.abc import Callable
 from math import sqrt
@@ -9,61 +12,42 @@ from torch import Tensor
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor) -> Tensor:
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int) -> Tensor:
     """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the threshold.
 
-    Scores (B, n) must exceed the score threshold. Thresholds and the maximum number for an image are (1,). Returns the
-    indices (kept, 2) of images and their boxes, the best box of each image first.
+    Scores (B, n) must exceed the score threshold. Returns the indices (kept, 2) of images and their boxes, at most
+    `max_num` for an image, the best first.
     """
     from mmcv.ops import nms as suppress
 
     kept = []
     for number, (own, values) in enumerate(zip(boxes, scores, strict=True)):
         index = (values > score_threshold).nonzero()[:, 0]
-        _, best = suppress(own[index], values[index], iou_threshold.item(), max_num=int(max_num))
+        _, best = suppress(own[index], values[index], iou_threshold, max_num=max_num)
         kept.append(torch.stack([torch.full_like(best, number), index[best]], dim=1))
     return torch.cat(kept)
 
 
 @nms.register_fake
-def _(boxes: Tensor, scores: Tensor, iou_threshold: Tensor, score_threshold: Tensor, max_num: Tensor) -> Tensor:
+def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int) -> Tensor:
     return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), 2, dtype=torch.long)
 
 
-# torch 2.4 cannot infer a schema from `list[Tensor]`.
-@torch.library.custom_op(
-    "xcit_mm::roi_align",
-    mutates_args=(),
-    schema="(Tensor[] maps, Tensor boxes, Tensor images, Tensor levels, float[] scales, int size, int sampling_ratio) "
-    "-> Tensor",
-)
-def roi_align(
-    maps: list[Tensor],
-    boxes: Tensor,
-    images: Tensor,
-    levels: Tensor,
-    scales: list[float],
-    size: int,
-    sampling_ratio: int,
-) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, by aligned RoIAlign.
+@torch.library.custom_op("xcit_mm::roi_align", mutates_args=())
+def roi_align(features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int) -> Tensor:
+    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, from maps (B, C, h, w), by aligned RoIAlign.
 
-    `images` and `levels` (n,) are the boxes' indices in the batch and of the `maps`, (B, C, h, w) each, with `scales`
-    in cells per pixel. A bin has `sampling_ratio` samples per axis; 0: one per cell of the map.
+    `images` (n,) are the boxes' indices in the batch, `scale` is in cells per pixel. A bin has `ratio` samples per
+    axis; 0: one per cell of the map.
     """
     from mmcv.ops import roi_align as pool
 
-    pooled = boxes.new_zeros(len(boxes), maps[0].shape[1], size, size)
-    for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
-        chosen = (levels == level).nonzero()[:, 0]
-        rois = torch.cat([images[chosen, None].to(boxes), boxes[chosen]], dim=1)
-        pooled[chosen] = pool(features, rois, size, scale, sampling_ratio, "avg", True)
-    return pooled
+    return pool(features, torch.cat([images[:, None].to(boxes), boxes], dim=1), size, scale, ratio, "avg", True)
 
 
 @roi_align.register_fake
-def _(maps: list[Tensor], boxes: Tensor, images: Tensor, levels: Tensor, scales: list[float], size: int, _: int) -> Any:
-    return boxes.new_empty(boxes.shape[0], maps[0].shape[1], size, size)
+def _(features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int) -> Tensor:
+    return boxes.new_empty(boxes.shape[0], features.shape[1], size, size)
 
 
 def to_onnx() -> dict[Callable, Callable]:
@@ -72,33 +56,16 @@ def to_onnx() -> dict[Callable, Callable]:
 
     op: Any = opset18
 
-    def onnx_nms(boxes: Any, scores: Any, iou_threshold: Any, score_threshold: Any, max_num: Any) -> Any:
-        kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), max_num, iou_threshold, score_threshold)
+    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_num: int) -> Any:
+        limits = op.Constant(value_ints=[max_num]), op.Constant(value_floats=[iou_threshold])
+        threshold = op.Constant(value_floats=[score_threshold])
+        kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), *limits, threshold)
         return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 
-    def onnx_roi_align(
-        maps: Any, boxes: Any, images: Any, levels: Any, scales: list[float], size: int, sampling_ratio: int
-    ) -> Any:
-        chosen, pooled = [], []
-        for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
-            indices = op.Squeeze(op.NonZero(op.Equal(levels, op.Constant(value_int=level))), [0])
-            pooled.append(
-                op.RoiAlign(
-                    features,
-                    op.Gather(boxes, indices),
-                    op.Gather(images, indices),
-                    coordinate_transformation_mode="half_pixel",
-                    mode="avg",
-                    output_height=size,
-                    output_width=size,
-                    sampling_ratio=sampling_ratio,
-                    spatial_scale=scale,
-                )
-            )
-            chosen.append(indices)
-        order = op.Concat(*chosen, axis=0)
-        positions = op.Range(op.Constant(value_int=0), op.Size(order), op.Constant(value_int=1))
-        return op.Gather(op.Concat(*pooled, axis=0), op.ScatterElements(order, order, positions))
+    def onnx_roi_align(features: Any, boxes: Any, images: Any, scale: float, size: int, ratio: int) -> Any:
+        options = dict(mode="avg", coordinate_transformation_mode="half_pixel", sampling_ratio=ratio)
+        sizes = dict(output_height=size, output_width=size, spatial_scale=scale)
+        return op.RoiAlign(features, boxes, images, **options, **sizes)
 
     def onnx_gelu(x: Any, approximate: str = "none") -> Any:
         # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by 0.5 first.

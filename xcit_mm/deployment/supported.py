@@ -1,16 +1,20 @@
-"""Check of a config for parts and options of detectors that cannot be exported."""
+"""Check of a config for parts and options that cannot be exported."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.configs import data_preprocessor, type_name
+from ..checks.data import check_paths
+from ..checks.findings import raise_first
+from ..checks.preflight import check_backbone
+from ..models import XCiT
+from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
 
 # Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
-    rpn_head=("RPNHead", "UnpaddedRPNHead"),
+    rpn_head=("RPNHead",),
     roi_head=("StandardRoIHead", "CascadeRoIHead"),
     bbox_head=("Shared2FCBBoxHead", "Shared4Conv1FCBBoxHead", "ConvFCBBoxHead", "RetinaHead"),
     mask_head=("FCNMaskHead",),
@@ -33,12 +37,22 @@ VALUES: dict[str, dict[str, Any]] = dict(
 REMEDY = "--part backbone exports the backbone"
 
 
-def check_detector(cfg: Config) -> None:
-    """Check that `ExportableDetector` supports the parts of mmdet's detector and its test_cfg.
+def check_model(cfg: Config, part: str) -> None:
+    """Check that a model, or its backbone, can be exported, or raise ValueError with what is missing or unsupported."""
+    library, is_whole = cfg.get("default_scope"), part == "model"
+    if library not in ("mmdet", "mmseg"):
+        raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
+    if backbone_class(cfg) is not XCiT:
+        backbone = cfg.model.get("backbone", {}).get("type")
+        raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
+    check_backbone(cfg)
+    if is_whole:
+        (check_detector if library == "mmdet" else check_segmentor)(cfg)
+    (tested_metainfo if is_whole else tested_dataset)(cfg)  # raises if the config has none
 
-    Raises:
-        ValueError: With the first unsupported type or option.
-    """
+
+def check_detector(cfg: Config) -> None:
+    """Check that `ExportableDetector` supports mmdet's detector, or raise ValueError with what it does not."""
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
         kind, supported = type_name(dict(type=key) | part), TYPES[key]
@@ -53,11 +67,9 @@ def check_detector(cfg: Config) -> None:
         for option, value in expected.items():
             if part.get(option, value) != value:
                 raise ValueError(f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}")
-    stages = (".rpn", ".rcnn") if "rpn_head" in cfg.model else ("",)
-    for stage in stages:
-        where, options = f"model.test_cfg{stage}", cfg.model.get("test_cfg") or {}
-        if stage:
-            options = options.get(stage[1:]) or {}
+    test_cfg = cfg.model.get("test_cfg") or {}
+    for stage in (".rpn", ".rcnn") if "rpn_head" in cfg.model else ("",):
+        where, options = f"model.test_cfg{stage}", (test_cfg.get(stage[1:]) or {}) if stage else test_cfg
         if not options.get("nms"):
             raise ValueError(f"{where}.nms is missing: set it, such as nms=dict(type='nms', iou_threshold=0.5)")
         max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
@@ -68,23 +80,26 @@ def check_detector(cfg: Config) -> None:
 
 
 def check_segmentor(cfg: Config) -> None:
-    """Check that `ExportableSegmentor` supports mmseg's segmentor, its test_cfg and its padding.
-
-    Raises:
-        ValueError: With the first unsupported option.
-    """
-    mode = (cfg.model.get("test_cfg") or {}).get("mode")
+    """Check that `ExportableSegmentor` supports mmseg's segmentor, or raise ValueError with what it does not."""
+    mode, heads = (cfg.model.get("test_cfg") or {}).get("mode"), cfg.model.decode_head
     if mode not in ("whole", "slide"):
         raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
-    heads = cfg.model.get("decode_head")
-    if isinstance(heads, (list, tuple)) and (heads[-1].get("out_channels") or heads[-1].get("num_classes")) == 1:
+    for head in heads if isinstance(heads, (list, tuple)) else [heads]:
+        if type_name(head).startswith("Mask"):  # which classifies masks
+            raise ValueError(f"model.decode_head.type={type_name(head)!r} cannot be exported; {REMEDY}")
+    if heads is not head and (head.get("out_channels") or head.get("num_classes")) == 1:
         raise ValueError("a cascade of one channel cannot be exported, since mmseg does not predict with it")
-    padding = data_preprocessor(cfg).get("test_cfg") or {}
-    if cfg.model.backbone.get("ignore_padding") and (padding.get("size") or (padding and mode == "slide")):
-        raise ValueError(
-            f"ignore_padding=True with data_preprocessor.test_cfg={dict(padding)} and {mode=} cannot be exported: set "
-            "only a size_divisor, with mode='whole'"
-        )
+
+
+def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
+    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images of the test set, None: all."""
+    if part != "model":
+        raise ValueError("a backbone has no score: leave --evaluate and --int8 out, or export the whole model")
+    if count is not None and count < 1:
+        raise ValueError(f"--evaluate {count}: at least one image")
+    if not evaluators(cfg, "test"):
+        raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
+    raise_first(check_paths(cfg, ["test"]), FileNotFoundError)
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:

@@ -1,8 +1,13 @@
 """A command in a terminal: its progress bar, and at its end an exit code and, after an error, one line."""
 
+import io
+import logging
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from tqdm import tqdm
@@ -39,3 +44,27 @@ def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
     """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds."""
     interval = 0.1 if sys.stderr.isatty() else 30
     return tqdm(total=total, unit=unit, dynamic_ncols=True, mininterval=interval, **options)
+
+
+@contextmanager
+def timed_step(name: str) -> Iterator[None]:
+    """Report a step of a command and its seconds on stderr."""
+    start = time.perf_counter()
+    print(f"{name} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print(f" {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the loggers, warnings and tables that libraries print while a command works. stderr stays open."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
