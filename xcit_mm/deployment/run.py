@@ -151,7 +151,7 @@ def list_found(found: dict[str, Any], classes: list[str]) -> list[tuple[int, str
 
 def draw(image: np.ndarray, found: dict[str, Any], classes: list[str]) -> np.ndarray:
     """Return an image with its objects, or with its map and the shares of the classes."""
-    hues = np.array([[(n * 111 % 180, 200, 240 - 60 * (n % 2)) for n in range(len(classes))]], np.uint8)
+    hues = np.array([[(n * 111 % 180, 150, 255 - 60 * (n % 2)) for n in range(len(classes))]], np.uint8)
     colours = cv2.cvtColor(hues, cv2.COLOR_HSV2BGR)[0]
     drawn = image // 2 + colours[found["map"]] // 2 if "map" in found else image.copy()
     for number, (label, text, box) in reversed(list(enumerate(list_found(found, classes)))):  # the best on top
@@ -162,8 +162,8 @@ def draw(image: np.ndarray, found: dict[str, Any], classes: list[str]) -> np.nda
             left, top, right, bottom = map(round, box)
             cv2.rectangle(drawn, (left, top), (right, bottom), colour, 2)
             bottom = max(top - 4, 16)
-        for ink, width in ((0, 0, 0), 4), (colour, 1):
-            cv2.putText(drawn, text, (left, bottom), cv2.FONT_HERSHEY_SIMPLEX, 0.5, ink, width, cv2.LINE_AA)
+        cv2.rectangle(drawn, (left, bottom - 12), (left + 9 * len(text), bottom + 4), colour, -1)
+        cv2.putText(drawn, text, (left, bottom), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
     return drawn
 
 
