@@ -19,9 +19,8 @@ from pathlib import Path
 
 import torch
 
+from xcit_mm import Predictor, predict_raster
 from xcit_mm.models.precision import DTYPES
-from xcit_mm.prediction import Predictor
-from xcit_mm.rasters import predict_raster
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
 from xcit_mm.weights.models import add_model_arguments, find_model

@@ -22,7 +22,7 @@ from .weights import StrictLoadHook
 
 if TYPE_CHECKING:
     from .prediction import Predictor
-    from .rasters import predict_raster
+    from .rasters.prediction import predict_raster
 
 __all__ = [
     "LayerDecayOptimWrapperConstructor",
@@ -50,7 +50,7 @@ keep_scope_of_bases()
 
 def __getattr__(name: str) -> Any:
     """Return `Predictor` or `predict_raster`, which need mmcv and are imported only on use."""
-    modules = dict(Predictor=".prediction", predict_raster=".rasters")
+    modules = dict(Predictor=".prediction", predict_raster=".rasters.prediction")
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(modules[name], __package__), name)

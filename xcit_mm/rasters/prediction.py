@@ -190,8 +190,8 @@ class _Run:
         row = self.rows[number]
         classes, height = self.predictor.metainfo["classes"], row.inside.stop - row.inside.start
         if self.predictor.is_detector:
-            found = [self._clip(reported_objects(part, row, column)) for column, part, _ in self._iter_tiles(row)]
-            write_row(self.parts[number], concatenate(found))
+            found = concatenate(reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row))
+            write_row(self.parts[number], self._clip(found) if self._is_padded else found)
             return
         path, width = self.parts[number], self.raster.width
         with atomic_path(path) as new, gdal(path, "written"), create_map(new, height, width, classes) as file:
@@ -230,9 +230,7 @@ class _Run:
         return image, valid & inside
 
     def _clip(self, found: Objects) -> Objects:
-        """Clip the objects of a padded tile to the raster."""
-        if not self._is_padded:
-            return found
+        """Clip the objects of padded tiles to the raster."""
         width, height = self.raster.width, self.raster.height
         shapes = shapely.intersection(found.shapes, shapely.box(0, 0, width, height))
         return found._replace(shapes=shapes, boxes=found.boxes.clip(0, [width, height, width, height]))
