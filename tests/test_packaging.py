@@ -38,7 +38,7 @@ EXTRAS = dict(
     models=STACKS,
     checks=STACKS,
     prediction=(*STACKS, "ray"),
-    geo=("raster",),
+    rasters=(*STACKS, "raster"),
     deployment=(*STACKS, "export"),
     tools=(*STACKS, "export", "raster", "classification", "bench", "dev"),
 )
