@@ -82,7 +82,7 @@ LIBRARIES = (
     "onnxruntime",
     "onnxscript",
     "rasterio",
-    "pyarrow",
+    "pycocotools",
 )
 autodoc_mock_imports = [module.partition(".")[0] for module in LIBRARIES if not imports(module)]
 

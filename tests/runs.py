@@ -56,16 +56,17 @@ def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
     return path
 
 
-def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries and some variables of the environment."""
+def start_infer(arguments: Sequence[object], log: Path, max_records: int = 256, **env: object) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries, part files of some records and variables."""
     variables = {name: str(value) for name, value in env.items()}
-    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, variables))
+    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, max_records, variables))
     process.start()
     return process
 
 
-def _run_tool(arguments: list[str], log: Path, env: dict[str, str]) -> None:
+def _run_tool(arguments: list[str], log: Path, max_records: int, env: dict[str, str]) -> None:
     os.environ |= env
+    importlib.import_module("xcit_mm.prediction.records").MAX_RECORDS = max_records
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     torch.set_num_threads(1)

@@ -157,6 +157,9 @@ def test_another_run_in_the_folder_is_rejected_by_the_first_difference(models, b
     assert call("infer", photo, *model_of(models["seg"]), *out, "--batch-size", 3, "--workers", 1)[0] == 0
     assert call("infer", photo, *model_of(models["seg"]), *out, "--tile", 64, "--overwrite")[0] == 0
     assert json.loads((tmp_path / "out" / "run.json").read_text())["settings"]["tile"] == 64
+    for content in ("[]", '{"config": 1}', "{"):
+        (tmp_path / "out" / "run.json").write_text(content)
+        assert "run.json is not of this version" in refusal("infer", photo, *model_of(models["seg"]), *out)
     (tmp_path / "taken" / "labels").mkdir(parents=True)
     for option in ((), ("--overwrite",)):
         message = refusal("infer", photo, *model_of(models["seg"]), "--out", tmp_path / "taken", *option)

@@ -40,8 +40,11 @@ def open_folder(out: Path, now: dict[str, Any], overwrite: bool) -> dict[str, An
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif files:
-        before = json.loads((out / RUN).read_bytes())
-        settings = [content.get("settings") or {} for content in (before, now)]
+        try:
+            before = json.loads((out / RUN).read_bytes())
+            settings = [content["settings"] for content in (before, now)]
+        except (ValueError, KeyError, TypeError):
+            raise FileExistsError(f"{out / RUN} is not of this version: give another --out, or --overwrite") from None
         name = next((name for name in settings[1] if settings[0].get(name) != settings[1][name]), None)
         if name is not None:
             lines = [str(each.get(name)).splitlines() for each in settings]  # a config has many
