@@ -25,7 +25,7 @@ def free_port() -> int:
 @pytest.fixture
 def many(photos, tmp_path) -> Path:
     folder = tmp_path / "many"
-    for number in range(8):
+    for number in range(4):
         shutil.copytree(photos, folder / str(number))
     return folder
 
@@ -58,9 +58,9 @@ def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(kind, ranks, mod
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0] * ranks, (tmp_path / "log").read_text()[-2000:]
-    assert len(counts - {0, 96}) >= 5, counts  # the kills came while records were written
+    assert len(counts - {0, 48}) >= 5, counts  # the kills came while records were written
     records = read_records(tmp_path / "out")
-    assert len(records) == len({record["path"] for record in records}) == 96
+    assert len(records) == len({record["path"] for record in records}) == 48
     assert not any("error" in record for record in records)
     found, expected = result_files(tmp_path / "out"), result_files(tmp_path / "fresh")
     assert found.keys() == expected.keys()
