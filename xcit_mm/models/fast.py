@@ -111,18 +111,24 @@ def covariance_attention(attention: "XCA", x: Tensor) -> Tensor:
     return attention.proj_drop(out)
 
 
-def in_rows(layer: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0) -> Tensor:
-    """Compute `function(x)`, the plain code of a layer, in inference over a few rows at a time.
+def uses_rows(layer: nn.Module, x: Tensor) -> bool:
+    """Return whether to compute a layer by `in_rows`: in inference, except in half precision, where it takes longer.
+
+    In training mode, and without running statistics, all rows of a map decide over each.
+    """
+    if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4 or not is_plain(layer):
+        return False
+    return not any(part.training or getattr(part, "running_mean", part) is None for part in layer.modules())
+
+
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0) -> Tensor:
+    """Compute `function(x)`, the plain code of a layer, over a few rows at a time.
 
     Args:
-        layer: Owner of the function. In training mode, or without running statistics, a map belongs together.
         function: Maps (B, n, ..., C) to a tensor of that shape, for any n.
         x: (B, rows, ..., C).
         halo: Number of rows to each side on which a row of the result depends.
     """
-    by_batch = any(part.training or getattr(part, "running_mean", part) is None for part in layer.modules())
-    if torch.is_grad_enabled() or by_batch or product_dtype(x).itemsize < 4 or not is_plain(layer):
-        return function(x)
     return _in_pieces(function, x, 1, halo)
 
 

@@ -170,7 +170,8 @@ class LPI(nn.Module):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         x = x.unflatten(1, (height, width))
-        return fast.in_rows(self, self.interact, x, halo=2).flatten(1, 2)
+        x = fast.in_rows(self.interact, x, halo=2) if fast.uses_rows(self, x) else self.interact(x)
+        return x.flatten(1, 2)
 
     def interact(self, x: Tensor) -> Tensor:
         """Compute the layer on a grid (B, rows, width, C). A row depends on two rows to each side."""
@@ -190,7 +191,7 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fast.in_rows(self, self.project, x)
+        return fast.in_rows(self.project, x) if fast.uses_rows(self, x) else self.project(x)
 
     def project(self, x: Tensor) -> Tensor:
         """Compute the layer on tokens (B, n, C), each by itself."""
@@ -443,8 +444,9 @@ class XCiT(Trunk):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the pyramid of an image, finest map first. Raises the errors of `Trunk.forward`."""
-        # Contiguous, since mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
-        return tuple(level(m).contiguous() for level, m in zip(self.levels(), super().forward(x), strict=True))
+        maps = [level(tap) for level, tap in zip(self.levels(), super().forward(x), strict=True)]
+        # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
+        return tuple(tensor.contiguous() for tensor in maps)
 
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""
