@@ -156,3 +156,12 @@ def test_hooks_see_whole_maps_that_keep_their_values():
         torch.testing.assert_close(found[name], [m.detach() for m in maps], msg=name)
     torch.testing.assert_close(list(unhooked), found[""])
     assert count["MLP"] > 2
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_traced_model_takes_other_sizes(grad):
+    model = fill(XCiT(TINY, out_indices=(0, 1), strides=(4, 32), norm_cfg=BN))
+    with torch.set_grad_enabled(grad):
+        traced = torch.jit.trace(model, image(64, 96).float())
+        for found, expected in zip(traced(image(320, 352).float()), model(image(320, 352).float()), strict=True):
+            torch.testing.assert_close(found, expected)

@@ -39,7 +39,8 @@ def is_plain(layer: nn.Module) -> bool:
     """
     parts = list(layer.children())
     built = all(type(part) in _BUILT or isinstance(part, BatchNorm) for part in parts)
-    return built and all(getattr(part, "bias", part) is not None for part in parts) and not has_hooks(layer)
+    biased = all(getattr(part, "bias", part) is not None for part in (layer, *parts))
+    return built and biased and not has_hooks(layer)
 
 
 def is_traced() -> bool:
@@ -134,10 +135,11 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0) -> T
 
 def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
     """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four by one product."""
-    if torch.compiler.is_compiling() or has_hooks(conv) or product_dtype(x).itemsize < 4:
+    if is_traced() or not is_plain(conv) or product_dtype(x).itemsize < 4:
         return nn.ConvTranspose2d.forward(conv, x)
     batch, channels, height, width = x.shape
     weight = conv.weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
+    assert conv.bias is not None  # is_plain
     bias = conv.bias.repeat_interleave(4)[:, None]
 
     def cells(rows: Tensor) -> Tensor:
@@ -156,15 +158,15 @@ def _in_pieces(function: Callable[[Tensor], Tensor], x: Tensor, dim: int, halo: 
     limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
     # Long enough that the halo, which is computed twice, is the smaller part.
     length = max(1, 8 * halo, limit * total * channels // max(1, x.numel()))
-    if total <= length or is_traced():
+    if total <= length:
         return function(x)
-    out = None
+    out = x.new_empty(0)
     for start in range(0, total, length):
         count = min(length, total - start)
         first = max(start - halo, 0)
         last = min(start + count + halo, total)
         piece = function(x.narrow(dim, first, last - first)).narrow(dim, start - first, count)
-        if out is None:
+        if start == 0:
             out = piece.new_empty([total if axis == dim else n for axis, n in enumerate(piece.shape)])
         out.narrow(dim, start, count).copy_(piece)
     return out

@@ -200,7 +200,7 @@ def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **options: 
 
 def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
     input, weight, bias, _, offset, mask, _, grad_input, grad_weight, grad_bias, *grads, grad_output = tensors
-    inputs, targets = (input, weight, offset, mask), (grad_input, grad_weight, *grads)
+    inputs, targets = [input, weight, offset, mask], [grad_input, grad_weight, *grads]
     if with_bias:
-        inputs, targets = (*inputs, bias), (*targets, grad_bias)
+        inputs, targets = [*inputs, bias], [*targets, grad_bias]
     _differentiate(_deformable(grad_output, options), inputs, grad_output, targets)
