@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-EXTRAS := export parquet ray raster heif hub dev
+EXTRAS := export ray raster hub dev
 
 # torch has its own file, because a user may choose another build, for the CPU or CUDA.
 $(READY): $(wildcard requirements/*.txt) setup.py

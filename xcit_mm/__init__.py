@@ -4,11 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
+    import mmcv  # noqa: F401
     from mmengine.config.utils import MODULE2PACKAGE
-except ModuleNotFoundError as error:  # not a requirement, since it would install one stack over the other
-    if error.name != "mmengine":
+except ModuleNotFoundError as error:  # not requirements, since they would install one stack over the other
+    if error.name not in ("mmcv", "mmengine"):
         raise
-    raise ModuleNotFoundError("xcit_mm needs mmengine: pip install mmengine, or onedl-mmengine of the forks") from None
+    fix = f"pip install mmengine mmcv-lite, or the forks' onedl-{error.name}"
+    raise ModuleNotFoundError(f"xcit_mm needs {error.name}: {fix}") from None
 from mmengine.registry import MODELS
 
 from . import ops
