@@ -1,6 +1,5 @@
 """Models from weights or from a config: the file or the config is checked first and not changed."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
@@ -9,11 +8,11 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 from paths import CONFIGS
-from torch import Tensor, nn
+from torch import Tensor
 from weight_files import MINI
 
 from xcit_mm import XCiT
-from xcit_mm.models import XCiTClassifier, backbone_from_config, model_from_config, model_from_weights
+from xcit_mm.models import XCiTClassifier, model_from_config, model_from_weights
 
 STEM, QKV, HEAD = "patch_embed.proj.0.0.weight", "blocks.0.attn.qkv.weight", "head.weight"
 
@@ -100,32 +99,28 @@ class TestModelFromConfig:
         found = model_from_config(cfg, save(cfg, tmp_path)).data_preprocessor.mean
         assert found.flatten().tolist() == pytest.approx(cfg.model.data_preprocessor.mean)
 
-    @pytest.mark.parametrize("build", [model_from_config, backbone_from_config])
-    def test_the_config_is_not_changed(self, build: Callable[..., nn.Module], tmp_path):
+    def test_the_config_is_not_changed(self, tmp_path):
         """A training from the config afterwards starts from its init_cfg."""
         cfg, checkpoint = beside(), save(beside(), tmp_path)
         before = deepcopy(cfg.to_dict())
-        build(cfg, checkpoint)
+        model_from_config(cfg, checkpoint)
         assert cfg.to_dict() == before
         with pytest.raises(FileNotFoundError):
-            build(cfg, str(tmp_path / "none.pth"))
+            model_from_config(cfg, str(tmp_path / "none.pth"))
         assert cfg.to_dict() == before
 
-    @pytest.mark.parametrize("build", [model_from_config, backbone_from_config])
-    def test_the_missing_part_of_a_config_is_named(self, build: Callable[..., nn.Module]):
+    def test_the_missing_part_of_a_config_is_named(self):
         cfg = small()
         cfg.pop("default_scope")
         cfg.model.pop("_scope_", None)
         cfg.model.backbone.type = "mmseg.NoSuchThing"
         with pytest.raises(ValueError, match="give the config a default_scope"):
-            build(cfg, "any.pth")
+            model_from_config(cfg, "any.pth")
         with pytest.raises(ValueError, match=r"^the config has no model: give the config of a whole run$"):
-            build(Config(dict(default_scope="mmseg")), "any.pth")
+            model_from_config(Config(dict(default_scope="mmseg")), "any.pth")
 
     def test_a_model_without_a_backbone_is_rejected(self, tmp_path):
         cfg = Config(dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor")))
-        with pytest.raises(ValueError, match=r"^the config's model, mmengine\.BaseDataPreprocessor, has no backbone"):
-            backbone_from_config(cfg, "any.pth")
         torch.save(dict(state_dict={}), tmp_path / "file.pth")
         with pytest.raises(ValueError, match=r"^the model has no backbone"):
             model_from_config(cfg, str(tmp_path / "file.pth"))

@@ -79,13 +79,7 @@ class XCiTClassifier(Trunk):
 
     Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks follow the blocks of
     the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter names are those of the published files.
-
-    In mmpretrain the classifier is the backbone of an `ImageClassifier` with the head that has no parameters:
-
-        model = dict(
-            type='ImageClassifier',
-            backbone=dict(type='XCiTClassifier', arch='s12', num_classes=10, as_tuple=True),
-            head=dict(type='ClsHead', loss=dict(type='CrossEntropyLoss')))
+    `configs/classification` shows it as the backbone of an `ImageClassifier` of mmpretrain.
 
     Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
 
@@ -115,23 +109,19 @@ class XCiTClassifier(Trunk):
         patch_size: int = 16,
         num_classes: int = 1000,
         as_tuple: bool = False,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         last = resolve_arch(arch).depth - 1
-        super().__init__(
-            arch, patch_size, out_indices=(last,), drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, **kwargs
-        )
+        super().__init__(arch, patch_size, out_indices=(last,), **kwargs)
+        rates = {name: kwargs.get(name, 0.0) for name in ("drop_rate", "attn_drop_rate")}
         dim, _, num_heads, eta, tokens_norm = self.arch
         self.num_classes = num_classes
         self.as_tuple = as_tuple
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.cls_attn_blocks = nn.ModuleList(
-            ClassAttentionBlock(dim, num_heads, eta, tokens_norm, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
-            for _ in range(CLASS_ATTENTION_BLOCKS)
+            ClassAttentionBlock(dim, num_heads, eta, tokens_norm, **rates) for _ in range(CLASS_ATTENTION_BLOCKS)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()

@@ -55,7 +55,7 @@ def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
         raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one")
     layers = {}
     for name, parameter in trunks[0].named_parameters():
-        part, number, *_ = name.split(".")
-        if part in ("patch_embed", "pos_embeder", "blocks"):  # else it is of the pyramid
-            layers[id(parameter)] = int(number) + 1 if part == "blocks" else 0
+        part, *numbers = name.split(".")
+        if part in ("patch_embed", "pos_embeder", "blocks"):  # else it is of the pyramid or the classifier
+            layers[id(parameter)] = int(numbers[0]) + 1 if part == "blocks" else 0
     return layers, len(trunks[0].blocks) + 1
