@@ -19,12 +19,13 @@ from broken_pipe import ignore_broken_pipe
 
 from xcit_mm.deployment import export_model
 from xcit_mm.utils.cli import cli_main
-from xcit_mm.weights.models import add_model_arguments, find_model
+from xcit_mm.weights.models import find_model
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_arguments(parser, "; it must fill the whole exported part")
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
+    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
     parser.add_argument("--part", choices=("backbone", "model"), default="model", help="default: the whole model")
     parser.add_argument(

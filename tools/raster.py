@@ -23,7 +23,7 @@ from xcit_mm import Predictor, predict_raster
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
-from xcit_mm.weights.models import add_model_arguments, find_model
+from xcit_mm.weights.models import find_model
 
 SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
@@ -32,7 +32,8 @@ ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("raster", help="a file, a URL that GDAL reads, or a folder")
-    add_model_arguments(parser)
+    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
+    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
     parser.add_argument("--out", type=Path, required=True, help="the result, or the folder of the results")
     parser.add_argument("--overwrite", action="store_true", help="replace the result, and start again")
     parser.add_argument("--bands", type=int, nargs="+", metavar="N", help="numbers of red, green and blue, from 1")

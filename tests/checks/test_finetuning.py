@@ -96,7 +96,7 @@ def test_a_folder_gives_classes_splits_and_schedule(trained, data, started, fold
     assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
     held_out = str(data / "annotations" / "instances_validation.json")
     assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
-    assert cfg.load_from == find_model(str(trained)).checkpoint and cfg.train_cfg.max_iters == 1000
+    assert cfg.load_from == find_model(str(trained))[1] and cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
 
 

@@ -76,7 +76,7 @@ def test_without_weights_nothing_is_downloaded(monkeypatch, tmp_path):
     "name, options, error, message",
     [
         ("xcit_smal_12_p16_224", {}, ValueError, "is not a model or weights: try xcit_small_12_p16_224, "),
-        ("maskrcnn_small", {}, ValueError, "try maskrcnn_xcit_small_24_p8, "),
+        ("maskrcnn_small", {}, ValueError, "try maskrcnn_xcit_small_12_p16, "),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
         (NAME, dict(out_indexes=(3,)), TypeError, "^Trunk has no argument out_indexes: "),
         (NAME, dict(arch="t12"), ValueError, "the file is n12/p16, the config asks for t12/p16"),

@@ -1,40 +1,13 @@
 """Weights for RGB in models of other bands: by a rule, on request, and only where training starts."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from weight_files import MINI, load_in_runner, same, segmentor
 
 from xcit_mm import StrictLoadHook, XCiT
-from xcit_mm.weights.bands import stem_for_bands
-from xcit_mm.weights.matching import CheckpointMismatch
-
-
-@pytest.fixture(params=["conv", "linear"])
-def published(request, tmp_path) -> XCiT:
-    """A backbone for RGB; its file is rgb.pth."""
-    model = XCiT(MINI, patch_embed=request.param).double()
-    torch.save(model.state_dict(), tmp_path / "rgb.pth")
-    return model
-
-
-def from_file(file: Path, bands: int, rule: str | None, patch_embed: str = "conv") -> XCiT:
-    init_cfg = dict(type="Pretrained", checkpoint=str(file), **(dict(fill_stem=rule) if rule else {}))
-    model = XCiT(MINI, in_channels=bands, patch_embed=patch_embed, init_cfg=init_cfg).double()
-    model.init_weights()
-    return model
-
-
-def like(published: XCiT, file: Path, bands: int, rule: str) -> XCiT:
-    linear = isinstance(published.patch_embed.proj, nn.Conv2d)
-    return from_file(file, bands, rule, "linear" if linear else "conv")
-
-
-def first_layer(model: XCiT) -> nn.Conv2d:
-    proj = model.patch_embed.proj
-    return proj if isinstance(proj, nn.Conv2d) else proj[0][0]
+from xcit_mm.weights.bands import stem_for_bands, stem_key
+from xcit_mm.weights.matching import CheckpointMismatch, load_pretrained
 
 
 def noise(*shape: int) -> Tensor:
@@ -57,24 +30,25 @@ def test_filters_follow_the_rule(rule, bands, filters):
     assert stem_for_bands(rgb, bands, rule).flatten().tolist() == filters
 
 
-@pytest.mark.parametrize("rule, bands", [("mean", 1), ("mean", 5), ("rgb-mean", 4)])
-def test_grey_image_keeps_its_output_and_only_the_stem_changes(rule, bands, published, tmp_path):
-    model = like(published, tmp_path / "rgb.pth", bands, rule)
-    grey = noise(2, 1, 64, 48)
-    found, expected = (first_layer(m)(grey.expand(-1, n, -1, -1)) for m, n in ((model, bands), (published, 3)))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("patch_embed", ["conv", "linear"])
+@pytest.mark.parametrize("rule, bands", [("mean", 1), ("mean", 5), ("rgb-mean", 4), ("rgb-zero", 5)])
+def test_first_layer_gives_the_output_of_rgb_and_only_the_stem_changes(patch_embed, rule, bands, tmp_path):
+    published = XCiT(MINI, patch_embed=patch_embed).double()
+    torch.save(published.state_dict(), tmp_path / "rgb.pth")
+    model = XCiT(MINI, in_channels=bands, patch_embed=patch_embed).double()
+    load_pretrained(model, str(tmp_path / "rgb.pth"), fill_stem=rule)
     state, original = model.state_dict(), published.state_dict()
-    stem = "patch_embed.proj.weight" if "patch_embed.proj.weight" in state else "patch_embed.proj.0.0.weight"
+    stem = stem_key(original)
     assert same({**state, stem: original[stem]}, original)
 
-
-def test_rgb_zero_starts_blind_to_other_bands_and_learns_them(published, tmp_path):
-    model = like(published, tmp_path / "rgb.pth", 5, "rgb-zero")
-    image = noise(2, 5, 64, 48)
-    found = first_layer(model)(image)
-    torch.testing.assert_close(found, first_layer(published)(image[:, :3]), rtol=1e-12, atol=1e-12)
+    layers = [m.patch_embed.proj if patch_embed == "linear" else m.patch_embed.proj[0][0] for m in (model, published)]
+    # 'rgb-zero' ignores other bands; the other rules are equal for grey images.
+    image = noise(2, bands, 64, 48) if rule == "rgb-zero" else noise(2, 1, 64, 48).expand(-1, bands, -1, -1)
+    rgb = image[:, :3] if bands >= 3 else image.expand(-1, 3, -1, -1)
+    found = layers[0](image)
+    torch.testing.assert_close(found, layers[1](rgb), rtol=1e-12, atol=1e-12)
     found.square().sum().backward()
-    assert (first_layer(model).weight.grad[:, 3:] != 0).all()
+    assert (layers[0].weight.grad != 0).all()  # all bands are learned
 
 
 @pytest.mark.parametrize(
@@ -88,13 +62,15 @@ def test_rgb_zero_starts_blind_to_other_bands_and_learns_them(published, tmp_pat
     ],
 )
 def test_rule_acts_only_on_request_and_on_need(file_bands, bands, rule, message, tmp_path):
-    source = XCiT(MINI, in_channels=file_bands).double()
-    torch.save(source.state_dict(), tmp_path / "rgb.pth")
+    source, file = XCiT(MINI, in_channels=file_bands), str(tmp_path / "rgb.pth")
+    torch.save(source.state_dict(), file)
+    model = XCiT(MINI, in_channels=bands, init_cfg=dict(type="Pretrained", checkpoint=file, fill_stem=rule))
     if message is None:
-        assert same(from_file(tmp_path / "rgb.pth", bands, rule).state_dict(), source.state_dict())
+        model.init_weights()
+        assert same(model.state_dict(), source.state_dict())
         return
     with pytest.raises(ValueError, match=message) as error:
-        from_file(tmp_path / "rgb.pth", bands, rule)
+        model.init_weights()
     assert "\n" not in str(error.value)
 
 
@@ -109,25 +85,20 @@ def test_unknown_rule_raises_at_once(build):
 def test_nan_is_rejected_before_the_mean_spreads_it(tmp_path):
     state = XCiT(MINI).state_dict()
     state["patch_embed.proj.0.0.weight"][0, 1, 0, 0] = torch.nan
+    state["patch_embed.proj.0.0.weight"] = state["patch_embed.proj.0.0.weight"].to(torch.float8_e4m3fn)
     torch.save(state, tmp_path / "rgb.pth")
     with pytest.raises(ValueError, match=r"patch_embed.proj.0.0.weight with values that are not finite"):
-        from_file(tmp_path / "rgb.pth", 4, "mean")
+        load_pretrained(XCiT(MINI, in_channels=4), str(tmp_path / "rgb.pth"), fill_stem="mean")
 
 
-def test_load_from_fills_a_segmentor_of_other_bands_only_on_request():
+def test_load_from_fills_a_segmentor_of_other_bands_on_request_but_not_in_testing_and_resuming():
     source, target = dict(state_dict=segmentor().state_dict()), segmentor(bands=4)
     with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4; to fine-tune.*fill_stem"):
         load_in_runner(target, source)
+    for use in (dict(train=False), dict(resume=True)):
+        with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4$"):
+            load_in_runner(target, source, fill_stem="rgb-mean", **use)
     load_in_runner(target, source, fill_stem="rgb-zero")
     state, key = target.state_dict(), "backbone.patch_embed.proj.0.0.weight"
     assert not state[key][:, 3].any()
     assert same({**state, key: state[key][:, :3]}, source["state_dict"])
-
-
-@pytest.mark.parametrize("use", [dict(train=False), dict(resume=True)])
-def test_testing_and_resuming_use_no_rule(use):
-    source, target = segmentor(bands=4), segmentor(bands=4)
-    with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4$"):
-        load_in_runner(target, dict(state_dict=segmentor().state_dict()), fill_stem="rgb-mean", **use)
-    load_in_runner(target, dict(state_dict=source.state_dict()), fill_stem="rgb-mean", **use)
-    assert same(target.state_dict(), source.state_dict())

@@ -1,13 +1,19 @@
-"""Models are found by the names of their configs and weights, and by the folder of their training run."""
+"""A model is a name, a folder with config and weights such as that of a run, wherever it lies, or one on the Hub."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from mmengine.config import Config
+from weight_files import path_of, same
 
 from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED
+from xcit_mm.weights.reader import load_checkpoint
 
-NAMES = ("maskrcnn_xcit_small_12_p16", "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NAME = "maskrcnn_xcit_small_12_p16"
 
 
 def test_every_published_detector_and_segmentor_has_one_config():
@@ -26,10 +32,9 @@ def test_every_published_detector_and_segmentor_has_one_config():
 
 
 def test_what_a_name_stands_for_is_reported(capsys):
-    for name in NAMES:
-        config, checkpoint = find_model(name)
-        assert capsys.readouterr().err == f"{name}: {config} with {checkpoint}\n"
-    assert find_model(NAMES[0], "my.pth") == (config, "my.pth")
+    config, checkpoint = find_model(NAME)
+    assert capsys.readouterr().err == f"{NAME}: {config} with {checkpoint}\n"
+    assert find_model(NAME, "my.pth") == (config, "my.pth")
 
 
 @pytest.mark.parametrize(
@@ -37,29 +42,117 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "work folder: try maskrcnn_xcit_small_12_p16"),
         ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, "),
-        (
-            "upernet-s12",
-            "try upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512, upernet_xcit-s12-p8_8xb2-160k_ade20k-512x512",
-        ),
+        ("upernet-s12", "try upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512, upernet_xcit-s12-p8_"),
+        ("maskrcnn", f"work folder: try {', '.join(name for name in shipped_models() if name.startswith('maskrcnn'))}"),
         ("small_12_p8", "try maskrcnn_xcit_small_12_p8, sem_fpn_xcit_small_12_p8, upernet_xcit_small_12_p8"),
-        (
-            "xyz",
-            "neither a config (*.py) nor a model's name nor a work folder: try the names of `xcit-mm weights list`",
-        ),
+        ("xyz", "nor a work folder: try the names of `xcit-mm weights list`"),
         ("config.py", "config.py has no checkpoint: give one after it"),
-        ("retinanet_xcit-s12-p16_fpn_1x_coco", "has no checkpoint"),
     ],
 )
 def test_a_wrong_name_is_rejected_with_similar_names(model, message):
-    if model.startswith("retinanet_"):
-        model = next(name for name in shipped_models() if name.startswith("retinanet_"))
     with pytest.raises(ValueError) as error:
         find_model(model)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_partial_name_lists_all_published_models_with_it():
-    with pytest.raises(ValueError) as error:
-        find_model("maskrcnn")
-    listed = str(error.value).partition(": try ")[2].split(", ")
-    assert sorted(listed) == sorted(name for name in PUBLISHED if name.startswith("maskrcnn"))
+@pytest.fixture
+def work_dir(tmp_path) -> Path:
+    """The folder of a run that has saved iter_1.pth and iter_2.pth."""
+    folder = tmp_path / "work_dirs" / "mine"
+    folder.mkdir(parents=True)
+    Config(dict(a=dict(b=[1, (2, -3.5)], c={"d e": None}))).dump(folder / "mine.py")
+    for name in ("iter_1.pth", "iter_2.pth"):
+        torch.save(dict(state_dict={}), folder / name)
+    (folder / "last_checkpoint").write_text(str(folder / "iter_2.pth"))
+    return folder
+
+
+def files(folder: Path, checkpoint: str) -> tuple[str, str]:
+    return str(folder / "mine.py"), str(folder / checkpoint)
+
+
+@pytest.mark.parametrize("original_stays", [True, False])
+def test_a_moved_work_folder_has_its_own_checkpoints(original_stays, work_dir, tmp_path):
+    shutil.copytree(work_dir, tmp_path / "moved")
+    if not original_stays:
+        shutil.rmtree(work_dir)
+    assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
+    (tmp_path / "moved" / "iter_2.pth").unlink()  # the file of the other folder does not stand in for it
+    assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
+
+
+def test_a_run_may_save_outside_of_its_folder(work_dir, tmp_path):
+    (tmp_path / "large_disk").mkdir()
+    (work_dir / "iter_2.pth").rename(tmp_path / "large_disk" / "iter_2.pth")
+    for place in (str(tmp_path / "large_disk" / "iter_2.pth"), "s3://bucket/iter_2.pth"):
+        (work_dir / "last_checkpoint").write_text(place)
+        assert find_model(str(work_dir)) == (str(work_dir / "mine.py"), place)
+
+
+def test_the_best_checkpoint_comes_before_the_last_and_the_only_one_is_enough(work_dir):
+    (work_dir / "best_mIoU_iter_1.pth").touch()
+    assert find_model(str(work_dir)) == files(work_dir, "best_mIoU_iter_1.pth")
+    (work_dir / "best_mIoU_iter_1.pth").unlink()
+    (work_dir / "last_checkpoint").unlink()
+    with pytest.raises(ValueError, match=r"mine has the checkpoints iter_1.pth, iter_2.pth: give one"):
+        find_model(str(work_dir))
+    assert find_config(str(work_dir)) == str(work_dir / "mine.py")
+    (work_dir / "iter_2.pth").rename(work_dir / "model.safetensors")
+    (work_dir / "iter_1.pth").unlink()
+    assert find_model(str(work_dir)) == files(work_dir, "model.safetensors")
+
+
+def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
+    assert find_model(str(work_dir / "iter_1.pth")) == files(work_dir, "iter_1.pth")
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
+        find_model(str(work_dir / "iter_3.pth"))
+    (work_dir / "other.py").touch()
+    with pytest.raises(FileNotFoundError, match=r"must have one config, but has mine\.py, other\.py: give config"):
+        find_model(str(work_dir / "iter_1.pth"))
+
+
+@pytest.fixture
+def hub(work_dir, tmp_path, monkeypatch) -> Path:
+    """The folder of hf://me/model in the cache of huggingface_hub, which is offline."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="huggingface_hub is not installed")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    cache = tmp_path / "hub" / "models--me--model"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text(COMMIT)
+    (cache / "snapshots").mkdir()
+    return Path(shutil.move(work_dir, cache / "snapshots" / COMMIT))
+
+
+def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
+    shutil.copy(path_of("dino-backbone_p16.pth", tmp_path), hub / "best_mIoU.pth")
+    assert find_model("hf://me/model") == files(hub, "best_mIoU.pth")
+    assert same(load_checkpoint("hf://me/model"), torch.load(hub / "best_mIoU.pth"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os",
+        "model = open('ran', 'w')",
+        "dict = open; x = dict(file='ran', mode='w')",
+        "model = dict(a=[*range(3)])",
+        'model = {{\'$X:open("ran","w")\'}}',  # mmengine replaces it by what follows the colon
+        "_base_ = './other.py'",
+        "a.b = 1",
+        "model = (",
+    ],
+)
+def test_a_config_of_the_hub_that_is_a_program_is_not_run(line, hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (hub / "mine.py").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match=r"mine\.py is not loaded, because it may run code"):
+        find_model("hf://me/model")
+    assert not Path("ran").exists()
+
+
+def test_an_unknown_model_of_the_hub_is_one_line(hub):
+    with pytest.raises(ConnectionError, match=r"cannot download hf://me/none .*check the name") as error:
+        find_model("hf://me/none")
+    assert "\n" not in str(error.value)

@@ -15,9 +15,8 @@ from ..utils.compat import log_config_to_file_only
 from ..utils.configs import read_config, type_name
 from ..utils.errors import reason
 from ..utils.scripts import load_script
-from ..weights.folders import find_checkpoint_in, last_checkpoint
 from ..weights.matching import CheckpointMismatch
-from ..weights.models import find_config, find_model
+from ..weights.models import find_checkpoint_in, find_config, find_model, last_checkpoint
 from .config import check_launcher, find_script, is_mixed_precision
 from .doctor import check_resume, check_test, check_training, is_first_process, newest_checkpoint
 from .findings import raise_first

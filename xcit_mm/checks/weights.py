@@ -12,10 +12,9 @@ from ..models import XCiT
 from ..utils.configs import part_class
 from ..weights.bands import FILL_HINT
 from ..weights.layouts import parse_checkpoint
-from ..weights.matching import match_model, match_trunk
+from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, ensure_downloaded, local_path
 from ..weights.reader import load_from_file
-from ..weights.strict_loading import StrictLoadHook
 from .findings import Finding, check, fail, note, ok
 
 

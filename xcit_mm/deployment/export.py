@@ -62,7 +62,7 @@ def export_model(
         FileNotFoundError: If config, checkpoint, images, test data or the folder of the file are missing.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If torch is too old, tracing fails, or the file does not agree with torch.
+        RuntimeError: If tracing fails, or the file does not agree with torch.
     """
     _check_target(out, part)
     cfg = read_config(config, [])
@@ -103,8 +103,6 @@ def export_model(
 
 
 def _check_target(out: Path, part: str) -> None:
-    if not hasattr(Dim, "DYNAMIC"):
-        raise RuntimeError(f"torch {torch.__version__} cannot trace images of any size: export with torch 2.6 or newer")
     if out.suffix != ".onnx":
         raise ValueError(f"{out}: name it .onnx")
     if part not in ("backbone", "model"):

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from ..archs import ARCHS
 from ..utils.configs import SUFFIXES, read_config
 from ..utils.errors import reason
-from ..weights.folders import HUB_PREFIX
 from ..weights.layouts import backbone_options, describe, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
-from ..weights.models import find_config, find_model, shipped_models, similar_names
+from ..weights.models import HUB_PREFIX, find_config, find_model, shipped_models, similar_names
 from ..weights.published import PUBLISHED
 from ..weights.reader import load_checkpoint
 from .classifier import XCiTClassifier

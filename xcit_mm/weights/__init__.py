@@ -1,10 +1,9 @@
 """Weights from files to tensors: published files, a reader that runs no code, layouts, and matching to a model."""
 
 from .layouts import Weights, parse_checkpoint
-from .matching import load_pretrained, match_model, match_trunk
+from .matching import StrictLoadHook, load_pretrained, match_model, match_trunk
 from .published import PUBLISHED, download, ensure_downloaded
 from .reader import load_checkpoint, load_from_file
-from .strict_loading import StrictLoadHook
 
 __all__ = [
     "PUBLISHED",

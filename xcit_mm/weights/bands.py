@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 RGB = 3
+LINEAR_STEM = "patch_embed.proj.weight"
 FILL_HINT = "fill_stem='rgb-mean' (or 'rgb-zero', 'mean')"
 
 # Filters (C, N, h, w) of N bands from filters (C, 3, h, w) of red, green and blue.
@@ -28,8 +29,7 @@ def check_stem_rule(rule: str | None) -> None:
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
     """Return the published name of the first weight, (C, bands, h, w): a convolution or the linear projection."""
-    linear = "patch_embed.proj.weight"
-    return linear if linear in trunk and trunk[linear].dim() == 4 else "patch_embed.proj.0.0.weight"
+    return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
 def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..archs import ARCHS, Arch, arch_name
-from .bands import stem_key
+from ..archs import ARCHS, arch_name
+from .bands import LINEAR_STEM, stem_key
 
 # Prefixes of the keys that only a classifier has.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
@@ -31,8 +31,6 @@ _MMPRETRAIN = {
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
-# Tensors whose sizes are the width and the number of heads.
-_SHAPE_KEYS = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
 
 
 @dataclass
@@ -68,12 +66,10 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
         ValueError: If it holds no XCiT, or lacks the averaged weights that `use_ema` requires.
     """
     source, state, metadata = _unwrap(checkpoint, use_ema)
-    if state and all(key.startswith("module.") for key in state):
+    if all(key.startswith("module.") for key in state):
         state = _strip(state, "module.")
     inner = _strip(state, "backbone.")
     outer = {key: value for key, value in state.items() if not key.startswith("backbone.")} if inner else {}
-    if inner.keys() & outer.keys():
-        raise ValueError(f"it holds {min(inner.keys() & outer.keys())} twice, once under backbone.")
     if any(not key.startswith(CLASSIFIER_PREFIXES) for key in outer):
         task = "segmentor" if any(key.startswith("decode_head.") for key in outer) else "detector"
     else:
@@ -99,8 +95,6 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ValueError(f"its entry {key!r} is a {type(value).__name__}, not a tensor")
-    if not source:
-        return source, state, {}
     metadata = {k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"}
     return source, state, metadata
 
@@ -129,7 +123,10 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     if layout == "official":
         return dict(model=dict(weights.trunk))
     # The models of the other projects have no pyramid.
-    state = _split_class_qkv({key: value for key, value in weights.trunk.items() if not key.startswith("fpn")})
+    state = {key: value for key, value in weights.trunk.items() if not key.startswith("fpn")}
+    for key in [key for key in state if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key]:
+        thirds = state.pop(key).chunk(3)
+        state |= {key.replace(".qkv.", f".{part}."): third for part, third in zip("qkv", thirds, strict=True)}
     if layout == "timm":
         return _rename(state, _TIMM)
     renamed = _rename(state, _MMPRETRAIN).items()
@@ -137,15 +134,12 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
 
 
 def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Rename every key. Two keys of one new name are an error, since one tensor would be lost."""
     renamed = {}
     for key, value in state.items():
         key = f"^{key}"
         for old, new in names.items():
             key = key.replace(old, new, 1)
         renamed[key[1:]] = value
-    if len(renamed) != len(state):
-        raise ValueError("two of its keys have the same published name")
     return renamed
 
 
@@ -155,19 +149,9 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for key in state:
         if key.startswith("cls_attn_blocks.") and ".attn.q." in key:
             parts = [key.replace(".q.", f".{part}.") for part in "qkv"]
-            if not joined.keys() >= set(parts):
-                raise ValueError(f"{key.partition('.q.')[0]} lacks one of q, k and v")
-            joined[key.replace(".q.", ".qkv.")] = torch.cat([joined.pop(part) for part in parts])
+            if joined.keys() >= set(parts):
+                joined[key.replace(".q.", ".qkv.")] = torch.cat([joined.pop(part) for part in parts])
     return joined
-
-
-def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    split = dict(state)
-    for key in state:
-        if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key:
-            thirds = split.pop(key).chunk(3)
-            split |= {key.replace(".qkv.", f".{part}."): third for part, third in zip("qkv", thirds, strict=True)}
-    return split
 
 
 def describe(trunk: Mapping[str, Tensor]) -> str:
@@ -176,8 +160,10 @@ def describe(trunk: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: If a tensor whose size they are is missing.
     """
-    shape, patch_size, linear = _shape(trunk)
-    return f"{arch_name(*shape)}/p{patch_size}{' (linear)' if linear else ''}"
+    options = backbone_options(trunk)
+    arch, linear = options["arch"], options["patch_embed"] == "linear"
+    name = arch if isinstance(arch, str) else arch_name(arch["embed_dim"], arch["depth"], arch["num_heads"])
+    return f"{name}/p{options['patch_size']}{' (linear)' if linear else ''}"
 
 
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -186,31 +172,21 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     Raises:
         ValueError: If a tensor that determines them is missing.
     """
-    shape, patch_size, linear = _shape(trunk)
-    arch: str | dict[str, float] = arch_name(*shape)
-    if arch not in ARCHS:
-        arch = dict(zip(Arch._fields, (*shape, 1.0), strict=False))
-    return dict(
-        arch=arch,
-        patch_size=patch_size,
-        patch_embed="linear" if linear else "conv",
-        in_channels=trunk[stem_key(trunk)].shape[1],
-        use_pos=any(key.startswith("pos_embeder.") for key in trunk),
-    )
-
-
-def _shape(trunk: Mapping[str, Tensor]) -> tuple[tuple[int, int, int], int, bool]:
-    """Return width, depth and heads; the patch size; whether the stem is a linear projection."""
-    for key in _SHAPE_KEYS:
-        if key not in trunk:
-            raise ValueError(f"it lacks {key}")
-    width, heads = (trunk[key].numel() for key in _SHAPE_KEYS)
-    depth = 1 + max(int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, trunk) if match)
-    stem = trunk.get(stem_key(trunk))
-    if stem is None or stem.dim() != 4:
-        raise ValueError(f"it lacks filters of the stem, {stem_key(trunk)}")
-    if "patch_embed.proj.weight" in trunk:
-        return (width, depth, heads), stem.shape[-1], True
+    sizes = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
+    if missing := [key for key in sizes if key not in trunk]:
+        raise ValueError(f"it lacks {missing[0]}")
+    width, heads = (trunk[key].numel() for key in sizes)
+    stem = stem_key(trunk)
+    if stem not in trunk or trunk[stem].dim() != 4:
+        raise ValueError(f"it lacks filters of the stem, {stem}")
+    depth = 1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
+    name, linear = arch_name(width, depth, heads), stem == LINEAR_STEM
     # A stem of n convolutions halves the size n times.
     halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
-    return (width, depth, heads), 2**halvings, False
+    return dict(
+        arch=name if name in ARCHS else dict(embed_dim=width, depth=depth, num_heads=heads, eta=1.0),
+        patch_size=trunk[stem].shape[-1] if linear else 2**halvings,
+        patch_embed="linear" if linear else "conv",
+        in_channels=trunk[stem].shape[1],
+        use_pos=any(key.startswith("pos_embeder.") for key in trunk),
+    )

@@ -4,36 +4,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
-from .bands import FILL_HINT, RGB, stem_for_bands, stem_key
+from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 from .reader import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
-_DENSE_TASKS = ("detector", "segmentor")
 _MASK_HEAD = "roi_head.mask_head."
+_KEEP_HEADS = "strict_heads=False"
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint does not fit the model. An option may be a remedy where training starts."""
+    """A checkpoint does not fit the model.
 
-    remedy = ""
+    Attributes:
+        remedy: The option that may help where training starts, or ''.
+    """
 
-
-class HeadMismatch(CheckpointMismatch):
-    """The heads of a checkpoint do not fit, for example because they are for other classes."""
-
-    remedy = "strict_heads=False"
-
-
-class BandMismatch(CheckpointMismatch):
-    """The stem of a checkpoint is for red, green and blue, the model is for other bands, and no rule is given."""
-
-    remedy = FILL_HINT
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def load_pretrained(
@@ -67,16 +65,14 @@ def load_pretrained(
         weights = parse_checkpoint(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)
     except ValueError as error:
-        remedy = f": {error.remedy} in init_cfg, for fine-tuning" if isinstance(error, CheckpointMismatch) else ""
+        remedy = getattr(error, "remedy", "")
+        remedy = f": {remedy} in init_cfg, for fine-tuning" if remedy else ""
         raise ValueError(f"{checkpoint} does not fit the model: {error}{remedy}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     part = "head" if "head.weight" in initial else "pyramid"
-    bands = state[stem_key(state)].shape[1]
-    filled = bands != weights.trunk[stem_key(state)].shape[1]
     print_log(
         f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
-        + (f"; {len(initial)} of the {part} keep their initial values" if initial else "")
-        + (f"; its stem for {RGB} bands made one for {bands} by {fill_stem!r}" if filled else ""),
+        + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
         logger="current",
     )
 
@@ -89,24 +85,26 @@ def match_model(
     `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
 
     Raises:
-        CheckpointMismatch: If the checkpoint does not fit: a HeadMismatch if `strict_heads=False` might help, a
-            BandMismatch if `fill_stem` might.
+        CheckpointMismatch: If the checkpoint does not fit.
         ValueError: If the model has another backbone.
     """
     backbone: Any = getattr(model, "backbone", None)
-    _check_is_xcit(backbone)
+    if not hasattr(backbone, "describe"):
+        found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
+        fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
+        raise ValueError(f"the model has {found}, not one of this package: {fix}")
     try:
         weights = parse_checkpoint(checkpoint)
         trunk_alone = not any(key in weights.trunk for key in model.state_dict())
-        if weights.task not in _DENSE_TASKS and not hasattr(backbone, "cls_token") and trunk_alone:
+        if not weights.heads and not hasattr(backbone, "cls_token") and trunk_alone:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
         state = {f"backbone.{key}": value for key, value in trunk.items()}
         # A head that keeps its values has those of the model, since mmengine requires all tensors.
         return model.state_dict() | state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
-        kind = type(error) if isinstance(error, CheckpointMismatch) else CheckpointMismatch
-        raise kind(f"the checkpoint does not fit the model: {error}") from None
+        message = f"the checkpoint does not fit the model: {error}"
+        raise CheckpointMismatch(message, getattr(error, "remedy", "")) from None
 
 
 def match_trunk(
@@ -119,10 +117,8 @@ def match_trunk(
     classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit, or `backbone` has another type: a HeadMismatch if `strict_heads=False` might
-            help, a BandMismatch if `fill_stem` might.
+        ValueError: If they do not fit: a CheckpointMismatch if an option might help.
     """
-    _check_is_xcit(backbone)
     found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer blocks, and so has its own checkpoint.
     if found not in (asked, backbone.describe(len(backbone.blocks))):
@@ -131,24 +127,14 @@ def match_trunk(
     expected = backbone.state_dict()
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
-    dense = weights.task in _DENSE_TASKS
-    if not dense and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
+    if not weights.heads and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
         expected = _without(expected, _PYRAMID_PREFIXES)
     unused = (
         *(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth)),
         *(level for level in _PYRAMID_PREFIXES if not hasattr(backbone, level.removesuffix("."))),
-        *(() if dense else CLASSIFIER_PREFIXES),
+        *(() if weights.heads else CLASSIFIER_PREFIXES),
     )
     return _check_coverage(expected, _without(trunk, unused))
-
-
-def _check_is_xcit(backbone: Any) -> None:
-    if not hasattr(backbone, "describe"):
-        found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
-        raise ValueError(
-            f"the model has {found}, not one of this package: leave StrictLoadHook out, or give "
-            "backbone=dict(type='XCiT', ...)"
-        )
 
 
 def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[str, Tensor]:
@@ -158,26 +144,22 @@ def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None)
     if stem.shape[1] == bands:
         return trunk
     mismatch = f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}"
-    if stem.shape[1] != RGB:
-        raise ValueError(mismatch)
-    if rule is None:
-        raise BandMismatch(mismatch)
+    if stem.shape[1] != RGB or rule is None:
+        raise CheckpointMismatch(mismatch, FILL_HINT if stem.shape[1] == RGB else "")
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
 def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
     if "cls_token" not in weights.trunk:
         raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
-    given = weights.trunk
-    head, own_head = given.get("head.weight"), expected.get("head.weight")
+    head, own_head = weights.trunk.get("head.weight"), expected.get("head.weight")
     # `_check_coverage` reports heads of other dimensions.
-    fits = head is not None and own_head is not None and (head.dim() != 2 or len(head) == len(own_head))
-    if fits:
-        return _check_coverage(expected, given)
+    if head is not None and own_head is not None and (head.dim() != 2 or len(head) == len(own_head)):
+        return _check_coverage(expected, weights.trunk)
     if strict and own_head is not None:
         found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise HeadMismatch(f"the file {found}, the model has num_classes={len(own_head)}")
-    return _check_coverage(_without(expected, "head."), _without(given, "head."))
+        raise CheckpointMismatch(f"the file {found}, the model has num_classes={len(own_head)}", _KEEP_HEADS)
+    return _check_coverage(_without(expected, "head."), _without(weights.trunk, "head."))
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
@@ -193,7 +175,8 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     try:
         return _check_coverage(expected, given)
     except ValueError as error:
-        raise HeadMismatch(f"{error} (other classes? take the config that it was trained with)") from None
+        message = f"{error} (other classes? take the config that it was trained with)"
+        raise CheckpointMismatch(message, _KEEP_HEADS if strict else "") from None
 
 
 def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
@@ -217,11 +200,51 @@ def _misfit(key: str, given: Tensor, expected: Tensor) -> str:
         return f"{key} of {tuple(given.shape)}, not {tuple(expected.shape)}"
     if given.is_floating_point() != expected.is_floating_point():
         return f"{key} of {given.dtype}, not {expected.dtype}"
-    if given.is_floating_point() and not _is_finite(given):
+    if given.is_floating_point() and not given.float().isfinite().all():  # float8 has no isfinite
         return f"{key} with values that are not finite"
     return ""
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    # One pass and no copy: a sum is finite only if all its terms are. A sum may overflow, though.
-    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(tensor.double().isfinite().all())
+@HOOKS.register_module()
+class StrictLoadHook(Hook):
+    """Loads a whole detector, segmentor or classifier in mmengine, or raises before anything is loaded.
+
+    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of the model with its
+    shape, and nothing else. It rejects the file of a backbone alone, with which the heads would stay random;
+    `init_cfg` loads such a file.
+
+    Args:
+        strict_heads: False lets heads of other shapes, for example for other classes, keep their initial values when
+            training starts from `load_from`, and lists them. Testing and resuming stay strict.
+        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean', that makes a stem
+            for the model's `in_channels` when training starts from a `load_from` of a model for RGB. A file with as
+            many bands as the model loads unchanged.
+
+    Raises:
+        ValueError: If the rule is unknown.
+    """
+
+    priority = "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
+
+    def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
+        check_stem_rule(fill_stem)
+        self.strict_heads = strict_heads
+        self.fill_stem = fill_stem
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Check the checkpoint against the model, and give its tensors the names of the model.
+
+        Raises:
+            CheckpointMismatch: A ValueError, if the checkpoint does not fit. The model stays unchanged.
+        """
+        model = runner.model
+        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+            model = model.module
+        starts_training = is_training_run(runner) and not is_resuming(runner)
+        strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if starts_training else (True, None)
+        try:
+            checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
+        except CheckpointMismatch as error:
+            if not (starts_training and error.remedy):
+                raise
+            raise CheckpointMismatch(f"{error}; to fine-tune, StrictLoadHook with {error.remedy}") from None

@@ -1,27 +1,22 @@
-"""Models by name: config and weights of a published model, or of the folder of a training run."""
+"""Models by name or folder: published, of a training run wherever its folder lies, or on the Hugging Face Hub."""
 
-import argparse
-import difflib
+import ast
 import functools
 import re
 import sys
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import NamedTuple
 
 from mmengine.fileio import load
 
 from ..utils.configs import SUFFIXES
+from ..utils.errors import preview, reason
 from ..utils.scripts import shipped_folder
-from .folders import CHECKPOINT_SUFFIXES, HUB_PREFIX, download_model, find_checkpoint_in, find_config_in
 from .published import PUBLISHED
 
-
-class Model(NamedTuple):
-    """Files of a trained model: the path of the config; a path, a URL or `xcit://NAME` of the checkpoint."""
-
-    config: str
-    checkpoint: str
+HUB_PREFIX = "hf://"
+CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
 
 
 @functools.cache
@@ -40,13 +35,6 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
     return models
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the arguments `config` and `checkpoint`, which `find_model` takes. The note ends the help of `checkpoint`."""
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
-    default = f"(default: the model's own){note}"
-    parser.add_argument("checkpoint", nargs="?", help=f"a path, a URL or xcit://NAME {default}")
-
-
 def find_config(model: str) -> str:
     """Return the path of a config.
 
@@ -58,11 +46,13 @@ def find_config(model: str) -> str:
         ValueError: If the name is unknown. The message names all similar ones.
         FileNotFoundError: If the folder has no config.
     """
-    return model if model.endswith(SUFFIXES) else _lookup(model)[0]
+    return _lookup(model)[0]
 
 
-def find_model(model: str, checkpoint: str | None = None) -> Model:
-    """Return config and checkpoint of a model. What a name or folder stands for is reported on stderr.
+def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
+    """Return the path of a model's config and the path, URL or `xcit://NAME` of its checkpoint.
+
+    What a name or folder stands for is reported on stderr.
 
     Args:
         model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last, or the only one.
@@ -74,20 +64,19 @@ def find_model(model: str, checkpoint: str | None = None) -> Model:
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
-    named = not model.endswith(SUFFIXES)
-    config, own = _lookup(model, find_weights=checkpoint is None) if named else (model, None)
+    config, own = _lookup(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own
     if checkpoint is None:
         raise ValueError(f"{model} has no checkpoint: give one after it, or the name of published weights")
-    if named:
+    if config != model:
         print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
-    return Model(config, checkpoint)
+    return config, checkpoint
 
 
 def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
-    path = Path(model)
-    if model.startswith(HUB_PREFIX):
-        path = download_model(model)
+    if model.endswith(SUFFIXES):
+        return model, None
+    path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model)
     if path.is_dir():
         return find_config_in(path), find_checkpoint_in(path) if find_weights else None
     if model.endswith(CHECKPOINT_SUFFIXES):
@@ -102,19 +91,94 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """List all names with the words of a name, or else those that begin nearly as it does.
-
-    A config and its weights count once, by the name that is more similar.
-    """
-
-    def likeness(other: str) -> float:
-        return difflib.SequenceMatcher(None, name.lower(), other[: len(name) + 1]).ratio()
-
+    """List all names with the words of a name, or else those that begin nearly as it does."""
     words = re.split("[-_ ]", name.lower())
+    beginnings = {each: each[: len(name) + 1] for each in names}
     found = [each for each in names if all(word in each for word in words)]
-    found = found or [each for each in names if likeness(each) > 0.8]
-    models, chosen = shipped_models(), dict[str, str]()
-    for each in found:
-        config = models.get(each, (each,))[0]
-        chosen[config] = max(each, chosen.get(config, each), key=likeness)
-    return list(chosen.values())
+    return found or [each for each in names if SequenceMatcher(None, name.lower(), beginnings[each]).ratio() > 0.8]
+
+
+def last_checkpoint(work_dir: Path) -> str | None:
+    """Return the checkpoint that a run saved last, or None.
+
+    The run wrote its path, but the folder may have been moved or copied since. The file of that name in the folder
+    itself is taken, unless the run saved it in a folder that is no work folder, or on a server.
+    """
+    pointer = work_dir / "last_checkpoint"
+    if not pointer.is_file():
+        return None
+    saved = pointer.read_text().strip()
+    own, original = work_dir / Path(saved).name, Path(saved)
+    elsewhere = "://" in saved or (original.is_file() and not (original.parent / pointer.name).exists())
+    return saved if elsewhere and not own.is_file() else str(own)
+
+
+def find_config_in(folder: Path) -> str:
+    """Return the only config of a folder.
+
+    Raises:
+        FileNotFoundError: If the folder has none or several.
+    """
+    configs = sorted(folder.glob("*.py"))
+    if len(configs) != 1:
+        found = ", ".join(path.name for path in configs) or "none"
+        raise FileNotFoundError(f"{folder} must have one config, but has {found}: give config and checkpoint")
+    return str(configs[0])
+
+
+def find_checkpoint_in(folder: Path) -> str | None:
+    """Return the best checkpoint of a training's folder, or its last; or the only checkpoint of another folder.
+
+    Raises:
+        ValueError: If the folder has several checkpoints, none of which is the best or the last.
+    """
+    best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
+    chosen = str(best) if best else last_checkpoint(folder)
+    files = [] if chosen else sorted(path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}"))
+    if len(files) > 1:
+        names = preview([path.name for path in files])
+        raise ValueError(f"{folder} has the checkpoints {names}: give one, or name the best best_*.pth")
+    return chosen or (str(files[0]) if files else None)
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model of the Hugging Face Hub, after a download if necessary.
+
+    Args:
+        name: `hf://OWNER/NAME`.
+
+    Raises:
+        ModuleNotFoundError: If huggingface_hub is not installed.
+        ConnectionError: If the Hub has no such model or cannot be reached.
+        ValueError: If its config is a program.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name.removeprefix(HUB_PREFIX)))
+    except Exception as error:  # the Hub's client and its libraries raise many types
+        raise ConnectionError(f"cannot download {name} ({reason(error)[:300]}): check the name") from error
+    _check_values(Path(find_config_in(folder)))
+    return folder
+
+
+# What assignments of plain values consist of, `dict(key=value)` included.
+_VALUES = (ast.Module, ast.Assign, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Call, ast.keyword)
+_SIGNS = (ast.Load, ast.Store, ast.UnaryOp, ast.USub)
+
+
+def _check_values(config: Path) -> None:
+    """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author may be anyone."""
+    text = config.read_text()
+    try:  # mmengine replaces what stands in {{}} before it runs the config
+        plain = "{{" not in text and all(map(_is_plain, ast.walk(ast.parse(text))))
+    except (SyntaxError, ValueError, RecursionError):
+        plain = False
+    if not plain:
+        raise ValueError(f"{config} is not loaded, because it may run code: it must assign plain values only")
+
+
+def _is_plain(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):  # `dict` is the only name that is read, and means Python's
+        return (node.id == "dict") == isinstance(node.ctx, ast.Load) and node.id != "_base_"
+    return isinstance(node, (*_VALUES, *_SIGNS))

@@ -30,20 +30,16 @@ PUBLISHED: dict[str, str] = {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for 
 """URL of every published file by its name, as in `xcit://NAME`."""
 
 
-def download_folder() -> Path:
-    """Return the folder of downloads: `$XCIT_MM_WEIGHTS`, or else torch hub's."""
-    return Path(os.environ.get("XCIT_MM_WEIGHTS") or os.path.join(torch.hub.get_dir(), "checkpoints")).expanduser()
-
-
 def local_path(name: str) -> Path:
     """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal names apart."""
+    folder = Path(os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")).expanduser()
     name = name.removeprefix("xcit://")
     if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)
-        return download_folder() / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
+        return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
     if name not in PUBLISHED:
         raise ValueError(f"{name!r} is not a published name: run python tools/weights.py list")
-    return download_folder() / f"{name}.pth"
+    return folder / f"{name}.pth"
 
 
 def ensure_downloaded(name: str) -> Path:

@@ -1,27 +1,91 @@
-"""Reads checkpoint files with torch and safetensors. Nothing in a file runs."""
+"""Reads checkpoint files with torch and safetensors. Nothing in a file runs.
 
+torch reads what its own list and these ones name, and refuses a file that names anything else. None of these classes
+and functions opens a file, imports a module or calls what the file chooses.
+"""
+
+import argparse
 import re
 import tarfile
 import threading
+import warnings
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import load_file
 from torch.serialization import add_safe_globals, safe_globals
 
-from .folders import HUB_PREFIX, download_model, find_checkpoint_in
-from .known_types import CHECKPOINT_TYPES, SUBSTITUTES
+from .models import HUB_PREFIX, find_model
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
+
+_PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
+
+# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape of a schedule.
+_FUNCTIONS: dict[type, tuple[str, ...]] = {
+    HistoryBuffer: ("min", "max", "mean", "current"),
+    OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
+}
+
+
+def _get_function(owner: Any, name: str) -> Callable:
+    if not isinstance(owner, type) or name not in _FUNCTIONS.get(owner, ()):
+        raise UnpicklingError(f"it asks for the attribute {name} of {owner}")
+    return getattr(owner, name)
+
+
+class _ConfigValues(dict):
+    """The values of an mmengine `Config`, whose own class opens files."""
+
+    def __setstate__(self, state: tuple) -> None:
+        self.update(state[0])
+
+
+# What makes numpy's arrays and scalars.
+_NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+
+CHECKPOINT_TYPES: list[Any] = [
+    HistoryBuffer,
+    OneCycleParamScheduler,
+    ConfigDict,
+    (_get_function, "builtins.getattr"),
+    (frozenset, "builtins.frozenset"),
+    (bytes, "builtins.bytes"),  # of no bytes; others are a text with its encoding
+    np.ndarray,
+    np.dtype,
+    *{type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OV"},  # numbers and text
+    *((each, f"numpy.core.multiarray.{each.__name__}") for each in _NUMPY_FUNCTIONS),  # numpy 1
+    *((each, f"numpy._core.multiarray.{each.__name__}") for each in _NUMPY_FUNCTIONS),
+]
+"""What a checkpoint of mmengine may hold, each read as what it is."""
+
+SUBSTITUTES: list[Any] = [
+    (argparse.Namespace, "argparse.Namespace"),
+    (_ConfigValues, "mmengine.config.config.Config"),
+    # torch sets items of no other dict, and appends to no other list.
+    (lambda factory=None: {}, "collections.defaultdict"),
+    (lambda items=(), length=None: list(items), "collections.deque"),
+    *((kind, f"builtins.{kind.__name__}") for kind in (bool, dict, float, int, list, str, tuple)),
+    *((PurePosixPath, f"{module}.PosixPath") for module in _PATHLIB),
+    *((PureWindowsPath, f"{module}.WindowsPath") for module in _PATHLIB),
+    *((kind, f"{module}.{kind.__name__}") for module in _PATHLIB for kind in (PurePosixPath, PureWindowsPath)),
+]
+"""What other training files hold, some of it read as a simpler class, by the name in the file."""
 
 # mmengine reads its checkpoints by `torch.load`, which would reject the message hub in each of them.
 add_safe_globals(CHECKPOINT_TYPES)
 
 _AGAIN = "download or copy it again"
+_FIX = "save its weights alone with the program that wrote it"
 _lock = threading.Lock()  # the substitutes apply to all threads
 
 
@@ -32,7 +96,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
     Args:
         filename: Path of the file. Its first bytes decide how it is read, not its suffix.
-        map_location: See `torch.load`. For safetensors a device, everything else means the CPU.
+        map_location: See `torch.load`. Safetensors are read to the CPU.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -40,23 +104,17 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     """
     path = Path(filename).expanduser()
     if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the checkpoint file in it")
+        raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
     with path.open("rb") as file:
         start = file.read(16)
-    is_safetensors, is_archive = start[8:9] == b"{", start[:2] == b"PK"  # a header after its length; a zip archive
-    problem = "" if is_safetensors else _check_archive(path) if is_archive else _check_start(path, start)
-    if problem:
-        raise ValueError(f"cannot read {path} as a checkpoint: {problem}")
     try:
-        if is_safetensors:
-            device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
-            return load_file(path, device=str(device))
-        with _lock, safe_globals(SUBSTITUTES):
-            return torch.load(path, map_location, weights_only=True, mmap=is_archive)
+        if start[8:9] == b"{":  # a header after its length
+            return load_file(path)
+        with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
+            return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
     except Exception as error:  # a damaged file may raise nearly anything
-        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
+        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, start, error)}") from error
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -70,8 +128,7 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """Read a checkpoint, after a download if necessary.
 
     Args:
-        name: A path, a URL, a published name with or without `xcit://`, `hf://OWNER/NAME`, or a name with another
-            prefix of mmengine's, which mmengine reads.
+        name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME`.
         map_location: As in `load_from_file`, whose errors are raised too.
 
     Raises:
@@ -79,57 +136,31 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """
     name = str(name)
     if name.startswith(HUB_PREFIX):
-        checkpoint = find_checkpoint_in(download_model(name))
-        if checkpoint is None:
-            raise FileNotFoundError(f"{name} has no checkpoint (*.pth or *.safetensors)")
-        return load_from_file(checkpoint, map_location)
+        return load_from_file(find_model(name)[1], map_location)
     if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
         return load_from_file(ensure_downloaded(name), map_location)
-    if "://" in name:
-        return CheckpointLoader.load_checkpoint(name, map_location, logger="silent")
     return load_from_file(name, map_location)
 
 
-def _check_archive(path: Path) -> str:
-    """Return why a zip archive is not a checkpoint, or ''."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            records = [name.partition("/")[2] for name in archive.namelist()]
-    except Exception as error:  # of nearly any kind
-        return f"it is truncated or damaged, {_AGAIN} ({error})"
-    if "constants.pkl" in records:
-        return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
-    return "" if "data.pkl" in records else "it is a zip archive, but torch did not write it (no data.pkl)"
-
-
-def _check_start(path: Path, start: bytes) -> str:
-    """Return why a file that is not an archive is not a checkpoint, or ''."""
+def _explain(path: Path, start: bytes, error: Exception) -> str:
+    """Return why a file is not read, in one line of limited length, since torch's message may quote the file."""
     if not start:
         return f"it is empty, {_AGAIN}"
-    if start[:1] == b"\x80":  # a pickle, torch's format before 1.6
-        return ""
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
     if tarfile.is_tarfile(path):
         return "it is a tar archive: extract it, and give the checkpoint in it"
-    return f"it starts with {start!r}, which neither torch nor safetensors writes"
-
-
-def _explain(path: Path, error: Exception) -> str:
-    """Return why torch or safetensors did not read a file, in one line of limited length, since it may quote the file.
-
-    torch ignores the checksums of an archive and stumbles over what is missing or wrong.
-    """
-    text, fix = str(error), "save its weights alone with the program that wrote it"
-    damaged = None
+    text, damaged = str(error), None
+    if "TorchScript" in text:
+        return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
     with suppress(Exception), zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
+        damaged = archive.testzip()  # torch ignores the checksums and stumbles over what is wrong
     if isinstance(error, UnpicklingError) and not damaged:
         if named := re.search(r"GLOBAL (\S+)", text):
-            return f"it names {named[1]}, which might run code: {fix}"
+            return f"it names {named[1]}, which might run code: {_FIX}"
         cause = _first_sentence(text.partition("WeightsUnpickler error: ")[2] or text)
-        return f"it holds more than weights and plain values ({cause}): {fix}"
-    what = f"its record {damaged} is damaged" if damaged else "it is truncated or damaged"
+        return f"it holds more than weights and plain values ({cause}): {_FIX}"
+    what = f"its record {damaged} is damaged" if damaged else "it is truncated, damaged or not a checkpoint"
     return f"{what}, {_AGAIN} ({_first_sentence(text) or type(error).__name__})"
 
 
