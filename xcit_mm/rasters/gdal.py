@@ -9,7 +9,6 @@ from typing import Any
 
 from ..utils.compat import gdal_errors
 
-URLS = ("http://", "https://")
 CACHE_SIZE = 256 * 2**20
 """Bytes of GDAL's cache. It holds the pixels that neighbouring tiles share."""
 _OPTIONS = dict(
@@ -53,4 +52,4 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(f"/vsicurl/{path}" if str(path).startswith(URLS) else path, mode, **profile)
+        return rasterio.open(path, mode, **profile)

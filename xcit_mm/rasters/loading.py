@@ -36,12 +36,8 @@ class LoadRasterFromFile:
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`."""
-        path = results["img_path"]
-        with open_raster(path) as file:
-            bands = self.bands or list(file.indexes)
-            if max(bands) > file.count:
-                raise ValueError(f"{path} has {file.count} bands, not a band {max(bands)}: correct bands")
-            image = np.ascontiguousarray(file.read(bands).transpose(1, 2, 0))
+        with open_raster(results["img_path"]) as file:
+            image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))
         if self.to_float32:
             image = image.astype(np.float32)
         return {**results, "img": image, "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}

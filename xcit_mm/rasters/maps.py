@@ -45,10 +45,8 @@ def join_maps(
         for first, part in rows.items():
             with open_raster(part) as strip:
                 for _, window in strip.block_windows(1):
-                    labels = strip.read(1, window=window)
-                    if (labels != nodata).any():
-                        moved = Window(window.col_off, first + window.row_off, window.width, window.height)
-                        file.write(labels, 1, window=moved)
+                    moved = Window(window.col_off, first + window.row_off, window.width, window.height)
+                    file.write(strip.read(1, window=window), 1, window=moved)
     with atomic_path(path) as optimized, gdal(path, "written"):
         copy(whole, optimized, driver="COG", compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
     names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)

@@ -39,16 +39,15 @@ def make_table(found: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     import geopandas
     import pyproj
 
-    found = found.select(~shapely.is_empty(found.shapes))
-    a, b, c, d, e, f = raster.transform[:6]
-    shapes = shapely.transform(found.shapes, lambda points: points @ [[a, d], [b, e]] + [c, f])
+    inside = shapely.intersection(found.shapes, shapely.box(0, 0, raster.width, raster.height))  # tiles may be padded
+    found = found._replace(shapes=inside).select(shapely.area(inside) > 0)
+    shapes = geopandas.GeoSeries(found.shapes).affine_transform(raster.transform.to_shapely())
     limits = np.array([raster.width, raster.height])
     cut = (found.boxes[:, :2] < 1).any(axis=1) | (found.boxes[:, 2:] > limits - 1).any(axis=1)
     names = np.array(classes, object)[found.labels.astype(int)]
     columns = {"class": names, "score": found.scores.round(4), "area": np.nan, "cut": cut}
-    crs = None if raster.crs is None else raster.crs.to_wkt()
-    table = geopandas.GeoDataFrame(columns, geometry=shapely.orient_polygons(shapes), crs=crs)
-    if crs is not None:
+    table = geopandas.GeoDataFrame(columns, geometry=shapely.orient_polygons(shapes), crs=raster.crs)
+    if raster.crs is not None:
         measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
         table["area"] = [float(f"{abs(measure(shape)[0]):.6g}") for shape in table.to_crs("EPSG:4326").geometry]
     return table

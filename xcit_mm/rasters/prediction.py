@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import shapely
 import torch
+from shapely.affinity import affine_transform
 
 from ..prediction.predictor import Predictor
-from ..prediction.seams import Objects, concatenate, merge_objects
+from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.atomic import atomic_path, atomic_write
 from ..utils.cli import print_line, progress_bar
@@ -62,6 +63,7 @@ def predict_raster(
     Raises:
         ValueError: If an option does not match the raster, the model or the unfinished rows.
         OSError: If a file cannot be read or written.
+        RuntimeError: If GDAL cannot read `aoi`, or PROJ does not know `crs`.
         ModuleNotFoundError: If a library of xcit_mm[raster] is not installed.
     """
     out, cfg = Path(out), predictor.cfg
@@ -70,9 +72,7 @@ def predict_raster(
         return out
     step = raster_step(cfg)
     if step is not None and (bounds or percentiles):
-        raise ValueError(
-            "--bounds, --percentiles: the config loads rasters unscaled (LoadRasterFromFile), leave them out"
-        )
+        raise ValueError("--bounds, --percentiles: the config loads rasters without a scale, leave them out")
     loading = bands or (step or {}).get("bands"), step is not None, gsd or cfg.get("gsd")
     source = Raster(raster, raster_bands(cfg) or 3, *loading, bounds, percentiles or PERCENTILES)
     _check_output(out, predictor.is_detector, crs, source)
@@ -100,35 +100,25 @@ def _check_output(out: Path, is_detector: bool, crs: str | None, raster: Raster)
         other = "GeoJSON is in WGS 84, leave it out" if is_detector else "a map has the raster's, use gdalwarp -t_srs"
         raise ValueError(f"--crs {crs}: {other}")
     if raster.crs is None and (crs or out.suffix == ".geojson"):
-        raise ValueError(
-            f"{raster.path} has no coordinate system to convert from: write .gpkg or .parquet without --crs"
-        )
+        raise ValueError(f"{raster.path} has no coordinate system: write .gpkg or .parquet without --crs")
     if crs is not None:
-        from rasterio.crs import CRS
-        from rasterio.errors import CRSError
+        import pyproj
 
-        try:
-            CRS.from_user_input(crs)
-        except CRSError:
-            raise ValueError(f"--crs {crs}: not a coordinate system, give an EPSG number, such as EPSG:4326") from None
+        pyproj.CRS(crs)  # raises before the prediction
 
 
 def _read_area(path: str | Path, raster: Raster) -> Any:
     """Return the polygons of a vector file in pixels of a raster."""
     import geopandas
-    from pyogrio.errors import DataSourceError
 
-    try:
-        table = geopandas.read_file(path)
-    except DataSourceError as error:
-        raise ValueError(f"--aoi {path} cannot be read: {' '.join(str(error).split())}") from None
+    table = geopandas.read_file(path)
     polygons = table.geometry[table.geom_type.isin(["Polygon", "MultiPolygon"])]
     if polygons.empty or polygons.crs is None or raster.crs is None:
         problem = "has no polygons" if polygons.empty else f"or {raster.path} has no coordinate system"
         raise ValueError(f"--aoi {path} {problem}: give a file with them, or leave it out")
-    a, b, c, d, e, f = (~raster.transform)[:6]
-    area = polygons.to_crs(raster.crs.to_wkt()).union_all()
-    return shapely.transform(area, lambda points: points @ [[a, d], [b, e]] + [c, f])
+    area = affine_transform(polygons.to_crs(raster.crs).union_all(), (~raster.transform).to_shapely())
+    shapely.prepare(area)
+    return area
 
 
 def _stamps(raster: Raster, predictor: Predictor) -> dict[str, Any]:
@@ -152,8 +142,6 @@ class _Run:
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale than elsewhere.
         self._is_padded = resizes_images(predictor.cfg) and min(raster.height, raster.width) < tile
-        if area is not None:
-            shapely.prepare(area)
 
     def open(self, options: dict[str, Any], overwrite: bool) -> None:
         """Store the options of the rows, or compare them with those of the rows that are done."""
@@ -183,15 +171,23 @@ class _Run:
         while missing := sum(not part.exists() for part in self.parts):
             print_line(f"waiting for {missing} rows of other processes")
             time.sleep(5)
-        self._join(crs)
+        classes = self.predictor.metainfo["classes"]
+        if self.predictor.is_detector:
+            found = merge_objects(concatenate(map(read_row, self.parts)))
+            if self.area is not None:
+                found = found.select(shapely.contains_xy(self.area, (found.boxes[:, :2] + found.boxes[:, 2:]) / 2))
+            write_table(self.out, make_table(found, self.raster, classes), crs)
+        else:
+            rows = {row.inside.start: part for row, part in zip(self.rows, self.parts, strict=True)}
+            join_maps(self.out, rows, self.raster, classes, self.predictor.metainfo.get("palette"))
         shutil.rmtree(self.folder)
 
     def _predict_row(self, number: int) -> None:
         row = self.rows[number]
         classes, height = self.predictor.metainfo["classes"], row.inside.stop - row.inside.start
         if self.predictor.is_detector:
-            found = concatenate(reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row))
-            write_row(self.parts[number], self._clip(found) if self._is_padded else found)
+            found = (reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row))
+            write_row(self.parts[number], concatenate(found))
             return
         path, width = self.parts[number], self.raster.width
         with atomic_path(path) as new, gdal(path, "written"), create_map(new, height, width, classes) as file:
@@ -228,20 +224,3 @@ class _Run:
         if self._is_padded:
             image = np.pad(image, [*((0, max(self.tile - length, 0)) for length in shape), (0, 0)])
         return image, valid & inside
-
-    def _clip(self, found: Objects) -> Objects:
-        """Clip the objects of padded tiles to the raster."""
-        width, height = self.raster.width, self.raster.height
-        shapes = shapely.intersection(found.shapes, shapely.box(0, 0, width, height))
-        return found._replace(shapes=shapes, boxes=found.boxes.clip(0, [width, height, width, height]))
-
-    def _join(self, crs: str | None) -> None:
-        classes = self.predictor.metainfo["classes"]
-        if not self.predictor.is_detector:
-            rows = {row.inside.start: part for row, part in zip(self.rows, self.parts, strict=True)}
-            join_maps(self.out, rows, self.raster, classes, self.predictor.metainfo.get("palette"))
-            return
-        found = merge_objects(concatenate(map(read_row, self.parts)))
-        if self.area is not None:
-            found = found.select(shapely.contains_xy(self.area, (found.boxes[:, :2] + found.boxes[:, 2:]) / 2))
-        write_table(self.out, make_table(found, self.raster, classes), crs)

@@ -61,8 +61,6 @@ class Raster:
             # Engineering systems have no place on the earth.
             self.crs = file.crs if file.crs and (file.crs.is_projected or file.crs.is_geographic) else None
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
-            nodata = [file.nodatavals[band - 1] for band in self.bands]  # None of a band without
-            self._nodata = np.array(nodata, np.float64)[:, None, None]  # NaN equals no value
             self._cache = CACHE_SIZE
             self.notes = list(self._iter_notes())
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
@@ -74,11 +72,11 @@ class Raster:
 
         file = self._file
         flags = file.mask_flag_enums[self.bands[0] - 1]
-        self._has_mask = MaskFlags.per_dataset in flags
+        self._is_masked = True
         if MaskFlags.alpha in flags:
             alpha = [color.name for color in file.colorinterp].index("alpha") + 1
-            self._has_mask = alpha not in self.bands and (self._raw or not self._varies(alpha))
-            if alpha not in self.bands and not self._has_mask:
+            self._is_masked = alpha not in self.bands and (self._raw or not self._varies(alpha))
+            if alpha not in self.bands and not self._is_masked:
                 yield f"its band {alpha} is marked as alpha, but varies as an image does: it is neither used nor a mask"
         row_size = file.width * file.count * np.dtype(self.dtype).itemsize
         if file.block_shapes[0][1] >= file.width and row_size * file.height > CACHE_SIZE:
@@ -106,15 +104,9 @@ class Raster:
 
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
-        values = self._file.read(list(self.bands), window=window, out_dtype=self.dtype)
-        valid: np.ndarray = np.ones(values.shape, bool)
-        if self._has_mask:
-            valid &= self._file.read_masks(self.bands[0], window=window) > 0
-        elif not np.isnan(self._nodata).all():
-            valid = values != self._nodata
-        if self.dtype.startswith("float"):
-            valid[~np.isfinite(values)] = False
-        return values, valid
+        values = self._file.read(list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked)
+        pixels = np.ma.getdata(values)
+        return pixels, ~np.ma.getmaskarray(values) & np.isfinite(pixels)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.
@@ -129,7 +121,7 @@ class Raster:
         with gdal(self.path, cache=self._cache):
             values, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
         if self._raw:
-            values = np.nan_to_num(values, posinf=0, neginf=0) if self.dtype.startswith("float") else values
+            values = np.nan_to_num(values, posinf=0, neginf=0)
         elif self.bounds is not None:
             values = to_bytes(values, valid, self.bounds)
         if len(values) < self._channels:
@@ -158,7 +150,7 @@ def _resample(file: Any, gsd: float) -> Any:
         raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: assign one by gdal_edit.py -a_srs")
     x, y = file.width / 2, file.height / 2
     xs, ys = zip(*(file.transform * point for point in ((x, y), (x + 1, y), (x, y + 1))), strict=True)
-    to_degrees = pyproj.Transformer.from_crs(file.crs.to_wkt(), "EPSG:4326", always_xy=True)
+    to_degrees = pyproj.Transformer.from_crs(file.crs, "EPSG:4326", always_xy=True)
     lon, lat = to_degrees.transform(xs, ys)
     metres = pyproj.Geod(ellps="WGS84").inv(lon[:1] * 2, lat[:1] * 2, lon[1:], lat[1:])[2]
     factors = [gsd / side for side in metres]
