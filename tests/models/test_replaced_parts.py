@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 
 from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.models import XCA
-from xcit_mm.models.xcit import PositionalEncoding
+from xcit_mm.models.xcit import LPI, PositionalEncoding
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BN = dict(type="BN")
@@ -194,3 +194,21 @@ def test_hooks_run_once_a_step():
     sum(out.sum() for out in model(torch.randn(2, 3, 64, 64))).backward()
     shared = ("mlp.drop", "drop_path")  # one module for several places
     assert {name for name, count in calls.items() if count > 1} == {f"blocks.{i}.{n}" for i in (0, 1) for n in shared}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: nn.Conv2d(8, 8, 5, padding=2, groups=8),
+        lambda: nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8),
+        lambda: nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular", groups=8),
+    ],
+    ids=["kernel", "dilation", "padding_mode"],
+)
+def test_other_convolutions_of_the_lpi_act_on_large_maps(change):
+    layer = LPI(8, BN).eval()
+    layer.conv1 = change()
+    x = torch.randn(1, 6400, 8)
+    with torch.no_grad():
+        found = layer(x, 80, 80)
+    torch.testing.assert_close(found, layer(x, 80, 80).detach())

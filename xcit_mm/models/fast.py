@@ -37,10 +37,14 @@ def is_plain(layer: nn.Module) -> bool:
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a hook.
     """
-    parts = list(layer.children())
-    built = all(type(part) in _BUILT or isinstance(part, BatchNorm) for part in parts)
-    biased = all(getattr(part, "bias", part) is not None for part in (layer, *parts))
-    return built and biased and not has_hooks(layer)
+    for part in layer.children():
+        conv = (3, 3), (1, 1), (1, 1), "zeros"
+        if type(part) is nn.Conv2d and (part.kernel_size, part.dilation, part.padding, part.padding_mode) != conv:
+            return False
+        if not isinstance(part, BatchNorm) and type(part) not in _BUILT:
+            return False
+    biased = all(getattr(part, "bias", part) is not None for part in layer.modules())
+    return biased and all(type(p) is nn.Parameter for p in layer.parameters()) and not has_hooks(layer)
 
 
 def is_traced() -> bool:
@@ -74,12 +78,12 @@ def covariance_attention(attention: "XCA", x: Tensor) -> Tensor:
 
     With the tokens x (N x C), q = x Wq^T + bq, and k and v likewise. With their mean m and x = 1 m + y, S = y^T y,
 
-        q^T k = Wq S Wk^T + N q(m)^T k(m),
+        q^T k = Wq S Wk^T + N q(m)^T k(m),    of each head,
 
     since the columns of y sum to zero. The squared norms of q and k are the diagonals of q^T q and k^T k, so A follows
     from S without q and k. All that follows A is linear in x, so v, A and the output projection are a single product:
 
-        out = y M^T + o,    M = Wp A Wv,    o = Wp A v(m) + bp.
+        out = y M^T + 1 o,    M = Wp A Wv,    o = v(m) A^T Wp^T + bp,    with A block-diagonal over the heads.
 
     y is the only N x C tensor that the backward pass needs. Without subtracting the mean, the rounding error would grow
     with the mean. In bfloat16 only the two products with all tokens are in half precision.
@@ -173,7 +177,10 @@ def _in_pieces(function: Callable[[Tensor], Tensor], x: Tensor, dim: int, halo: 
 
 
 def fold_batch_norm(model: "XCiT") -> None:
-    """Fold BatchNorm into the convolution before it, in the stem and the pyramid; see `XCiT.fold_batch_norm`."""
+    """Fold BatchNorm into the convolution before it, in the stem and the pyramid.
+
+    The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution.
+    """
     if model.training:
         raise RuntimeError("fold_batch_norm needs the running statistics: call eval() first")
     for parent in [*model.patch_embed.modules(), *model.levels()]:

@@ -4,8 +4,8 @@ An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of
 positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens after four of the blocks become the feature
 maps of a pyramid, of strides 4, 8, 16 and 32.
 
-Modules have the names of the published checkpoints, so that these load as they are. `fast` computes three layers in
-another way, with the same results to rounding.
+Modules have the names of the published checkpoints, so that these load as they are. `fast` computes XCA, LPI,
+MLP and the transposed convolutions in another way, with the same results to rounding.
 """
 
 import math
@@ -86,7 +86,7 @@ class PositionalEncoding(nn.Module):
     """2-D sine/cosine positional encoding, projected to the width of the tokens (appendix B.1)."""
 
     dim = 32  # features for each coordinate
-    max_period = 10000.0  # longest wavelength of the code, in units of the extent over 2 pi
+    base = 10000.0  # of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class PositionalEncoding(nn.Module):
         coordinate = torch.arange(1, length + 1, dtype=torch.float32, device=device)
         angle = coordinate / (length + 1e-6) * (2 * math.pi)
         exponent = torch.arange(0, self.dim, 2, dtype=torch.float32, device=device) / self.dim
-        angle = angle[:, None] / self.max_period**exponent
+        angle = angle[:, None] / self.base**exponent
         return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,8 +113,8 @@ class XCA(nn.Module):
     """Cross-covariance attention (section 3.2, equation 1): the channels of a head attend to each other.
 
     Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per query channel, is
-    scaled by a learned temperature and softmaxed to a matrix A, which mixes the channels of the values. Time and
-    memory are linear in the number of tokens N.
+    multiplied by a learned temperature (the paper's 1 / tau) and softmaxed to a matrix A, which mixes the channels of
+    the values. Time and memory are linear in the number of tokens N.
 
     Shape: (B, N, C) -> (B, N, C).
 
@@ -453,10 +453,9 @@ class XCiT(Trunk):
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
 
     def fold_batch_norm(self) -> "XCiT":
-        """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; return self.
+        """Fold BatchNorm into stem and pyramid for inference, exact up to rounding; return self.
 
-        Exact up to rounding. The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution. A
-        folded model has other parameter names and cannot be trained.
+        See `fast.fold_batch_norm`. A folded model has other parameter names and is not to be trained.
 
         Raises:
             RuntimeError: If the model is in training mode.
