@@ -53,4 +53,4 @@ def test_int8_detector_runs_and_is_scored(mask_rcnn, mask_rcnn_file, shapes, cal
     assert onnx.numpy_helper.to_array(threshold) == pytest.approx(0.25)
     found = Model(out)(read_image(images[0]))
     assert found["boxes"].shape[1] == 4 and found["scores"].min(initial=1) > 0.25
-    assert out.stat().st_size < 0.6 * mask_rcnn_file.stat().st_size
+    assert out.stat().st_size < 0.7 * mask_rcnn_file.stat().st_size

@@ -112,6 +112,6 @@ def test_a_folder_of_every_kind_has_a_record_for_each(models, call, tmp_path):
     code, printed, errors = call("infer", folder, *model_of(models["seg"]), "--out", out, "--batch-size", 3)
     assert code == 3 and "10 predicted, 9 failed" in printed and "1 .without" in errors
     failures = {record["name"]: record["error"] for record in read_records(out) if "error" in record}
-    assert failures.keys() == {*UNREADABLE, "thin.png"} and "2x20000 pixels" in failures["thin.png"]
+    assert failures.keys() == {*UNREADABLE, "thin.png"} and "(1, 3, 2, 20000): give" in failures["thin.png"]
     assert all(errors.count(f"failed: {folder / name}:") == 1 for name in failures)
     assert len(json.loads((out / "images.json").read_text())["images"]) == 10

@@ -42,6 +42,7 @@ def model(request, shapes, tmp_path) -> tuple[str, str]:
         return write_model(tmp_path, request.param)
     cfg = tiny(request.param, shapes)
     cfg.test_dataloader.dataset.pop("metainfo", None)  # the head has the classes of the published model
+    cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # mmseg's inference reads this one
     cfg.dump(tmp_path / "tiny.py")
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
