@@ -35,7 +35,10 @@ def test_the_command_runs_the_tools(shapes, models, tmp_path):
     assert usage.returncode == 0 and usage.stdout.count("\n") <= 24
     assert max(map(len, usage.stdout.splitlines())) <= 120
     wrong = command("infer", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "choose from predict, raster, train" in wrong.stderr
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (
+        2,
+        1,
+    ) and "choose from predict, raster, train" in wrong.stderr
     assert "usage: xcit-mm predict" in command("predict", "--help", cwd=tmp_path).stdout
     images = shapes / "images" / "validation"
     unknown = command("predict", images, "--model", "maskrcn", cwd=tmp_path)
