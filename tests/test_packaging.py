@@ -168,9 +168,9 @@ def test_every_import_is_a_requirement(wheel, metadata):
             continue
         subpackage = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
         subpackages.add(subpackage)
-        # Users choose the stack, and mmengine with it.
+        # Users choose the stack, and mmengine and mmcv with it.
         extras = (required[extra] for extra in EXTRAS.get(subpackage, ()))
-        allowed = {"mmengine", "onedl-mmengine"}.union(required[""], *extras)
+        allowed = {"mmengine", "mmcv-lite", "onedl-mmengine", "onedl-mmcv"}.union(required[""], *extras)
         for module in imported(source) - scripts:
             names = {name.lower().replace("_", "-") for name in installed.get(module, [module])}
             assert names & allowed, f"{path} imports {module}, which is not a requirement of {subpackage}"

@@ -47,8 +47,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes unfinished files
 
     def work() -> None:
-        model = find_model(args.config, args.checkpoint)
-        lines = export_model(model.config, model.checkpoint, args.out, args.part, args.evaluate, args.int8)
+        config, checkpoint = find_model(args.config, args.checkpoint)
+        lines = export_model(config, checkpoint, args.out, args.part, args.evaluate, args.int8)
         with ignore_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 

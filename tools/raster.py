@@ -57,9 +57,9 @@ def predict(args: argparse.Namespace) -> int:
     device = args.device
     if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         device = f"cuda:{os.environ['LOCAL_RANK']}"
-    model = find_model(args.config, args.checkpoint)
+    config, checkpoint = find_model(args.config, args.checkpoint)
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
-    predictor = Predictor(model.config, model.checkpoint, min_score=args.min_score, **speed)
+    predictor = Predictor(config, checkpoint, min_score=args.min_score, **speed)
     names = "bands", "bounds", "percentiles", "gsd", "aoi", "crs", "tile", "overlap", "overwrite"
     options = {name: getattr(args, name) for name in names}
     if not Path(args.raster).is_dir():
