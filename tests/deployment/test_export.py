@@ -20,7 +20,7 @@ from xcit_mm import XCiT
 from xcit_mm.deployment import export, export_model
 from xcit_mm.deployment.supported import check_evaluation, check_model, check_segmentor
 from xcit_mm.deployment.traceable import BinAverage, exportable
-from xcit_mm.models import model_from_config
+from xcit_mm.models import backbone_from_config
 from xcit_mm.utils.compat import BatchNorm
 
 onnx = pytest.importorskip("onnx")
@@ -130,7 +130,7 @@ def test_backbone_of_a_detector_has_its_pyramid_as_outputs(write_trained, call, 
     assert code == 0 and "stride16: within" in printed and "compare ..." in progress
     facts = metadata(load_standard(out))
     assert facts["task"] == "backbone" and facts["outputs"] == ["stride4", "stride8", "stride16"]
-    backbone = model_from_config(Config.fromfile(trained.config), trained.checkpoint).backbone
+    backbone = backbone_from_config(Config.fromfile(trained.config), trained.checkpoint)
     session = runtime.InferenceSession(out)
     with torch.no_grad():
         for shape in [(1, 3, 64, 97), (3, 3, 160, 72)]:

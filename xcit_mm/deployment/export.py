@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from ..checks.preflight import check_checkpoint
-from ..models.build import model_from_config
+from ..models.build import backbone_from_config, model_from_config
 from ..utils.atomic import atomic_path
 from ..utils.cli import quiet, timed_step
 from ..utils.configs import read_config
@@ -73,8 +73,7 @@ def export_model(
         check_evaluation(cfg, part, evaluate)
     images = load_images(cfg, int8) if int8 else []
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
-        model: Any = model_from_config(cfg, checkpoint)
-        model = model if part == "model" else model.backbone
+        model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
         traced, channels = _traceable(cfg, model), cfg.model.backbone.get("in_channels", 3)
         metadata = model_metadata(cfg, model, traced.outputs)
         files = {name: Path(folder) / f"{name}.onnx" for name in ("float32", "int8")[: 1 + bool(images)]}

@@ -80,6 +80,24 @@ def model_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
     return model.eval()
 
 
+def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
+    """Build the backbone of a config with its weights, pyramid included; see `model_from_config`."""
+    backbone = _unfilled(cfg).get("backbone")
+    if not backbone:
+        raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config")
+    model = _build(cfg, backbone)
+    weights = parse_checkpoint(load_checkpoint(checkpoint))
+    state = match_trunk(model, weights)
+    initial = [key for key in model.state_dict() if key not in state]
+    if initial:
+        raise ValueError(
+            f"{checkpoint} is a {weights.task} without {initial[0]} and {len(initial) - 1} more of the pyramid, "
+            "which would be random: give a checkpoint of a detector or segmentor"
+        )
+    model.load_state_dict(state)
+    return model.eval()
+
+
 def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
     """Build the backbone of a model or of published weights by its name, for torch code, in eval mode.
 

@@ -44,7 +44,9 @@ def is_plain(layer: nn.Module) -> bool:
         if not isinstance(part, BatchNorm) and type(part) not in _BUILT:
             return False
     biased = all(getattr(part, "bias", part) is not None for part in layer.modules())
-    return biased and all(type(p) is nn.Parameter for p in layer.parameters()) and not has_hooks(layer)
+    # A tracer replaces parameters by its own tensors.
+    plain = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
+    return biased and plain and not has_hooks(layer)
 
 
 def is_traced() -> bool:
