@@ -56,7 +56,7 @@ UNREADABLE = {
     "truncated.png": (encoded("PNG")[:-5000], "truncated"),
     "truncated.tif": (encoded("TIFF")[:9000], "truncated"),
     "dark.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 16), "`xcit-mm raster`"),
-    "float.tif": (opencv(".tif", PIXELS.astype(np.float32)), "`xcit-mm raster`"),
+    "float.tif": (encoded("TIFF", "F"), "`xcit-mm raster`"),
     "broken.heic": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "pillow-heif"),
 }
 

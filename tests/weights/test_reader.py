@@ -133,9 +133,13 @@ def test_other_objects_of_a_training_become_plain_values():
 
 def test_mmengine_reads_other_models_files_as_without_this_package():
     saved(dict(last=deque([1])))
-    with pytest.raises(UnpicklingError, match=r"collections\.deque"):
-        CheckpointLoader.load_checkpoint("file.pth", "cpu")
     assert load_from_file("file.pth") == dict(last=[1])
+    try:
+        assert (
+            type(CheckpointLoader.load_checkpoint("file.pth", "cpu")["last"]) is deque
+        )  # OneDL's mmengine trusts files
+    except UnpicklingError as error:
+        assert "collections.deque" in str(error)
     with torch.serialization.safe_globals([argparse.Namespace]):  # as another library may want
         load_from_file("file.pth")
         assert argparse.Namespace in torch.serialization.get_safe_globals()

@@ -107,6 +107,13 @@ class UnequalBatch(ValueError):
     """The images or segmentation maps of a batch do not have one size."""
 
 
+class _Batches(itertools.chain):
+    def skip_iter(self, number: int) -> None:
+        """Skip batches. OneDL's mmengine (0.10.12) calls it, mmengine (0.10.7) skips one by one."""
+        for _ in range(number):
+            next(self)
+
+
 class NumberedLoop:
     """The training loop of a runner, with another loader, so that its batches have numbers."""
 
@@ -133,9 +140,9 @@ class NumberedLoop:
         loop = self._loop
         self._batches.epoch, self._batches.first = loop.epoch, self._first
         self._began, self._first = (loop.epoch, loop.iter - self._first), 0
-        if self._endless:  # the loop would skip the batches before its place, and OneDL's mmengine calls `skip_iter`
+        if self._endless:  # the loop skips the batches before its place
             skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
-            loop.dataloader_iterator = itertools.chain(itertools.repeat(None, skipped), loop.dataloader)
+            loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
 
     def position(self, meta: dict[str, Any]) -> dict[str, int]:
         """Return the next batch and the batches per epoch, for a checkpoint with this `meta`, epoch and iteration."""

@@ -110,6 +110,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
+        add_safe_globals(CHECKPOINT_TYPES)  # again: OneDL's mmengine (0.10.12) removes some after it loads a file
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
