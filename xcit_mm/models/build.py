@@ -86,15 +86,9 @@ def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
     if not backbone:
         raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config")
     model = _build(cfg, backbone)
-    weights = parse_checkpoint(load_checkpoint(checkpoint))
-    state = match_trunk(model, weights)
-    initial = [key for key in model.state_dict() if key not in state]
-    if initial:
-        raise ValueError(
-            f"{checkpoint} is a {weights.task} without {initial[0]} and {len(initial) - 1} more of the pyramid, "
-            "which would be random: give a checkpoint of a detector or segmentor"
-        )
-    model.load_state_dict(state)
+    if initial := load_pretrained(model, str(checkpoint)):
+        lacks = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid, which would be random"
+        raise ValueError(f"{checkpoint}: {lacks}: give a checkpoint of a detector or segmentor")
     return model.eval()
 
 

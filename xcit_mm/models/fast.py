@@ -128,17 +128,6 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
     return not any(part.training or getattr(part, "running_mean", part) is None for part in layer.modules())
 
 
-def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0) -> Tensor:
-    """Compute `function(x)`, the plain code of a layer, over a few rows at a time.
-
-    Args:
-        function: Maps (B, n, ..., C) to a tensor of that shape, for any n.
-        x: (B, rows, ..., C).
-        halo: Number of rows to each side on which a row of the result depends.
-    """
-    return _in_pieces(function, x, 1, halo)
-
-
 def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
     """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four by one product."""
     if is_traced() or not is_plain(conv) or product_dtype(x).itemsize < 4:
@@ -153,12 +142,18 @@ def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
         product = torch.baddbmm(bias, weight, rows.flatten(2))
         return product.view(batch, channels, 2, 2, rows.shape[2], width).permute(0, 1, 4, 2, 5, 3)
 
-    out = cells(x) if torch.is_grad_enabled() else _in_pieces(cells, x, 2)
+    out = cells(x) if torch.is_grad_enabled() else in_rows(cells, x, dim=2)
     return out.reshape(batch, channels, 2 * height, 2 * width)
 
 
-def _in_pieces(function: Callable[[Tensor], Tensor], x: Tensor, dim: int, halo: int = 0) -> Tensor:
-    """Compute `function(x)` in pieces along an axis, of which the result has as many entries as x."""
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim: int = 1) -> Tensor:
+    """Compute `function(x)`, the plain code of a layer, over a few rows at a time.
+
+    Args:
+        function: Maps any number of rows to as many rows.
+        x: (B, rows, ..., C), or (B, C, rows, width) with `dim=2`.
+        halo: Number of rows to each side on which a row of the result depends.
+    """
     total = x.shape[dim]
     channels = x.shape[1] if dim == 2 else x.shape[-1]
     limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
@@ -178,10 +173,14 @@ def _in_pieces(function: Callable[[Tensor], Tensor], x: Tensor, dim: int, halo: 
     return out
 
 
-def fold_batch_norm(model: "XCiT") -> None:
-    """Fold BatchNorm into the convolution before it, in the stem and the pyramid.
+def fold_batch_norm(model: "XCiT") -> "XCiT":
+    """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; return the model.
 
-    The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution.
+    The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution. A folded model has other
+    parameter names and is not to be trained.
+
+    Raises:
+        RuntimeError: If the model is in training mode.
     """
     if model.training:
         raise RuntimeError("fold_batch_norm needs the running statistics: call eval() first")
@@ -193,3 +192,4 @@ def fold_batch_norm(model: "XCiT") -> None:
             if isinstance(norm, BatchNorm):
                 parent[int(conv_name)] = fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
                 parent[int(norm_name)] = nn.Identity()
+    return model

@@ -1,7 +1,5 @@
 """Data types in which models predict."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,22 +9,17 @@ from torch import Tensor, nn
 from ..ops import is_compiled
 
 DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
-CPU_INFO = Path("/proc/cpuinfo")
-# Limits of oneDNN by which a processor emulates bfloat16.
-_LIMITS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
 
 
 def fast_dtype(device: str) -> str:
     """Return 'bfloat16' if a device multiplies matrices faster in it than in float32, else 'float32'.
 
-    Among CPUs, those with AMX or AVX512_BF16 do, unless `ONEDNN_MAX_CPU_ISA` excludes these instructions.
+    Among CPUs, those with AMX or AVX512_BF16 do. An older torch cannot tell.
     """
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    if device != "cpu" or os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _LIMITS or not CPU_INFO.is_file():
-        return "float32"
-    flags = next((line for line in CPU_INFO.read_text().splitlines() if line.startswith("flags")), "").split()
-    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
+    found: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    return "bfloat16" if found.get("amx_bf16") or found.get("avx512_bf16") else "float32"
 
 
 def prepare_for_autocast(model: nn.Module) -> None:

@@ -20,7 +20,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..archs import PATCH_SIZES, arch_name, default_out_indices, resolve_arch
+from ..archs import PATCH_SIZES, default_out_indices, resolve_arch
 from . import fast
 from .base import Backbone
 
@@ -331,11 +331,6 @@ class Trunk(Backbone):
                 maps.append(x.transpose(1, 2).reshape(batch, channels, height, width))
         return tuple(maps)
 
-    def describe(self, depth: int) -> str:
-        """Return architecture, at this depth, and patch size in the words of `layouts.describe`: 's12/p16'."""
-        linear = " (linear)" if isinstance(self.patch_embed, LinearPatchEmbed) else ""
-        return f"{arch_name(self.arch.embed_dim, depth, self.arch.num_heads)}/p{self.patch_size}{linear}"
-
     def frozen_modules(self) -> list[nn.Module]:
         """Return the stem and the first blocks as `frozen_stages` says."""
         stem = [self.patch_embed, self.pos_embeder or nn.Identity()]
@@ -415,8 +410,7 @@ class XCiT(Trunk):
             see `xcit_mm.weights.bands.stem_for_bands`.
 
     Raises:
-        TypeError: If an argument is unknown.
-        ValueError: If an argument has an invalid value.
+        TypeError, ValueError: If an argument is unknown, or has an invalid value.
     """
 
     def __init__(
@@ -448,17 +442,8 @@ class XCiT(Trunk):
         # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
         return tuple(tensor.contiguous() for tensor in maps)
 
+    fold_batch_norm = fast.fold_batch_norm
+
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
-
-    def fold_batch_norm(self) -> "XCiT":
-        """Fold BatchNorm into stem and pyramid for inference, exact up to rounding; return self.
-
-        See `fast.fold_batch_norm`. A folded model has other parameter names and is not to be trained.
-
-        Raises:
-            RuntimeError: If the model is in training mode.
-        """
-        fast.fold_batch_norm(self)
-        return self

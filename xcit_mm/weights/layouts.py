@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..archs import ARCHS, arch_name
+from ..archs import ARCHS, arch_name, resolve_arch
 from .bands import LINEAR_STEM, stem_key
 
 # Prefixes of the keys that only a classifier has.
@@ -154,16 +154,18 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return joined
 
 
-def describe(trunk: Mapping[str, Tensor]) -> str:
+def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
     """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
+
+    Args:
+        depth: Number of blocks, if the trunk has fewer.
 
     Raises:
         ValueError: If a tensor whose size they are is missing.
     """
     options = backbone_options(trunk)
-    arch, linear = options["arch"], options["patch_embed"] == "linear"
-    name = arch if isinstance(arch, str) else arch_name(arch["embed_dim"], arch["depth"], arch["num_heads"])
-    return f"{name}/p{options['patch_size']}{' (linear)' if linear else ''}"
+    arch, linear = resolve_arch(options["arch"]), " (linear)" if options["patch_embed"] == "linear" else ""
+    return f"{arch_name(arch.embed_dim, depth or arch.depth, arch.num_heads)}/p{options['patch_size']}{linear}"
 
 
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def load_pretrained(
     use_ema: bool = False,
     strict_heads: bool = True,
     fill_stem: str | None = None,
-) -> None:
+) -> list[str]:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
     See `match_trunk` for the parts that the checkpoint may lack and those that may remain unused.
@@ -54,6 +54,9 @@ def load_pretrained(
             for other classes.
         fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands from a stem for red,
             green and blue.
+
+    Returns:
+        Names of the tensors of the pyramid or the head that keep their initial values.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -75,6 +78,7 @@ def load_pretrained(
         + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
         logger="current",
     )
+    return initial
 
 
 def match_model(
@@ -89,7 +93,7 @@ def match_model(
         ValueError: If the model has another backbone.
     """
     backbone: Any = getattr(model, "backbone", None)
-    if not hasattr(backbone, "describe"):
+    if not hasattr(backbone, "pretrained_options"):
         found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
         raise ValueError(f"the model has {found}, not one of this package: {fix}")
@@ -119,12 +123,12 @@ def match_trunk(
     Raises:
         ValueError: If they do not fit: a CheckpointMismatch if an option might help.
     """
-    found, asked = describe(weights.trunk), backbone.describe(backbone.arch.depth)
+    expected = backbone.state_dict()
+    found, asked = describe(weights.trunk), describe(expected, backbone.arch.depth)
     # A backbone whose last tap is not its last block has fewer blocks, and so has its own checkpoint.
-    if found not in (asked, backbone.describe(len(backbone.blocks))):
+    if found not in (asked, describe(expected)):
         raise ValueError(f"the file is {found}, the config asks for {asked}")
     trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
-    expected = backbone.state_dict()
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
     if not weights.heads and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
