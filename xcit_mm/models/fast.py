@@ -130,12 +130,13 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
 
 def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
     """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four by one product."""
-    if is_traced() or not is_plain(conv) or product_dtype(x).itemsize < 4:
+    if is_traced() or not is_plain(conv):
         return nn.ConvTranspose2d.forward(conv, x)
-    batch, channels, height, width = x.shape
-    weight = conv.weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
     assert conv.bias is not None  # is_plain
-    bias = conv.bias.repeat_interleave(4)[:, None]
+    x, weight, bias = (tensor.to(product_dtype(x)) for tensor in (x, conv.weight, conv.bias))
+    batch, channels, height, width = x.shape
+    weight = weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
+    bias = bias.repeat_interleave(4)[:, None]
 
     def cells(rows: Tensor) -> Tensor:
         """Return the four values of each cell of rows (B, C, n, w) in their places, (B, C, n, 2, w, 2)."""
