@@ -92,14 +92,6 @@ def test_backbone_is_that_of_the_name(leaf):
 
 
 @every_leaf
-def test_long_runs_have_the_hooks_that_protect_them(leaf):
-    cfg = read(leaf)
-    assert "xcit_mm" in cfg.custom_imports.imports
-    assert {"StrictLoadHook", "NonFiniteHook"} <= {hook.type for hook in cfg.custom_hooks}
-    assert cfg.default_hooks.checkpoint.type == "ResumableCheckpointHook"
-
-
-@every_leaf
 def test_the_doctor_reports_missing_data_only(leaf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]

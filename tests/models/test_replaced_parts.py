@@ -1,7 +1,6 @@
-"""Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size, and see and keep values."""
+"""Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size."""
 
 import copy
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn.utils import parametrize, prune
 
 from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.models import XCA
-from xcit_mm.models.xcit import LPI, PositionalEncoding
+from xcit_mm.models.xcit import LPI
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BN = dict(type="BN")
@@ -139,61 +138,6 @@ def test_gradients_pass_backward_hooks_of_the_attention():
     attention.qkv.register_full_backward_hook(lambda *_: fired.append("qkv"))
     attention(torch.randn(2, 500, 32, requires_grad=True)).sum().backward()
     assert fired == ["qkv"]
-
-
-def test_a_hook_on_the_projection_of_the_positional_encoding_sees_every_cell():
-    encoding, seen, x = PositionalEncoding(32), [], torch.empty(2, 32, 5, 7)
-    expected = encoding(x)
-    encoding.token_projection.register_forward_hook(lambda layer, given, out: seen.append(out))
-    torch.testing.assert_close(encoding(x), expected)
-    assert seen[0].shape == (1, 32, 5, 7)
-
-
-class Keep(nn.Module):
-    """Calls a module and keeps its output."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any) -> Tensor:
-        self.out = self.module(*args)
-        return self.out
-
-
-@pytest.mark.parametrize("part", ["attn", "local_mp", "mlp", "mlp.fc2"])
-@pytest.mark.parametrize("way", ["replaced", "wrapped", "hook that removes itself"])
-def test_outputs_that_a_user_holds_keep_their_values_in_inference(part, way):
-    model = XCiT(TINY, 8, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN).eval()
-    x = torch.randn(1, 3, 320, 320)  # large enough to be computed in pieces
-
-    def held() -> Tensor:
-        network, found = copy.deepcopy(model), []
-        module = network.blocks[1].get_submodule(part)
-        if way == "replaced":
-            keep = Keep(module)
-            network.blocks[1].set_submodule(part, keep)
-        elif way == "wrapped":
-            forward = module.forward
-            module.forward = lambda *args: found.append(forward(*args)) or found[-1]
-        else:
-            handle = module.register_forward_hook(lambda module, given, out: found.append(out) or handle.remove())
-        network(x)
-        (out,) = [keep.out] if way == "replaced" else found
-        return out.detach()
-
-    expected = held()
-    with torch.inference_mode():
-        torch.testing.assert_close(held(), expected)
-
-
-def test_hooks_run_once_a_step():
-    model, calls = build().train(), Counter()
-    for name, module in model.named_modules():
-        module.register_forward_hook(lambda *_, name=name: calls.update([name]))
-    sum(out.sum() for out in model(torch.randn(2, 3, 64, 64))).backward()
-    shared = ("mlp.drop", "drop_path")  # one module for several places
-    assert {name for name, count in calls.items() if count > 1} == {f"blocks.{i}.{n}" for i in (0, 1) for n in shared}
 
 
 @pytest.mark.parametrize(

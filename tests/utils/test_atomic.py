@@ -1,7 +1,6 @@
 """Files that tools write are complete or absent: after Ctrl-C, on a full disk, beside files of a user."""
 
 import resource
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,42 +77,3 @@ class TestConvertedWeights:
         for arguments in (("convert", "file.pth", "out.pth", "--to", "timm"), ("inspect", "xcit_nano_12_p16_224")):
             assert call("weights", *arguments)[::2] == (130, "\ninterrupted: nothing is written\n")
         assert self.folder_is_unchanged()
-
-
-class TestScenes:
-    @pytest.fixture(autouse=True)
-    def rasterio(self) -> None:
-        pytest.importorskip("rasterio")
-
-    def test_former_scene_stays_until_the_new_scene_is_complete(self, call, tmp_path, monkeypatch):
-        import make_scene
-
-        small = (tmp_path / "scene.tif", "--side", 700, "--mosaics", 1)
-        monkeypatch.setattr(make_scene, "ROWS", 1)
-        monkeypatch.setattr(make_scene, "SIDE", make_scene.BLOCK)
-        assert call("make_scene", *small)[0] == 0
-        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        assert before.keys() == {"scene.tif", "scene.geojson"}
-        monkeypatch.setattr(make_scene, "draw_mosaic", interrupt)
-        code, _, errors = call("make_scene", *small, "--seed", 1)
-        assert (code, errors) == (130, f"\ninterrupted: {tmp_path}/scene.tif is not written\n")
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-    def test_error_without_rasterio_names_the_extra(self, refusal, monkeypatch):
-        monkeypatch.setitem(sys.modules, "rasterio", None)
-        monkeypatch.delitem(sys.modules, "make_scene", raising=False)
-        line = refusal("make_scene", "scene.tif")
-        assert line == "ModuleNotFoundError: a scene needs rasterio: pip install xcit_mm[raster]"
-
-    @pytest.mark.parametrize(
-        "arguments, line",
-        [
-            (["scene.tif", "--side", 100], "ValueError: --side 100: a mosaic has 640 pixels, take that or more"),
-            (["none/scene.tif"], "FileNotFoundError: no folder none: make it first"),
-            (["scene.tif", "--seed", -1], "ValueError: --seed -1: must be 0 or more"),
-        ],
-    )
-    def test_invalid_arguments_are_one_line(self, arguments, line, refusal, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        assert refusal("make_scene", *arguments) == line
-        assert not list(tmp_path.iterdir())

@@ -16,19 +16,6 @@ SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """Suffixes of the configs that mmengine reads."""
 
 
-class _Options(DictAction):
-    """mmengine's `--cfg-options` with errors that name the value."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        for value in values:
-            try:
-                super().__call__(parser, namespace, [value], option)
-            except (ValueError, AssertionError):
-                raise ValueError(f"--cfg-options {value}: write KEY=VALUE and close each bracket") from None
-
-
 def read_config(config: str | Path, argv: list[str]) -> Config:
     """Read a config and apply the `--cfg-options` of a command line.
 
@@ -41,8 +28,11 @@ def read_config(config: str | Path, argv: list[str]) -> Config:
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--cfg-options", nargs="+", action=_Options, default={})
-    options, _ = parser.parse_known_args(argv)
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
+    try:
+        options, _ = parser.parse_known_args(argv)
+    except (ValueError, AssertionError):
+        raise ValueError(f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket") from None
     try:
         cfg = Config.fromfile(config)
         cfg.merge_from_dict(options.cfg_options)
