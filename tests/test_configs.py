@@ -17,6 +17,8 @@ from torch import nn
 from configs import read_config_file
 from xcit_mm.weights.published import PUBLISHED
 
+pytestmark = pytest.mark.forks
+
 METAFILES = read_metafiles(ROOT)
 SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
 LEAVES = dict(

@@ -162,6 +162,7 @@ def test_rates_and_decay_are_those_of_the_recipe(leaf):
         assert found[id(p)] == (pytest.approx(rate), 0.0 if undecayed else decay), name
 
 
+@pytest.mark.forks
 @every_leaf
 def test_a_step_trains_every_parameter(leaf, trained):
     _, model, losses, reached, changed = trained(leaf)
@@ -174,6 +175,7 @@ def test_a_step_trains_every_parameter(leaf, trained):
     assert {name for name in reached if name.startswith("backbone.")} <= changed
 
 
+@pytest.mark.forks
 @every_leaf
 def test_predicts(leaf, trained):
     cfg, model, *_ = trained(leaf)

@@ -35,6 +35,7 @@ def test_only_the_linear_layer_is_trained(path):
     assert cfg.train_cfg.max_iters == 40_000 and cfg.param_scheduler[-1].end == 40_001
 
 
+@pytest.mark.forks
 def test_two_iterations_change_the_head_alone(shapes, tmp_path):
     torch.save(dict(model=fill(XCiTClassifier("n12", num_classes=10)).state_dict()), tmp_path / "weights.pth")
     cfg = Config.fromfile(CONFIGS / "linear" / "linear_xcit-n12-p16_camvid.py")

@@ -133,6 +133,7 @@ def pasted(masks: np.ndarray, boxes: np.ndarray, size: list[int], threshold: flo
     return np.array(whole, bool).reshape(-1, *size)
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize(
     "config",
     [

@@ -84,6 +84,7 @@ def test_traced_copy_folds_batch_norm_and_keeps_the_model(given, used):
     assert [name for name, m in copy.named_modules() if isinstance(m, BatchNorm)] == ["blocks.0.local_mp.bn"]
 
 
+@pytest.mark.forks
 def test_segmentor_in_onnx_agrees_with_torch_at_any_size(write_trained, tmp_path, capsys):
     trained, out = write_trained(UPERNET), tmp_path / "model.onnx"
     assert export_model(*trained, out)[0].startswith("logits: within ")

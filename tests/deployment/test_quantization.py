@@ -28,6 +28,7 @@ def quantised_layers(path: Path) -> tuple[list[str], list[str]]:
     return int8, float32
 
 
+@pytest.mark.slow
 def test_int8_detector_runs_and_is_scored(mask_rcnn, mask_rcnn_file, shapes, call, tmp_path):
     out, images = tmp_path / "int8.onnx", sorted((shapes / "images" / "training").iterdir())
     code, printed, progress = call("export", *mask_rcnn, "--out", out, "--evaluate", 2, "--int8", *images)

@@ -211,14 +211,6 @@ class TestForward:
         (logits,) = model(image(64, 64, batch=2).float())
         assert logits.shape == (2, 5)
 
-    def test_compiles_to_one_graph(self):
-        model = XCiTClassifier({**TINY, "depth": 1}, num_classes=5, norm_cfg=BN).eval()
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
-        for size in [(64, 96), (75, 101)]:
-            x = torch.randn(1, 3, *size)
-            with torch.inference_mode():
-                torch.testing.assert_close(compiled(x), model(x))
-
 
 class TestTraining:
     @pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])

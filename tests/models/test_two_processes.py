@@ -16,6 +16,8 @@ from processes import in_two_processes
 
 from configs import read_config_file
 
+pytestmark = pytest.mark.forks
+
 TASKS = {
     "mask_rcnn": "_base_/mask-rcnn_xcit_fpn_amp-ms-crop-3x_coco.py",
     "semantic_fpn": "_base_/fpn_xcit_80k_ade20k-512x512.py",

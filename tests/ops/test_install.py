@@ -52,6 +52,7 @@ def folder(tmp_path: Path, shapes: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.forks
 @pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
 @pytest.mark.parametrize("library", ["mmdet.apis", "mmseg.models"])
 def test_importing_a_library_before_xcit_mm_works_or_warns(tmp_path, library):

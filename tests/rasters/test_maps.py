@@ -124,6 +124,7 @@ def test_a_map_equals_that_of_a_photo_in_tiles(models, tmp_path):
     assert len(np.unique(expected)) > 2 and np.array_equal(read_map(found), expected)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_raster(tmp_path):
     """A hundred times the pixels take at most 60 MB more, of 400 MB that the map has."""
     peaks = []

@@ -21,6 +21,8 @@ from weight_files import MINI, same
 from xcit_mm import XCiT
 from xcit_mm.weights.reader import load_from_file
 
+pytestmark = pytest.mark.forks
+
 OLD = dict(_use_new_zipfile_serialization=False)  # as before torch 1.6
 
 

@@ -54,6 +54,7 @@ def test_heads_for_other_classes_only_where_training_starts(other_classes, shape
     assert "left at their initial values: decode_head.conv_seg.weight, decode_head.conv_seg.bias" in run.stdout
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("order", [("EMAHook", "StrictLoadHook"), ("StrictLoadHook", "EMAHook")])
 def test_averaged_weights_start_from_the_file(order, tmp_path):
     cfg = small_config()
@@ -85,6 +86,7 @@ def rich_run(shapes: Path, work_dir: Path, iterations: int, **options: object) -
     return Runner.from_cfg(cfg)
 
 
+@pytest.mark.forks
 def test_run_with_rich_metainfo_resumes(shapes, tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(DATASETS.module_dict, "RichDataset", type("Rich", (BaseSegDataset,), dict(METAINFO=RICH)))
     rich_run(shapes, tmp_path, 2).train()
