@@ -113,8 +113,7 @@ class XCiTClassifier(Trunk):
     ) -> None:
         if not isinstance(num_classes, int) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
-        last = resolve_arch(arch).depth - 1
-        super().__init__(arch, patch_size, out_indices=(last,), **kwargs)
+        super().__init__(arch, patch_size, out_indices=(resolve_arch(arch).depth - 1,), **kwargs)
         rates = {name: kwargs.get(name, 0.0) for name in ("drop_rate", "attn_drop_rate")}
         dim, _, num_heads, eta, tokens_norm = self.arch
         self.num_classes = num_classes

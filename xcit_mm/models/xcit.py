@@ -431,8 +431,7 @@ class XCiT(Trunk):
         self.strides = tuple(strides or STRIDES[: len(self.out_indices)])
         if len(self.strides) != len(self.out_indices):
             raise ValueError(f"out_indices={self.out_indices}: give one for each stride of {self.strides}")
-        levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
-        for name, level in levels.items():
+        for name, level in pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg).items():
             self.add_module(name, level)
         self.train()  # the pyramid's BatchNorm under `norm_eval`
 
