@@ -1,6 +1,6 @@
 """Layers of `xcit` in less time and memory, with the same results to rounding.
 
-Three computations pay. Each takes a layer and returns what the layer's plain code returns:
+Three computations pay. Each takes a layer of `xcit` and returns what the layer's plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide intermediate maps stay in
@@ -12,7 +12,7 @@ Three computations pay. Each takes a layer and returns what the layer's plain co
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..utils.compat import BatchNorm, has_hooks
-
-if TYPE_CHECKING:
-    from .xcit import XCA, Upsample2x, XCiT
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs, C from 128 to 768.
@@ -61,7 +58,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if lowered else x.dtype
 
 
-def uses_covariance(attention: "XCA", x: Tensor) -> bool:
+def uses_covariance(attention: Any, x: Tensor) -> bool:
     """Return whether to compute XCA of tokens (B, N, C) by `covariance_attention`.
 
     It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio N / C decides. Its
@@ -75,7 +72,7 @@ def uses_covariance(attention: "XCA", x: Tensor) -> bool:
     return (pays or attention.implementation == "covariance") and is_plain(attention)
 
 
-def covariance_attention(attention: "XCA", x: Tensor) -> Tensor:
+def covariance_attention(attention: Any, x: Tensor) -> Tensor:
     """Compute XCA of tokens (B, N, C) in 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
 
     With the tokens x (N x C), q = x Wq^T + bq, and k and v likewise. With their mean m and x = 1 m + y, S = y^T y,
@@ -128,11 +125,10 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
     return not any(part.training or getattr(part, "running_mean", part) is None for part in layer.modules())
 
 
-def upsample(conv: "Upsample2x", x: Tensor) -> Tensor:
+def upsample(conv: Any, x: Tensor) -> Tensor:
     """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four by one product."""
     if is_traced() or not is_plain(conv):
         return nn.ConvTranspose2d.forward(conv, x)
-    assert conv.bias is not None  # is_plain
     x, weight, bias = (tensor.to(product_dtype(x)) for tensor in (x, conv.weight, conv.bias))
     batch, channels, height, width = x.shape
     weight = weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
@@ -174,7 +170,7 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
     return out
 
 
-def fold_batch_norm(model: "XCiT") -> "XCiT":
+def fold_batch_norm(model: Any) -> Any:
     """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference; return the model.
 
     The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution. A folded model has other
