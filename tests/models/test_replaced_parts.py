@@ -73,7 +73,7 @@ def test_low_rank_adapters_train_and_merging_them_keeps_the_output(size, make):
 @every_size
 def test_peft_trains_every_adapter_as_the_page_shows(size):
     pytest.importorskip("peft")
-    (code,) = (code for _, code in blocks(ROOT / "docs" / "training.md") if "LoraConfig" in code)
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "advanced-training.md") if "LoraConfig" in code)
     namespace = dict(model=nn.ModuleDict(dict(backbone=build())))
     adapt, merge = code.split("# ... train\n")
     exec(adapt, namespace)
