@@ -9,8 +9,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,24 +62,14 @@ def clone(tmp_path) -> Path:
     return tmp_path
 
 
-def put_weights(path: Path, untrained: Callable[[str], tuple[Path, Path]]) -> None:
-    """Link a checkpoint of the demo config with the name of its folder."""
-    path.parent.mkdir(parents=True)
-    path.symlink_to(untrained(path.parent.name)[1])
-
-
-def prepare(page: str, clone: Path, untrained: Callable[[str], tuple[Path, Path]]) -> None:
-    """Write the results of earlier pages and the data that a page needs."""
+def prepare(page: str, clone: Path) -> None:
+    """Write the data that a page needs."""
     if page == "own-photos":
         write_nuts_clone(clone / "clones" / "nuts")
     elif page == "street-scenes":
         write_camvid_clone(clone / "clones" / "camvid")
     elif page == "huge-image":
         write_trees_clone(clone / "clones" / "trees")
-    elif page == "deploy":  # after street-scenes
-        write_camvid_clone(clone / "clones" / "camvid")
-        write_data("camvid", clone / "clones" / "camvid", clone / "data" / "camvid")
-        put_weights(clone / "work_dirs" / "fpn_xcit-n12-p16_camvid" / "iter_300.pth", untrained)
     elif page == "from-facebookresearch":
         published_detector(clone)
         write_nuts_clone(clone / "clones" / "nuts")
@@ -94,10 +82,7 @@ def run_command(line: str, clone: Path) -> None:
         return
     line = " ".join([line, *(more for prefix, more in SHORTER.items() if line.startswith(prefix))])
     command, *arguments = shlex.split(line)
-    if arguments[0] == "tools/export.py":  # takes minutes on a busy machine
-        whole = [sys.executable, "-W", "ignore", *arguments]
-        ended = subprocess.run(whole, cwd=clone, capture_output=True, text=True, timeout=1800)
-    elif command == "python":
+    if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:
         ended = subprocess.run([command, *arguments], cwd=clone, capture_output=True, text=True, timeout=60)
@@ -113,7 +98,7 @@ def run_code(code: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
-# The other pages train or export.
+# The other pages train.
 QUICK = ("from-facebookresearch",)
 
 
@@ -121,8 +106,8 @@ QUICK = ("from-facebookresearch",)
     "page",
     [pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow) for page in TUTORIALS],
 )
-def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path, untrained):
-    prepare(page.stem, clone, untrained)
+def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path):
+    prepare(page.stem, clone)
     for language, content in blocks(page):
         if language == "bash":
             for line in commands(content):
