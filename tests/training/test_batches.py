@@ -145,29 +145,6 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     assert len(loader.dataset.loaded) == 2
 
 
-@pytest.mark.parametrize("endless", [True, False])
-def test_loader_without_a_config_resumes_with_samplers_of_torch(endless):
-    def loader() -> DataLoader:
-        torch.manual_seed(random.randrange(100))  # another state of the generator, from which RandomSampler draws
-        return numbered(DataLoader(Noise(7), batch_size=2, shuffle=True), endless)
-
-    def read(first: int) -> list:
-        numbered = loader()
-        numbered.batch_sampler.first = first
-        return [torch.stack(batch).tolist() for batch in itertools.islice(numbered, 9 - first)]
-
-    whole = read(0)
-    assert len(whole) == (9 if endless else 4)
-    for first in (1, 3, 5):
-        assert read(first) == whole[first:]
-    assert not endless or whole[4:8] != whole[:4]
-
-
-def test_empty_data_ends_an_endless_loader():
-    loader = DataLoader(Noise(1), batch_size=2, drop_last=True)
-    assert list(numbered_loader(loader, None, 3, endless=True)) == []
-
-
 def test_hooks_replace_the_pipeline_of_a_seeded_data_set():
     import copy
     import pickle
@@ -180,3 +157,8 @@ def test_hooks_replace_the_pipeline_of_a_seeded_data_set():
         assert other[(0, 1, 2), 1] == seeded[(0, 1, 2), 1] != seeded[(0, 1, 3), 1]
         assert not hasattr(other, "missing")
     assert SeededDataset(data, (1, 1))[(0, 1, 2), 1] != seeded[(0, 1, 2), 1]
+
+
+def test_data_of_less_than_a_batch_end_an_endless_loader():
+    config = dict(dataset=Noise(1), batch_size=2, drop_last=True, num_workers=0, sampler=SHUFFLED)
+    assert list(numbered_loader(Runner.build_dataloader(config, seed=3), config, 3, endless=True)) == []

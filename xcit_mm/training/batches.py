@@ -12,7 +12,7 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
-from ..utils.compat import set_iteration, train_dataloader_config
+from ..utils.compat import train_dataloader_config
 from .random_state import seeded
 
 # Options of a DataLoader besides its data set, its samplers and its generator.
@@ -53,13 +53,13 @@ class NumberedBatches(Sampler):
     """Batches of a batch sampler, as lists of ((epoch, batch, position), index).
 
     They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only the indices of
-    earlier batches are read. The seed is for samplers that draw from the global generators.
+    earlier batches are read.
     """
 
     epoch = first = 0
 
-    def __init__(self, batches: Any, seed: int, endless: bool) -> None:
-        self._batches, self._seed, self._endless = batches, seed, endless
+    def __init__(self, batches: Any, endless: bool) -> None:
+        self._batches, self._endless = batches, endless
         self.sampler: Any = getattr(batches, "sampler", None)  # whose epoch mmengine's DistSamplerSeedHook sets
         self.batch_size = getattr(batches, "batch_size", None)
 
@@ -67,37 +67,32 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        numbers = itertools.count()
+        count = 0
         for epoch in itertools.count(self.epoch) if self._endless else [self.epoch]:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
-            with seeded(self._seed, epoch):  # torch's RandomSampler draws the seed of its generator
-                batches = iter(self._batches)
-                first = list(itertools.islice(batches, 1))
-            if not first:
+            start = count
+            for count, indices in enumerate(self._batches, start + 1):
+                if count > self.first:
+                    yield [((epoch, count - 1, position), index) for position, index in enumerate(indices)]
+            if count == start:  # there are no batches
                 return
-            for indices, number in zip(itertools.chain(first, batches), numbers, strict=False):
-                if number >= self.first:
-                    yield [((epoch, number, position), index) for position, index in enumerate(indices)]
 
 
-def numbered_loader(loader: DataLoader, config: Any, seed: int, endless: bool) -> DataLoader:
+def numbered_loader(loader: DataLoader, config: dict[str, Any], seed: int, endless: bool) -> DataLoader:
     """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`.
 
-    If the loader has a config, its samplers are built again, because InfiniteSampler keeps its place and mmengine's
-    loop has already read ahead.
+    Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has already read ahead.
     """
-    batches = loader.batch_sampler
-    if isinstance(config, dict) and isinstance(config["sampler"], dict):
-        size: Any = config.get("batch_size")
-        sampler = DATA_SAMPLERS.build(config["sampler"], default_args=dict(dataset=loader.dataset, seed=seed))
-        if config.get("batch_sampler"):
-            batches = DATA_SAMPLERS.build(config["batch_sampler"], default_args=dict(sampler=sampler, batch_size=size))
-        else:
-            batches = BatchSampler(sampler, size, config.get("drop_last", False))
+    size: Any = config.get("batch_size")
+    sampler = DATA_SAMPLERS.build(config["sampler"], default_args=dict(dataset=loader.dataset, seed=seed))
+    if config.get("batch_sampler"):
+        batches = DATA_SAMPLERS.build(config["batch_sampler"], default_args=dict(sampler=sampler, batch_size=size))
+    else:
+        batches = BatchSampler(sampler, size, config.get("drop_last", False))
     return DataLoader(
         SeededDataset(loader.dataset, (seed, get_rank())),
-        batch_sampler=NumberedBatches(batches, seed, endless),
+        batch_sampler=NumberedBatches(batches, endless),
         generator=torch.Generator(),  # otherwise every epoch takes a number from the global generator
         **{name: getattr(loader, name) for name in _OPTIONS},
     )
@@ -124,16 +119,17 @@ class NumberedLoop:
         broadcast_object_list(seed)  # with diff_rank_seed every process has its own
         loop.dataloader = numbered_loader(loop.dataloader, train_dataloader_config(runner), seed[0], self._endless)
         self._batches: Any = loop.dataloader.batch_sampler
-        self._first = self._next_batch(runner, resumed) if resumed else 0
+        self._first = self._next_batch(resumed) if resumed else 0
         self._began = (0, 0)
         loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
 
     @staticmethod
     def supports(runner: Runner) -> bool:
-        """Return whether the batches of a runner can have numbers: it has one of mmengine's loops, and indices."""
-        loader: Any = getattr(runner.train_loop, "dataloader", None)
-        is_known = isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop)
-        return is_known and loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
+        """Return whether batches can have numbers: the data have a config and indices, the loop is mmengine's."""
+        loop, given = runner.train_loop, train_dataloader_config(runner)
+        sampler = given.get("sampler") if isinstance(given, dict) else None
+        known = isinstance(loop, EpochBasedTrainLoop | IterBasedTrainLoop) and isinstance(sampler, dict)
+        return known and not isinstance(loop.dataloader.dataset, IterableDataset)
 
     def start_epoch(self) -> None:
         """Find the first batch of an epoch, or of the whole run in the iteration-based loop."""
@@ -160,30 +156,19 @@ class NumberedLoop:
                 raise
             raise UnequalBatch(f"the images or maps of a batch differ in shape: {_unequal(batch)}") from error
 
-    def _next_batch(self, runner: Runner, resumed: dict[str, Any]) -> int:
+    def _next_batch(self, resumed: dict[str, Any]) -> int:
         loop, length, processes = self._loop, len(self._loop.dataloader), get_world_size()
-        done = loop.iter if self._endless else loop.iter - loop.epoch * length
-        former = resumed.get("position") or dict(batch=max(done, 0), length=length)
-        number = len(resumed.get("random_state") or [None] * processes)
-        if (former["length"], number) == (length, processes):
+        former = resumed.get("position") or {}
+        if (former.get("length"), len(resumed.get("random_state") or [])) == (length, processes):
             return former["batch"]
-        batch = former["batch"] * number // processes
-        batch = batch if self._endless else min(batch, length)
-        print_log(
-            f"the checkpoint is of {number} processes with {former['length']} batches per epoch, and {processes} with "
-            f"{length} resume: the run continues with batch {batch + 1}, and the random numbers will differ",
-            logger="current",
-        )
-        if not self._endless:
-            set_iteration(loop, loop.epoch * length + batch)
-            runner.optim_wrapper.initialize_count_status(runner.model, loop.iter, loop.max_iters)
-        return batch
+        print_log("the checkpoint is of another number of processes or of batches: other batches follow", "current")
+        return loop.iter if self._endless else 0
 
 
 def _unequal(batch: dict[str, Any]) -> str:
-    """Describe the images, or the segmentation maps, of a batch if their shapes differ."""
+    """Describe the images of a batch, or the segmentation maps if the images have one shape."""
     samples = batch["data_samples"]
-    images = [(s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)]
-    maps = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.data.shape)) for s in samples if hasattr(s, "gt_sem_seg")]
-    differing = next((part for part in (images, maps) if len({shape for _, shape in part}) > 1), images)
-    return ", ".join(f"{path} has {shape}" for path, shape in differing)
+    found = [(s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)]
+    if len({shape for _, shape in found}) == 1:
+        found = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.data.shape)) for s in samples]
+    return ", ".join(f"{path} has {shape}" for path, shape in found)

@@ -18,7 +18,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is not in (0, 1], the optimizer has no lr, or the model not exactly one XCiT.
+        ValueError: If `layer_decay_rate` is not in (0, 1], or the model has not exactly one XCiT.
     """
 
     def _validate_cfg(self) -> None:
@@ -26,9 +26,6 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
             raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: must be a number above 0 and at most 1")
-        if self.base_lr is None:
-            optimizer = self.optimizer_cfg["type"]
-            raise ValueError(f"the optimizer {optimizer} has no lr for layer decay to scale: set optimizer.lr")
 
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = "", is_dcn_module: int | float | None = None

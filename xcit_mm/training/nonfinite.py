@@ -8,7 +8,6 @@ from mmengine.dist import all_gather_object, all_reduce, get_world_size
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
-from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ class NonFiniteHook(Hook):
 
     The batch is then run forward again, to name the first module with a non-finite output, and the images. A batch that
     has broken the statistics is not skipped. An overflow of scaled gradients is left to the loss scaler, until the
-    scale falls below 1.
+    scale falls below 1. Models with several optimizers are not supported.
 
     Args:
         action: 'stop' raises a FloatingPointError. 'skip' logs it and continues.
@@ -31,7 +30,6 @@ class NonFiniteHook(Hook):
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
-    _model: Any = None
 
     def __init__(self, action: str = "stop", max_skips: int = 10) -> None:
         if action not in ("stop", "skip"):
@@ -39,20 +37,19 @@ class NonFiniteHook(Hook):
         self.action, self.max_skips, self.skips = action, max_skips, 0
         self._handles: list[Any] = []
 
-    def __reduce__(self) -> tuple:
-        return type(self), (self.action, self.max_skips)  # a copy or a file of the model has the hook, without effect
-
     def before_train(self, runner: Runner) -> None:
         self.after_train(runner)  # of a training that raised
-        wrapper, self._runner = runner.optim_wrapper, runner
-        self._model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        self._wrappers: list[Any] = list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+        self._runner, self._wrapper, self._checked = runner, runner.optim_wrapper, -1
+        self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._losses: dict | None = None
         # A mask may hold -inf on purpose.
         self._buffers = {n: b for n, b in self._model.named_buffers() if b.is_floating_point() and is_finite(b)}
-        self._losses: dict | None = None
-        self._checked = -1
-        self._handles = [self._model.register_forward_hook(self._after_forward, with_kwargs=True, always_call=True)]
-        self._handles += [each.optimizer.register_step_pre_hook(self._before_step) for each in self._wrappers]
+        # A copy of the model shares these functions, whereas methods would be copied with the run.
+        after_forward, before_step = (lambda *given: self._after_forward(*given)), (lambda *_: self._before_step())
+        self._handles = [
+            self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
+            self._wrapper.optimizer.register_step_pre_hook(before_step),
+        ]
 
     def after_train(self, runner: Runner) -> None:
         while self._handles:
@@ -65,38 +62,30 @@ class NonFiniteHook(Hook):
         elif own and output is None and get_world_size() == 1 and (found := self._describe(args, kwargs)):
             print_log(found, "current", logging.ERROR)  # it raised, such as in SciPy's matching of NaN
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        if getattr(optimizer, "found_inf", 0):  # by which the loss scaler makes a fused optimizer skip the step
-            return
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        wrapper = next(each for each in self._wrappers if each.optimizer is optimizer)
-        if gradients and getattr(wrapper, "grad_name", "") == "grad_norm":  # clipping has computed it already
-            self._check(torch.tensor(wrapper.message_hub.get_scalar("train/grad_norm").current()))
-        else:
-            # Scaled gradients are large, and a sum of their squares may overflow.
-            self._check(get_total_norm(gradients, torch.inf if hasattr(wrapper, "loss_scaler") else 2.0))
+    def _before_step(self) -> None:
+        optimizer = self._wrapper.optimizer
+        if not getattr(optimizer, "found_inf", 0):  # by which the loss scaler makes a fused optimizer skip the step
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            self._check(get_total_norm(gradients, torch.inf))  # a sum of squares may overflow
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        if self._checked != runner.iter:  # no optimizer took a step: gradients accumulate, or a loss scaler skipped it
-            due = [each.loss_scaler for each in self._wrappers if hasattr(each, "loss_scaler") and each.should_update()]
-            failed = any(scaler.is_enabled() and scaler.get_scale() < 1 for scaler in due)
+        if self._checked != runner.iter:  # no step: gradients accumulate, or a loss scaler skipped it
+            scaler = getattr(self._wrapper, "loss_scaler", None)
+            failed = scaler and scaler.is_enabled() and self._wrapper.should_update() and scaler.get_scale() < 1
             self._check(torch.tensor(torch.inf if failed else 0.0))
 
     @torch.no_grad()
     def _check(self, norm: Tensor) -> None:
         self._checked = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0] if self._losses else norm
-        # The maximum norm: a sum of squares may overflow although every value is finite.
         statistics = get_total_norm([buffer for buffer in self._buffers.values() if buffer.numel()], torch.inf)
         finite = (statistics.isfinite() & norm.to(loss.device).isfinite() & loss.isfinite()).float()
         all_reduce(finite, op="min")
         if finite:
             self.skips = 0 if norm > 0 else self.skips
             return
-        self._losses = None  # the other optimizers of the iteration do not report it again
         found = all_gather_object(self._describe(*self._given))
-        for wrapper in self._wrappers:
-            wrapper.optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
+        self._wrapper.optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
         texts = [f"in process {rank} " * (len(found) > 1) + text for rank, text in enumerate(found) if text]
         nothing = "loss or gradients are not finite, every output of a module is"
         message = f"iteration {self._runner.iter}: {'; '.join(texts) or nothing}"
@@ -107,7 +96,7 @@ class NonFiniteHook(Hook):
 
     def _describe(self, *given: Any) -> str:
         model, self._model = self._model, None  # not to record this forward pass
-        with self._wrappers[0].optim_context(self._runner.model):  # in the same precision
+        with self._wrapper.optim_context(self._runner.model):  # in the same precision
             found = describe_non_finite(model, *given)
         self._model = model
         broken = [f"the buffer {name} is not finite" for name, x in self._buffers.items() if not is_finite(x)]

@@ -1,7 +1,7 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mmengine.dist import all_gather_object, get_rank, get_world_size
 from mmengine.fileio import LocalBackend, register_backend
@@ -20,8 +20,7 @@ from .random_state import RandomState, get_random_state, set_random_state
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, which are whole or absent. It collects outdated files instead of removing."""
 
-    def __init__(self) -> None:
-        self.outdated: list[str] = []
+    outdated: ClassVar[set[str]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         """Write a file. Raise OSError on a full disk: a former file stays as it was."""
@@ -32,13 +31,12 @@ class AtomicBackend(LocalBackend):
             with atomic_write(path) as file:
                 file.write(obj)
         except OSError as error:
-            raise OSError(
-                f"{path} ({len(obj) / 2**20:.0f} MB) could not be written: {error.strerror}; "
-                "earlier checkpoints are complete: free disk space and resume with --resume"
-            ) from error
+            fix = "earlier checkpoints are complete: free disk space and resume with --resume"
+            raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
+        self.outdated.discard(str(filepath))  # of the same name as an earlier one
 
     def remove(self, filepath: str | Path) -> None:
-        self.outdated.append(str(filepath))
+        self.outdated.add(str(filepath))
 
 
 register_backend("atomic", AtomicBackend)
@@ -58,13 +56,8 @@ class ResumableCheckpointHook(CheckpointHook):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = [kwargs.get(name) or {} for name in ("backend_args", "file_client_args")]
-        is_local = all(each in ({}, dict(backend="local"), dict(backend="disk")) for each in given)
-        if is_local and "://" not in str(kwargs.get("out_dir")):
+        if not (kwargs.get("backend_args") or kwargs.get("file_client_args") or "://" in str(kwargs.get("out_dir"))):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
-        # mmengine sets the first for a single metric of `save_best`, and the second for several metrics.
-        self.best_ckpt_path: str | None = None
-        self.best_ckpt_path_dict: dict[str, str | None] = {}
         super().__init__(*args, **kwargs)
         self._saved: dict[str, Any] = {}
         self._resumed: dict[str, Any] | None = None
@@ -98,11 +91,8 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def _remove_outdated(self) -> None:
         # mmengine removes before it writes, so that a kill would leave no checkpoint.
-        kept = {self.last_ckpt, self.best_ckpt_path, *self.best_ckpt_path_dict.values()}
-        while getattr(self.file_backend, "outdated", []):
-            path = self.file_backend.outdated.pop()
-            if path not in kept:
-                Path(path).unlink(missing_ok=True)
+        while AtomicBackend.outdated:
+            Path(AtomicBackend.outdated.pop()).unlink(missing_ok=True)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         wrong = next((name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None)

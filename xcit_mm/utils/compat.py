@@ -103,11 +103,6 @@ def train_dataloader_config(runner: "Runner") -> Any:
     return runner._train_dataloader
 
 
-def set_iteration(loop: Any, iteration: int) -> None:
-    """Set the number of iterations that a loop of mmengine (0.10.7) has made, as `Runner.resume` does."""
-    loop._iter = iteration
-
-
 def is_training_run(runner: "Runner") -> bool:
     """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public `train_loop` would."""
     from mmengine.runner import BaseLoop
