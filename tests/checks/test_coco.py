@@ -69,96 +69,67 @@ def set_id(value: object, path: Path = TRAIN_JSON) -> Callable[[], None]:
     return change_json(lambda content: content["annotations"][1].update(id=value), path)
 
 
-# How to break a correct data set, and the codes and values of all failures that follow.
+def shift(key: str, by: int) -> Callable[[], None]:
+    return change_each(lambda annotation: annotation.update({key: annotation[key] + by}))
+
+
+# How to break a correct data set, and the code and values of the only failure that follows, in the training split.
 BREAKS = {
-    "no json": (TRAIN_JSON.unlink, [("D311", "train", TRAIN_JSON)]),
-    "not json": (
-        lambda: TRAIN_JSON.write_text("images"),
-        [("D401", "train", TRAIN_JSON, "JSON", "line 1 column 1")],
+    "no json": (TRAIN_JSON.unlink, "D311"),
+    "not json": (lambda: TRAIN_JSON.write_text("images"), "D401", "JSON", "line 1 column 1"),
+    "no categories": (change_json(lambda content: content.pop("categories")), "D401", "categories"),
+    "no height": (change_json(lambda content: content["images"][1].pop("height")), "D401", "height"),
+    "no segmentation": (
+        change_json(lambda content: content["annotations"][5].update(segmentation=[])),
+        *("D401", "annotation 6", "no segmentation"),
     ),
-    "no categories": (
-        change_json(lambda content: content.pop("categories"), VAL_JSON),
-        [("D401", "val", VAL_JSON, "categories")],
-    ),
-    "no annotations": (
-        change_json(lambda content: content.update(annotations=[])),
-        [("D408", "train", "0 of 0", TRAIN_JSON)],
-    ),
-    "categories in another order": (
-        change_json(swap_categories),
-        [("D406", "train", "bicycle as person, person as bicycle")],
-    ),
+    "image id twice": (change_json(lambda content: content["images"][1].update(id=0)), "D401", "two of its images"),
+    "bbox of three numbers": (set_all(bbox=[1, 2, 3]), "D401", "[1, 2, 3]"),
+    "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), "D401", "[1, 2, nan, 3]"),
+    "annotation id twice": (set_id(1), "D418", "1 annotations"),
+    "annotation id 0": (set_id(0), "D418", "0"),
+    "annotation id as text": (set_id("2"), "D418", "'2'"),
+    "annotation id as a fraction": (set_id(2.5), "D418", "2.5"),
+    "negative annotation id": (set_id(-2), "D418", "-2"),
+    "no annotation id": (change_json(lambda content: content["annotations"][1].pop("id")), "D418", "None"),
     "category of another name": (
-        change_json(lambda content: content["categories"][15].update(name="Cat"), VAL_JSON),
-        [("D405", "val", "1 of 80", "cat", "Cat (1 annotations")],
+        change_json(lambda content: content["categories"][15].update(name="Cat")),
+        *("D405", "1 of 80", "cat", "Cat"),
     ),
+    "categories in another order": (change_json(swap_categories), "D406", "bicycle as person, person as bicycle"),
     "two categories of a name, as Roboflow exports": (
         change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
-        [("D417", "train", "id 0 is person, id 1 is person")],
+        *("D406", "person as bicycle"),
     ),
-    "category ids that count from 0": (
-        change_each(lambda annotation: annotation.update(category_id=annotation["category_id"] - 2)),
-        [("D408", "train", "79 of 80", TRAIN_JSON, "1 with an unknown category_id")],
-    ),
-    "image ids that count from 1": (
-        change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
-        [("D408", "train", "54 of 80", TRAIN_JSON, "26 with an unknown image_id")],
-    ),
-    "image id twice": (
-        change_json(lambda content: content["images"][1].update(id=0)),
-        [("D401", "train", TRAIN_JSON, "1 images")],
-    ),
-    "annotation id twice": (set_id(1), [("D418", "train", TRAIN_JSON, "1 annotations")]),
-    "annotation id 0": (set_id(0), [("D418", "train", TRAIN_JSON, "0")]),
-    "annotation id as text": (set_id("2"), [("D418", "train", TRAIN_JSON, "'2'")]),
-    "annotation id as a fraction": (set_id(2.5), [("D418", "train", TRAIN_JSON, "2.5")]),
-    "negative annotation id": (set_id(-2, VAL_JSON), [("D418", "val", VAL_JSON, "-2")]),
-    "no annotation id": (
-        change_json(lambda content: content["annotations"][1].pop("id"), VAL_JSON),
-        [("D418", "val", VAL_JSON, "None")],
-    ),
-    "no height": (
-        change_json(lambda content: content["images"][1].pop("height")),
-        [("D401", "train", "1 images", TRAIN_JSON, "height")],
-    ),
-    "no segmentation": (
-        change_json(lambda content: [content["annotations"][place].pop("segmentation") for place in (0, 5)]),
-        [("D401", "train", "2 annotations", TRAIN_JSON, "segmentation")],
-    ),
-    "bbox of three numbers": (set_all(bbox=[1, 2, 3]), [("D401", "train", 80, TRAIN_JSON, "[1, 2, 3]")]),
-    "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), [("D401", "train", 80, TRAIN_JSON, "[1, 2, nan, 3]")]),
-    "relative boxes": (
-        change_each(to_relative),
-        [("D408", "train", "0 of 80", TRAIN_JSON, "80 with boxes less than a pixel wide or high")],
-    ),
-    "boxes as corners": (change_each(to_corners), [("D411", "train", "57 of 80", TRAIN_JSON)]),
-    "boxes outside the image": (
-        set_all(bbox=[100, 100, 20, 20]),
-        [("D408", "train", "0 of 80", TRAIN_JSON, "80 outside the image")],
-    ),
-    "no area": (set_all(area=0), [("D408", "train", "0 of 80", TRAIN_JSON, "80 with area 0")]),
+    "no annotations": (change_json(lambda content: content.update(annotations=[])), "D408", "0 of 0"),
+    "category ids that count from 0": (shift("category_id", -2), "D408", "79 of 80", "1 have an unknown"),
+    "image ids that count from 1": (shift("image_id", 1), "D408", "54 of 80", "26 have an unknown"),
+    "relative boxes": (change_each(to_relative), "D408", "0 of 80"),
+    "boxes outside the image": (set_all(bbox=[100, 100, 20, 20]), "D408", "0 of 80"),
+    "no area": (set_all(area=0), "D408", "0 of 80"),
+    "all ignored": (set_all(ignore=1), "D408", "0 of 80"),
     "only crowds": (
         change_json(lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])),
-        [("D409", "train", "80 of 80", TRAIN_JSON)],
+        *("D409", "80 of 80"),
     ),
-    "all ignored": (set_all(ignore=1), [("D408", "train", "0 of 80", TRAIN_JSON, "80 marked ignore")]),
-    "no image": ((COCO / "train2017/1.jpg").unlink, [("D314", "train", "1 of 3", COCO / "train2017/1.jpg")]),
+    "boxes as corners": (change_each(to_corners), "D411", "57 of 80"),
+    "no image": ((COCO / "train2017/1.jpg").unlink, "D314", "1 of 3", COCO / "train2017/1.jpg"),
     "broken image": (
-        lambda: (COCO / "val2017/2.jpg").write_bytes(b"no image"),
-        [("D315", "val", COCO / "val2017/2.jpg", "AssertionError")],
+        lambda: (COCO / "train2017/2.jpg").write_bytes(b"no image"),
+        *("D315", COCO / "train2017/2.jpg", "AssertionError"),
     ),
     "size of another image": (
         change_json(lambda content: content["images"][0].update(height=64, width=72)),
-        [("D315", "train", COCO / "train2017/0.jpg", "(48, 64)", "(64, 72)")],
+        *("D315", COCO / "train2017/0.jpg", "(48, 64)", "(64, 72)"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_error_of_the_data_is_the_only_failure(name):
-    spoil, expected = BREAKS[name]
+    spoil, code, *values = BREAKS[name]
     spoil()
-    assert_named(failures(MASK_RCNN), expected)
+    assert_named(failures(MASK_RCNN), [(code, "train", *([TRAIN_JSON] * (code in ("D401", "D418"))), *values)])
 
 
 def test_ids_of_the_json_that_scores_are_checked_too():
@@ -207,15 +178,10 @@ def test_boxes_that_may_be_right_are_a_note(change, values):
     assert failures(MASK_RCNN) == []
 
 
-def test_large_boxes_that_reach_beyond_the_image_are_no_corners():
-    edit_annotations(TRAIN_JSON, lambda annotation: annotation.update(bbox=[9, 9, WIDTH - 4, HEIGHT - 4]))
-    assert failures(MASK_RCNN) == []
-
-
 def test_images_that_mmdet_does_not_use_need_no_file():
     edit_json(TRAIN_JSON, lambda content: content["images"].append(dict(content["images"][0], id=9, file_name="9.jpg")))
     assert failures(MASK_RCNN) == []
-    assert "train: 3 of 4 images are used, with 80 objects; 1 of 4 images have no object" in oks(MASK_RCNN)
+    assert "train: 3 of 4 images are used; 1 have no object" in oks(MASK_RCNN)
 
 
 def test_photo_that_exif_turns_is_a_note():
@@ -250,7 +216,7 @@ def test_more_objects_than_mAP_counts_are_a_note():
 def test_categories_outside_the_classes_are_a_note():
     edit_json(TRAIN_JSON, lambda content: content["categories"].append(dict(id=500, name="unicorn")))
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(category_id=500))
-    assert_named(noted()[:1], [("D405", "train", "unicorn (1 annotations")])
+    assert_named(noted()[:1], [("D405", "train", "unicorn")])
     assert failures(MASK_RCNN) == []
 
 
@@ -267,4 +233,4 @@ def test_images_in_the_current_folder_are_found():
 def test_remote_and_panoptic_data_are_not_checked():
     for option, value in (("data_prefix.img", "s3://bucket/train"), ("type", "CocoPanopticDataset")):
         found = findings(MASK_RCNN, f"train_dataloader.dataset.{option}={value}", level="note")
-        assert any(value in finding.text and "not checked" in finding.text for finding in found)
+        assert any("is not checked" in finding.text for finding in found)

@@ -98,7 +98,6 @@ WRONG_OPTIONS = [
         f"model.decode_head.in_channels={WIDE}",
         [("D603", "decode_head.in_channels", WIDE, "the backbone", NARROW)],
     ),
-    (UPERNET, "train_dataloader.batch_size=1", [("D608", "decode_head")]),
     (
         SEMANTIC_FPN,
         "model.decode_head.ignore_index=0",
@@ -119,8 +118,8 @@ WRONG_OPTIONS = [
     # The classes, and the files.
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset"), ("", "NoDataset")]),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
-    (MASK_RCNN, "load_from=none.pth", [("D703", "load_from", "none.pth")]),
-    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=none.pth", [("D703", "init_cfg", "none.pth")]),
+    (MASK_RCNN, "load_from=none.pth", [("", "no checkpoint at none.pth")]),
+    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=none.pth", [("", "no checkpoint at none.pth")]),
     (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none", "tools/weights.py")]),
     (MASK_RCNN, "model.backbone.arch=s13", [("", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
@@ -161,12 +160,6 @@ def test_wrong_strides_are_failures(config, options, expected):
     assert_named(failures(config, *options), expected)
 
 
-def test_fix_of_wrong_strides_works():
-    (finding,) = failures(RETINANET, "model.neck.start_level=1")
-    assert finding.fix == "--cfg-options model.neck.start_level=0, or strides=[16, 32, 64, 128, 256] in bbox_head"
-    assert failures(RETINANET, "model.neck.start_level=1", "model.neck.start_level=0") == []
-
-
 MAP_BREAKS = {
     "label of no class": (
         lambda: write_map(MAPS / "0.png", [1, 200]),
@@ -195,10 +188,6 @@ def test_labels_from_0_with_reduce_zero_label_lack_the_last_class():
     assert_named(found, [("D513", split, "star") for split in ("train", "val")])
     assert all("reduce_zero_label" in finding.fix for finding in found)
     check_training(Config.fromfile(SHAPES))
-
-
-def test_masks_without_classes_need_no_number_of_classes():
-    assert failures(MASK_RCNN, f"model.{MASK_HEAD}=1", "model.roi_head.mask_head.class_agnostic=True") == []
 
 
 def test_other_names_of_the_same_classes_are_a_note():
@@ -308,13 +297,6 @@ def test_weights_of_other_classes_are_a_failure():
     found = failures(SHAPES, "load_from=whole.pth", "model.decode_head.num_classes=7")
     shapes = "decode_head.conv_seg.weight of (5, 128, 1, 1), not (7, 128, 1, 1)"
     assert_named(found, [("D303", "decode_head.num_classes", 7, "train", 5), ("D704", "load_from whole.pth", shapes)])
-
-
-def test_two_processes_without_a_gpu_are_a_note(monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.config.get_device", lambda: "cpu")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "D220" in [finding.code for finding in findings(SEMANTIC_FPN, level="note")]
-    assert failures(SEMANTIC_FPN) == []
 
 
 @pytest.fixture
@@ -470,21 +452,6 @@ def test_drawings_of_one_name_are_a_note(untrained_checkpoint):
     )
     assert_named(check_test(cfg, path, drawn=True), [("D320", "1 of 3", "0.jpg")])
     assert check_test(cfg, path) == []
-
-
-@pytest.mark.parametrize(
-    "option, values",
-    [
-        ("param_scheduler.0.by_epoch=True", ["counts epochs"]),
-        ("param_scheduler.0.end=9000", ["9000 iterations", 300]),
-        ("param_scheduler.0.end=90", ["90 iterations", 300]),
-    ],
-)
-def test_schedule_of_another_length_is_a_note(option, values):
-    given = ["train_cfg.max_iters=300", "param_scheduler.0.end=300"]
-    assert "D212" not in [finding.code for finding in findings(SHAPES, *given)]
-    found = [finding for finding in findings(SHAPES, *given, option, level="note") if finding.code == "D212"]
-    assert_named(found, [("D212", *values)])
 
 
 def test_optimizer_and_colours_of_another_recipe_are_notes():

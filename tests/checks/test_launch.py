@@ -81,27 +81,23 @@ def write_state(path: Path, **content: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "rank, printed", [("0", "\ninterrupted: --resume resumes from the last checkpoint\n"), ("1", "")]
-)
-def test_ctrl_c_prints_one_line_in_the_first_process(rank, printed, shapes, monkeypatch, capsys):
+def test_ctrl_c_prints_one_line(shapes, monkeypatch, capsys):
     def interrupt(cfg: Config) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
-    monkeypatch.setenv("LOCAL_RANK", rank)
     assert run_tool("train", [str(DEMO / f"{SEG}.py"), *cfg_options(SEG, shapes, 1)]) == 130
-    error = capsys.readouterr().err
-    assert error.endswith(printed) and ("interrupted" in error) == bool(printed)
+    assert capsys.readouterr().err.endswith("\ninterrupted: --resume resumes from the last checkpoint\n")
 
 
 @pytest.mark.parametrize(
     "tool, flags", [("train", "CONFIG --work-dir --resume --cfg-options --launcher"), ("test", "CHECKPOINT --tta")]
 )
-def test_help_without_a_config_lists_the_common_flags(tool, flags, capsys):
-    assert run_tool(tool, ["--help"]) == 0  # `mim train xcit_mm` asks for it first
+def test_help_lists_the_common_flags(tool, flags, capsys):
+    with pytest.raises(SystemExit) as end:  # `mim train xcit_mm` asks for it first
+        run_tool(tool, ["--help"])
     printed = capsys.readouterr().out
-    assert all(flag in printed for flag in flags.split())
+    assert end.value.code == 0 and all(flag in printed for flag in flags.split())
     assert "--gpus" not in printed  # mim would pass it on
 
 
@@ -121,7 +117,7 @@ def test_command_ends_with_one_line_on_stderr(tmp_path):
         (SEG, "val_dataloader.dataset.data_root=nowhere", "D311 the val data are not at nowhere -- fix: put"),
         (SEG, "model.decode_head.num_classes=3", "D303 decode_head.num_classes is 3, the train data set has 5 classes"),
         (DET, "val_dataloader.dataset.metainfo.classes=(a,b)", "the val data set has 2 classes -- fix: --cfg-options"),
-        (SEG, "load_from=none.pth", "D703 load_from: no checkpoint at none.pth -- fix: check the path"),
+        (SEG, "load_from=none.pth", "no checkpoint at none.pth: check the path"),
     ],
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes):
@@ -130,8 +126,10 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
 
 @pytest.mark.parametrize("tool, checkpoint", [("train", []), ("test", ["none.pth"])])
 def test_several_processes_without_a_gpu_do_not_start(tool, checkpoint, monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.config.get_device", lambda: "cpu")
-    assert "D220" in rejected(tool, DEMO / f"{SEG}.py", *checkpoint, "--launcher", "pytorch")
+    monkeypatch.setattr("xcit_mm.checks.launch.get_device", lambda: "cpu")
+    assert "this machine has none: leave --launcher" in rejected(
+        tool, DEMO / f"{SEG}.py", *checkpoint, "--launcher", "pytorch"
+    )
 
 
 @pytest.mark.parametrize("option", ["load_from", "model.backbone.init_cfg.checkpoint"])
@@ -269,14 +267,15 @@ class TestResume:
         message = rejected(
             "train", DEMO / f"{config}.py", "--resume", *cfg_options(config, shapes, 4), "load_from=none"
         )
-        assert "D703 load_from: no checkpoint at none" in message
+        assert "no checkpoint at none" in message
 
     def test_last_checkpoint(self, config, shapes, weights):
         work = Path("work, of today")
         work.mkdir()
         (work / "last_checkpoint").write_text(str(write_state(work / "iter_2.pth")))
         cfg = self.resumed(config, shapes, weights, "--resume", "--work-dir", work)
-        assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, None, str(work))
+        last = None if config == SEG else str(work / "iter_2.pth")  # mmseg's script finds it itself
+        assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, last, str(work))
         # The file of `load_from` is not needed.
         given = ("--work-dir", work, *cfg_options(config, shapes, 4), "load_from=none.pth")
         assert started("train", DEMO / f"{config}.py", "--resume", *given).resume
@@ -314,29 +313,17 @@ def test_empty_pointer_of_a_killed_run_resumes_from_the_newest_checkpoint(shapes
     [dict(meta=None), dict(message_hub=None), dict(meta=dict(seed=7))],
     ids=["without meta", "of mmcv 1", "without iteration"],
 )
-def test_resume_from_weights_names_the_newest_checkpoint(content, shapes):
-    path = write_state(Path("work/weights.pth"), **content)
-    complete = write_state(Path("work/iter_2.pth"))
-    given = ("--work-dir", "work", "--resume", path, *cfg_options(SEG, shapes, 4))
-    message = rejected("train", DEMO / f"{SEG}.py", *given)
-    assert message.startswith(
-        f"ValueError: cannot resume from {path}: it holds weights, not the state of a training run"
-    )
-    assert f"start from it with load_from; resume from {complete}: --resume {complete} (" in message
+def test_resume_from_weights_is_refused(content, shapes):
+    path = write_state(Path("weights.pth"), **content)
+    message = rejected("train", DEMO / f"{SEG}.py", "--resume", path, *cfg_options(SEG, shapes, 4))
+    assert f"cannot resume from {path}: it holds weights, not the state of a run" in message
 
 
-def test_resume_from_weights_that_are_not_finite_names_the_newest_checkpoint(shapes):
-    write_state(Path("work/iter_2.pth"))
-    path = write_state(Path("work/iter_4.pth"), state_dict=dict(running_var=torch.tensor([float("inf")])))
-    write_state(Path("work/iter_6.pth"), state_dict=dict(running_var=torch.tensor([float("nan")])))
-    given = ("--work-dir", "work", "--resume", path, *cfg_options(SEG, shapes, 8))
-    message = rejected("train", DEMO / f"{SEG}.py", *given)
-    assert f"{path}: its weights" in message and "--resume work/iter_2.pth" in message
-
-
-def test_resume_from_a_missing_file_is_named(shapes):
-    message = rejected("train", DEMO / f"{SEG}.py", "--resume", "none.pth", *cfg_options(SEG, shapes, 4))
-    assert "cannot resume from none.pth: no checkpoint at none.pth: check the path; " in message
+def test_resume_from_a_missing_or_broken_file_is_named(shapes):
+    path = write_state(Path("broken.pth"))
+    path.write_bytes(path.read_bytes()[:-100])
+    for given in ("none.pth", "broken.pth"):
+        assert given in rejected("train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4))
 
 
 @pytest.mark.parametrize("config, folder", [(SEG, "pictures/vis_data/vis_image"), (DET, "work/*/pictures")])

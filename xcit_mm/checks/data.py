@@ -7,38 +7,38 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS
-from mmengine.utils import is_abs
 from torch import nn
 
 from ..utils.configs import data_sets, dataset_class, evaluators, metainfo, type_name
 from ..utils.errors import preview
-from .coco import check_coco, read_coco
+from .coco import check_coco
 from .findings import Finding, check, fail, note, ok
+from .images import build_dataset
 from .maps import check_maps
 
 SPLITS = ("train", "val")
+_FORMATS = ("CocoDataset", "BaseSegDataset")  # those that are checked
 
 
 def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
     """Check that the folders and annotation files of the splits exist. Remote storage (s3://...) is not checked."""
-    found = []
-    for split in splits:
-        paths = [path for dataset in data_sets(cfg, split) for path in _paths(dataset)]
-        paths += [evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")]
-        fix = f"put or link the data set there, or set {split}_dataloader.dataset.data_root"
-        if any(evaluator.get("ann_file") for evaluator in evaluators(cfg, split)):
-            fix += f" and {split}_evaluator.ann_file"
-        missing = [path for path in paths if "://" not in path and not Path(path).exists()]
-        found += [fail("D311", f"the {split} data are not at {path}", fix) for path in missing]
-    return found
+    fix = "put or link the data set there, or correct data_root, data_prefix and ann_file of data set and evaluator"
+    return [
+        fail("D311", f"the {split} data are not at {path}", fix)
+        for split in splits
+        for path in [
+            *(path for dataset in data_sets(cfg, split) for path in _paths(dataset)),
+            *(evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")),
+        ]
+        if "://" not in path and not Path(path).exists()
+    ]
 
 
-def _paths(dataset: dict) -> Iterator[str]:
-    """Yield the paths of a data set's folders and annotation file, as mmengine joins them."""
+def _paths(dataset: dict) -> list[str]:
+    """Return the paths of a data set's folders and annotation file, as mmengine joins them."""
     root, prefix = dataset.get("data_root") or "", dataset.get("data_prefix") or {}
     parts = [*(prefix.values() if isinstance(prefix, dict) else [prefix]), dataset.get("ann_file")]
-    yield from [root] * bool(root) + [part if is_abs(part) else os.path.join(root, part) for part in parts if part]
+    return [root] * bool(root) + [part if "://" in part else os.path.join(root, part) for part in parts if part]
 
 
 @check
@@ -47,20 +47,14 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
     if cfg.get("default_scope") == "mmpretrain":  # which takes classes from its data
         return
     given: dict[tuple[str, ...], str] = {}
-    palettes: set[str] = set()
-    for split, dataset in [(each, dataset) for each in (*SPLITS, "test") for dataset in data_sets(cfg, each)]:
+    for split, dataset in [(each, dataset) for each in SPLITS for dataset in data_sets(cfg, each)]:
         info = metainfo(dataset)
-        classes, palette = info.get("classes"), info.get("palette")
+        classes = info.get("classes")
         if classes and not isinstance(classes, str):
-            if str(palette) not in palettes:
-                yield from _check_palette(split, palette, classes, cfg.default_scope)
-            palettes.add(str(palette))
-            if split in SPLITS:
-                given.setdefault(tuple(classes), split)
-        elif split in SPLITS and _data_format(dataset) in (
-            "CocoDataset",
-            "BaseSegDataset",
-        ):  # others may read the names
+            if tuple(classes) not in given:
+                yield from _check_palette(split, info.get("palette"), classes, cfg.default_scope)
+            given.setdefault(tuple(classes), split)
+        elif _data_format(dataset) in _FORMATS:  # others may read the names
             yield fail("D302", f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))")
     for classes, split in given.items():
         for name, head in heads.items():
@@ -105,14 +99,14 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
     yield from missing[:1]
     given = [] if missing else list(data_sets(cfg, split))
     for dataset in given:
-        data_format, remote = _data_format(dataset), [path for path in _paths(dataset) if "://" in path]
-        found: Iterable[Finding] = [note("", f"data sets of type {type_name(dataset)} are not checked")]
-        if remote:
-            found = [note("", f"{remote[0]} is remote storage, which is not checked")]
-        elif data_format == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO":  # not panoptic
+        remote = any("://" in path for path in _paths(dataset))
+        kind = "" if remote else _data_format(dataset)
+        if kind == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO":  # not panoptic
             found = check_coco(cfg, split, dataset)
-        elif data_format == "BaseSegDataset":
+        elif kind == "BaseSegDataset":
             found = check_maps(dataset, heads, decisive=split == "train" and len(given) == 1)
+        else:
+            found = iter([note("", f"a {type_name(dataset)}{' on a server' * remote} is not checked")])
         for finding in found:
             yield finding._replace(text=f"{split}: {finding.text}")
 
@@ -120,35 +114,25 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
 @check
 def check_overlap(cfg: Config, split: str) -> Iterator[Finding]:
     """Compare the files of a split, 'val' or 'test', with those of the training split."""
-    if check_paths(cfg, ("train", split)):
-        return  # another check reports them
-    train, held_out = ({path for data in data_sets(cfg, each) for path in images_of(data)} for each in ("train", split))
-    if train & held_out:
-        text = f"{len(train & held_out)} of {len(held_out)} images of the {split} split are in the training split: "
-        fix = f"{split} on other images: the scores are too high"
-        yield note("D319", text + preview(sorted(train & held_out)), fix)
+    if not check_paths(cfg, ("train", split)):  # another check reports them
+        train, held_out = set(_images(cfg, "train")), set(_images(cfg, split))
+        if train & held_out:
+            text = f"{len(train & held_out)} of {len(held_out)} images of the {split} split are in the training split: "
+            fix = f"{split} on other images: the scores are too high"
+            yield note("D319", text + preview(sorted(train & held_out)), fix)
 
 
-def images_of(dataset: dict) -> list[str]:
-    """Return the paths of a data set's images, of the formats that are checked."""
-    if _data_format(dataset) == "CocoDataset":
-        root = dataset.get("data_root") or ""
-        folder = os.path.join(root, (dataset.get("data_prefix") or {}).get("img") or "")
-        return [
-            os.path.join(folder, image["file_name"]) for image in read_coco(Path(root, dataset["ann_file"]))["images"]
-        ]
-    if _data_format(dataset) == "BaseSegDataset":
-        built = DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
-        return [image["img_path"] for image in built.data_list]
-    return []
+def _images(cfg: Config, split: str) -> list[str]:
+    """Return the paths of a split's images, of the formats that are checked."""
+    checked = [dataset for dataset in data_sets(cfg, split) if _data_format(dataset) in _FORMATS]
+    return [image["img_path"] for dataset in checked for image in build_dataset(dataset).data_list]
 
 
 @check
 def check_drawings(cfg: Config) -> Iterator[Finding]:
     """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's name alone."""
-    if cfg.get("default_scope") == "mmdet":
-        names = Counter(os.path.basename(path) for dataset in data_sets(cfg, "test") for path in images_of(dataset))
-        if len(names) < names.total():
-            text = f"{names.total() - len(names)} of {names.total()} images have the name of another, such as "
-            text += f"{names.most_common(1)[0][0]}: mmdet's drawings with --show-dir replace each other"
-            yield note("D320", text, "xcit-mm predict FOLDER --model MODEL")
+    names = Counter(map(os.path.basename, _images(cfg, "test") if cfg.get("default_scope") == "mmdet" else []))
+    if len(names) < names.total():
+        text = f"{names.total() - len(names)} of {names.total()} images have the name of another, such as "
+        text += f"{names.most_common(1)[0][0]}: mmdet's drawings with --show-dir replace each other"
+        yield note("D320", text, "xcit-mm predict FOLDER --model MODEL")

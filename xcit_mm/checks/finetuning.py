@@ -9,7 +9,6 @@ from string import Template
 from typing import NamedTuple
 
 import numpy as np
-from mmengine.config import Config
 from PIL import Image
 
 from ..utils.atomic import atomic_write
@@ -19,7 +18,7 @@ from ..utils.scripts import shipped_folder
 from ..weights.models import find_model
 from .coco import Coco, read_coco
 from .doctor import diagnose
-from .formats import EXPECTED, convert, is_other_format
+from .formats import EXPECTED, SPLITS, convert
 from .launch import run_tool
 
 _BATCH_SIZE = 2
@@ -99,7 +98,7 @@ def write_finetuning_config(model: str, data: Path, config: Path) -> None:
     cfg = read_config(base, [])
     kind, head = type_name(cfg.model), cfg.model.get("decode_head") or {}
     if kind in ("MaskRCNN", "FasterRCNN") and type_name(cfg.train_dataloader.dataset) == "CocoDataset":
-        template, images, values = "finetuning.txt", *_detection(cfg, data, config)
+        template, images, values = "finetuning.txt", *_detection(kind, *_find_splits(data, config))
     elif kind == "EncoderDecoder" and type_name(head) == "FPNHead":
         template, images, values = "finetuning_maps.txt", *_segmentation(data)
     else:
@@ -119,15 +118,13 @@ def write_finetuning_config(model: str, data: Path, config: Path) -> None:
         file.write(text.encode())
 
 
-def _detection(cfg: Config, data: Path, config: Path) -> tuple[int, dict[str, object]]:
+def _detection(kind: str, training: _Split, held_out: _Split | None = None) -> tuple[int, dict[str, object]]:
     """Return the number of training images, and the values of the template of detectors."""
-    training, held_out = _find_splits(data, config)
     names, annotations = [each["name"] for each in training.content["categories"]], training.content["annotations"]
     if not names or not annotations:
         raise ValueError(f"{training.json} has {len(names)} categories and {len(annotations)} annotations: annotate it")
-    is_mask_rcnn = type_name(cfg.model) == "MaskRCNN"
-    has_masks = is_mask_rcnn and all(annotation.get("segmentation") for annotation in annotations)
-    from_boxes = is_mask_rcnn and not has_masks
+    has_masks = kind == "MaskRCNN" and all(annotation.get("segmentation") for annotation in annotations)
+    from_boxes = kind == "MaskRCNN" and not has_masks
     masks = ", mask_roi_extractor=None, mask_head=None" if from_boxes else ", mask_head=heads" if has_masks else ""
     return len(training.content["images"]), dict(
         training=training,
@@ -140,29 +137,29 @@ def _detection(cfg: Config, data: Path, config: Path) -> tuple[int, dict[str, ob
     )
 
 
-def _find_splits(data: Path, config: Path) -> tuple[_Split, _Split | None]:
+def _find_splits(data: Path, config: Path) -> list[_Split]:
+    """Return the training images and, if there are any, the held-out images."""
     if data.is_file():
-        return _read_split(data), None
+        return [_read_split(data)]
     if not data.is_dir():
         raise FileNotFoundError(f"no folder or file at {data}: expected {EXPECTED}")
     found = sorted(path for pattern in ("*.json", "*/*.json") for path in data.glob(pattern))
     found = [path for path in found if path.name.startswith("instances")] or found  # COCO also has captions
-    if is_other_format(data, found):
+    is_coco = any(b'"annotations"' in path.read_bytes() for path in found[:3])  # labelme has a json for each image
+    if not is_coco or any(data.glob("data.y*ml")):
         splits = convert(data, config.resolve().with_name(f"{config.stem}-coco"))
-        given = [_Split(*splits[split], read_coco(splits[split][0])) for split in ("train", "val") if split in splits]
-        return given[0], given[1] if len(given) > 1 else None
+        return [_Split(*splits[split], read_coco(splits[split][0])) for split in SPLITS if split in splits]
     training = [path for path in found if "train" in str(path.relative_to(data))] or found
     if len(training) != 1:
         listed = ", ".join(str(path.relative_to(data)) for path in training) or "none"
         raise ValueError(f"{data} must have one json with 'train' in its path, but has {listed}: give the json itself")
     others = [path for kind in ("val", "test") for path in found if kind in str(path.relative_to(data))]
-    held_out = next((path for path in others if path not in training), None)
-    return _read_split(training[0]), _read_split(held_out) if held_out else None
+    return [_read_split(path) for path in (*training, *[path for path in others if path not in training][:1])]
 
 
 def _read_split(path: Path) -> _Split:
     """Read a json, and find the folder of its images beside it or beside its folder."""
-    content = read_coco(str(path))
+    content = read_coco(path)
     if not content["images"]:
         raise ValueError(f"{path} lists no images")
     name, file_name = path.stem.removeprefix("instances_"), content["images"][0]["file_name"]
@@ -172,39 +169,34 @@ def _read_split(path: Path) -> _Split:
     folder = next((folder for folder in folders if (folder / file_name).is_file()), None)
     if folder is None:
         raise FileNotFoundError(f"{file_name} of {path} is not in its folder, images/, {name}/ or images/{name}/")
-    photo = False
-    with contextlib.suppress(OSError), Image.open(folder / file_name) as image:
-        bits = getattr(image, "tag_v2", {}).get(258, (8,))  # Pillow reads 16 bits of a TIFF as 8
-        photo = max(bits) <= 8 and image.mode in ("L", "P", "RGB", "RGBA", "CMYK", "1")
-    if not photo:
-        raise ValueError(f"{file_name} is not a photo of 8 bits: write a config as in docs/bands.md")
+    if Path(file_name).suffix.lower() in (".tif", ".tiff"):
+        raise ValueError(f"{file_name} may have many bands or 16 bits: write a config as in docs/bands.md")
     return _Split(path, folder, content)
 
 
 def _segmentation(data: Path) -> tuple[int, dict[str, object]]:
     """Return the number of training images, and the values of the template of segmentors."""
-    folders = {path: [file for file in path.iterdir() if file.is_file()] for path in data.glob("**/")}
-    splits = []
-    for names in (("train",), ("val", "test")):
-        found = [path for path in sorted(folders) if any(name in str(path.relative_to(data)) for name in names)]
-        images = [path for path in found if any(file.suffix.lower() in (".jpg", ".jpeg") for file in folders[path])]
-        maps = [path for path in found if folders[path] and all(file.suffix == ".png" for file in folders[path])]
-        splits += [(images[0], maps[-1])] if images and maps else []
-    if not splits or "train" not in str(splits[0][0].relative_to(data)):
+    splits: list[tuple[list[Path], list[Path]]] = []
+    for names in SPLITS.values():
+        files = [path for path in sorted(data.rglob("*.*")) if set(names) & set(path.relative_to(data).parts[:-1])]
+        photos = [path for path in files if path.suffix.lower() in (".jpg", ".jpeg")]
+        splits.append((photos, [path for path in files if path.suffix == ".png"]))
+    (photos, maps), held_out = splits[0], splits[1] if all(splits[1]) else None
+    if not photos or not maps:
         expected = "images/train and annotations/train, also val, with photos as .jpg and maps as .png"
-        raise ValueError(
-            f"{data} has no images and segmentation maps for training: expected folders such as {expected}"
-        )
-    photos, drawn = splits[0]
-    labels = {int(label) for path in folders[drawn] for label in np.unique(np.asarray(Image.open(path)))} - {255}
+        raise ValueError(f"{data} has no images and segmentation maps: expected folders such as {expected}")
+    labels = {int(label) for path in maps for label in np.unique(np.asarray(Image.open(path)))} - {255}
     listed = data / "classes.txt"
     classes = listed.read_text().split("\n") if listed.is_file() else [f"class {i}" for i in range(max(labels) + 1)]
-    prefixes = [dict(data_prefix=dict(img_path=str(i), seg_map_path=str(m))) for i, m in splits]
-    return len(folders[drawn]), dict(
-        training=prefixes[0],
-        held_out=prefixes[1] if len(splits) > 1 else "training",
-        suffix=repr(next(file.suffix for file in folders[photos] if file.suffix.lower() in (".jpg", ".jpeg"))),
+    training, testing = (
+        dict(data_prefix=dict(img_path=str(photos[0].parent), seg_map_path=str(maps[0].parent)))
+        for photos, maps in (splits[0], held_out or splits[0])
+    )
+    return len(maps), dict(
+        training=training,
+        held_out=testing if held_out else "training",
+        suffix=repr(photos[0].suffix),
         classes=tuple(filter(None, map(str.strip, classes))),
-        validation=_VALIDATION if len(splits) > 1 else _NO_VALIDATION,
-        best=repr("mIoU" if len(splits) > 1 else None),
+        validation=_VALIDATION if held_out else _NO_VALIDATION,
+        best=repr("mIoU" if held_out else None),
     )

@@ -17,13 +17,14 @@ from .findings import Finding, check, fail, ok
 from .preflight import check_backbone
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
+_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # those that take feature maps alone
 
 
-def build_checked_model(cfg: Config, tta: bool = False) -> tuple[nn.Module, Finding]:
+def build_checked_model(cfg: Config) -> tuple[nn.Module, Finding]:
     """Build the model of a config, without memory where possible. If it fails, return an empty module and a failure."""
     init_default_scope(cfg.default_scope)
     try:
-        check_backbone(cfg, tta)
+        check_backbone(cfg)
         return build_model(cfg), ok(f"{type_name(cfg.model)} can be built")
     except Exception as error:  # a wrong config makes the libraries raise nearly any exception
         return nn.Module(), fail("", f"the model cannot be built: {reason(error)}", "correct the model in the config")
@@ -55,31 +56,25 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 @check
 def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Finding]:
-    """Compute the feature maps of a batch for the neck and the dense heads, at no cost on the meta device.
+    """Compute the feature maps of an image for the neck and the dense heads, at no cost on the meta device.
 
     All parameters of the backbone must get a gradient if several processes train.
     """
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
-    batch, device = (cfg.get("train_dataloader") or {}).get("batch_size", 2), next(model.parameters()).device
-    maps = model.train().backbone(torch.zeros(batch, model.backbone.in_channels, SIDE, SIDE, device=device))
+    device = next(model.parameters()).device
+    maps = model.train().backbone(torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device))
     source, used = "the backbone", []
     heads = [(name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _HEADS]
-    neck = [("neck", model.neck)] if cfg.model.get("neck") else []
-    for name, part in neck + heads:
-        widths = [each.shape[1] for each in maps]
+    for name, part in [("neck", getattr(model, "neck", None))] * bool(cfg.model.get("neck")) + heads:
         try:
             output = part(maps)
         except TypeError:  # Mask2Former's takes samples too
             continue
         except Exception as error:
-            if "more than 1 value per channel" in str(error):
-                text = f"BatchNorm in {name} follows pooling to 1x1: one image gives one value a channel"
-                yield fail("D608", text, "train_dataloader.batch_size=2, or more")
-            else:
-                given = getattr(part, "in_channels", None)
-                text = f"{name}.in_channels is {given}, {source} gives {widths} ({reason(error)})"
-                yield fail("D602" if name == "neck" else "D603", text, f"in_channels={_wanted(part, widths)}")
+            widths, given = [each.shape[1] for each in maps], getattr(part, "in_channels", None)
+            text = f"{name}.in_channels is {given}, {source} gives {widths} ({reason(error)})"
+            yield fail("D602" if name == "neck" else "D603", text, f"in_channels={_wanted(part, widths)}")
             if name == "neck":
                 return
             continue
@@ -88,15 +83,12 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
         else:
             used += [each for each in tree_leaves(output) if isinstance(each, torch.Tensor) and each.requires_grad]
     strides = [SIDE / each.shape[3] for each in maps]
-    yield from _check_strides(cfg, model, source, strides)
+    yield from _check_strides(model, source, strides)
     wrapper = dict(find_unused_parameters=cfg.get("find_unused_parameters")) | (cfg.get("model_wrapper_cfg") or {})
     if processes > 1 and not wrapper["find_unused_parameters"]:
         yield from _check_gradients(model, used or list(maps))
     listed = ", ".join(f"{stride:g}" for stride in strides)
     yield ok(f"{source} gives {len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}, as the heads expect")
-
-
-_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # those that take feature maps alone
 
 
 def _wanted(part: Any, widths: Sequence[int]) -> int | list[int]:
@@ -109,34 +101,26 @@ def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
     trained = {name: p for name, p in model.backbone.named_parameters() if p.requires_grad}
     loss: Any = sum(each.float().sum() for each in used)
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    unused = [name for name, gradient in zip(trained, gradients, strict=True) if gradient is None]
+    unused = {name.rpartition(".")[0]: None for name, each in zip(trained, gradients, strict=True) if each is None}
     if unused:
-        parts = dict.fromkeys(name.rpartition(".")[0] for name in unused)
-        text = f"no head uses {preview(parts)} of the backbone: several processes stop in the second iteration"
+        text = f"no head uses {preview(unused)} of the backbone: several processes stop in the second iteration"
         yield fail("D609", text, "use all maps (in_index, start_level), or find_unused_parameters = True")
 
 
-def _check_strides(cfg: Config, model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
+def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
     """Check the strides by which modules convert positions on the feature maps into pixels."""
     for name, module in model.named_modules():
-        key, wanted = "strides", []
+        wanted, number = [], len(strides)
         if hasattr(module, "featmap_strides"):  # RoI extractors, which take the first maps
-            key, wanted = "featmap_strides", list(module.featmap_strides)
+            wanted = list(module.featmap_strides)
+            number = len(wanted)
         elif name.endswith("pixel_decoder"):
             wanted = list(getattr(module, "strides", []))
         elif name.rstrip(".0123456789") in ("rpn_head", "bbox_head"):
             wanted = [stride[0] for stride in getattr(getattr(module, "prior_generator", None), "strides", [])]
-        number = len(wanted) if key == "featmap_strides" else len(strides)
         # The distances of some anchors of mmdet (SSD) are only close to the strides.
         close = all(0.7 < ours / theirs < 1.4 for ours, theirs in zip(wanted, strides, strict=False))
-        if not wanted or (close and len(wanted) == number):
-            continue
-        fix, neck, given = (
-            f"{key}={[round(s) for s in strides[:number]]} in {name}",
-            cfg.model.get("neck"),
-            model.backbone.strides,
-        )
-        if isinstance(neck, dict) and wanted[0] in given and given.index(wanted[0]) != neck.get("start_level", 0):
-            fix = f"--cfg-options model.neck.start_level={given.index(wanted[0])}, or {fix}"
-        listed, own = (", ".join(f"{each:g}" for each in values) for values in (wanted, strides))
-        yield fail("D606", f"{name} expects maps of strides {listed}, {source} gives {own}", fix)
+        if wanted and not (close and len(wanted) == number):
+            listed, own = (", ".join(f"{each:g}" for each in values) for values in (wanted, strides))
+            fix = f"the strides {[round(s) for s in strides[:number]]} in {name}, or start_level=0 in the neck"
+            yield fail("D606", f"{name} expects maps of strides {listed}, {source} gives {own}", fix)

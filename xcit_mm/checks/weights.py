@@ -16,6 +16,7 @@ from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, ensure_downloaded, local_path
 from ..weights.reader import load_from_file
 from .findings import Finding, check, fail, note, ok
+from .preflight import check_checkpoint
 
 
 def strict_load_hooks(cfg: Config) -> list[dict]:
@@ -24,15 +25,17 @@ def strict_load_hooks(cfg: Config) -> list[dict]:
     return [hook for hook in hooks if part_class(hook, HOOKS, cfg.get("default_scope")) is StrictLoadHook]
 
 
-def _init_cfgs(cfg: Config) -> list[dict]:
-    """Return the backbone's entries of `init_cfg` that name a checkpoint."""
-    given = (cfg.model.get("backbone") or {}).get("init_cfg") or []
-    return [entry for entry in ([given] if isinstance(given, dict) else given) if "checkpoint" in entry]
+def _loading(cfg: Config) -> dict[str, dict]:
+    """Return the checkpoints that training starts from: 'init_cfg' and 'load_from' with their options."""
+    init, hooks = (cfg.model.get("backbone") or {}).get("init_cfg") or {}, strict_load_hooks(cfg)
+    init = init if isinstance(init, dict) else next((each for each in init if "checkpoint" in each), {})
+    found = dict(init_cfg=init, load_from=dict(hooks[0] if hooks else {}, checkpoint=cfg.get("load_from")))
+    return {option: given for option, given in found.items() if given.get("checkpoint")}
 
 
 def started_from(cfg: Config) -> list[str]:
     """Return the checkpoints that training starts from."""
-    return [*(entry["checkpoint"] for entry in _init_cfgs(cfg)), *filter(None, [cfg.get("load_from")])]
+    return [given["checkpoint"] for given in _loading(cfg).values()]
 
 
 def download_weights(cfg: Config) -> None:
@@ -47,34 +50,30 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     """Check that the weights of a model with an XCiT exist, or can be downloaded, and fit."""
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
-    hooks = strict_load_hooks(cfg)
-    for entry in _init_cfgs(cfg):
-        yield from _check_file("init_cfg", entry["checkpoint"], model, entry)
-    if cfg.get("load_from"):
-        strict = any(hook.get("strict_heads", True) for hook in hooks)
-        options = next((hook for hook in hooks if hook.get("fill_stem")), {})
-        yield from _check_file("load_from", cfg.load_from, model, options, strict)
-    if not hooks:
+    strict = strict_load_hooks(cfg)
+    for option, given in _loading(cfg).items():
+        is_whole = option == "load_from" and bool(strict) and given.get("strict_heads", True)
+        yield from _check_file(f"{option} {given['checkpoint']}", given, model, is_whole)
+    if not strict:
         text = "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error"
         yield note("D701", text, "custom_hooks = [dict(type='StrictLoadHook')]")
 
 
-def _check_file(option: str, name: str, model: nn.Module, options: dict, strict: bool = False) -> Iterator[Finding]:
-    """Check a file against the model if `strict`, else against the backbone. `options` is `init_cfg`, or the hook."""
+def _check_file(where: str, given: dict, model: nn.Module, is_whole: bool) -> Iterator[Finding]:
+    """Check a file against the whole model or its backbone. `given` is `init_cfg`, or the hook of `load_from`."""
+    name, fill_stem = given["checkpoint"], given.get("fill_stem")
+    check_checkpoint(name)
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
-    if not path.is_file():
-        if "://" not in name:
-            fix = "check the path, or give a name of tools/weights.py list"
-            yield fail("D703", f"{option}: no checkpoint at {name}", fix)
+    if not path.is_file():  # it is downloaded at the start
         return
-    content, fill_stem = load_from_file(str(path)), options.get("fill_stem")
+    content = load_from_file(str(path))
     try:
-        if strict:
+        if is_whole:
             match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(model.backbone, parse_checkpoint(content, options.get("use_ema", False)), fill_stem=fill_stem)
+            match_trunk(model.backbone, parse_checkpoint(content, given.get("use_ema", False)), fill_stem=fill_stem)
     except ValueError as error:
         fix = "take weights of this model, or correct the model; to fine-tune on other classes, "
         fix += f"StrictLoadHook(strict_heads=False); on other bands, {FILL_HINT} in init_cfg or StrictLoadHook"
-        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
-    yield ok(f"{option} {name} fits")
+        yield fail("D704", f"{where} does not fit: {error}", fix)
+    yield ok(f"{where} fits")

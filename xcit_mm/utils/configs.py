@@ -28,7 +28,7 @@ def read_config(config: str | Path, argv: list[str]) -> Config:
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={})
+    parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
     try:
         options, _ = parser.parse_known_args(argv)
     except (ValueError, AssertionError):
