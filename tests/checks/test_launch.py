@@ -231,7 +231,7 @@ def test_config_with_an_error_is_named(text, message):
 @pytest.mark.parametrize("option", ["model.neck", "model.neck.in_channels=[1,2"])
 def test_option_with_an_error_is_named(option):
     message = rejected("train", DEMO / f"{SEG}.py", "--cfg-options", "seed=1", option)
-    assert message.startswith(f"ValueError: --cfg-options {option}: write KEY=VALUE")
+    assert option in message and "write KEY=VALUE" in message
 
 
 def test_testing_that_would_fail_does_not_start(shapes, weights):
