@@ -58,7 +58,7 @@ def test_train_on_ten_photos(execute):
 
 def test_what_xcit_sees(execute):
     outputs = execute("what-xcit-sees")
-    assert len(images(outputs)) == 4 and all(np.ptp(image) > 100 for image in images(outputs))
+    assert len(images(outputs)) == 3 and all(np.ptp(image) > 100 for image in images(outputs))
 
 
 def test_descriptors_and_neighbours(execute):
