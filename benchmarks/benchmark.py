@@ -2,32 +2,35 @@
 
     python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out docs/benchmark/name
 
-Runs of the models alternate, so that a machine that slows down slows all models alike. The table shows
-median and range. Peak memory excludes model and image. On a GPU it is the peak that torch allocated, on
-a CPU the peak of a fresh process. `saved` is the memory that the forward pass keeps for backward. Writes
-OUT.md, OUT.csv and, for several sizes, the plots OUT.png and OUT-table.png.
+Runs of the models alternate, so that a machine that slows down slows all models alike. The table shows median and
+range. Peak memory excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
+process. `saved` is the memory that the forward pass keeps for backward. Writes OUT.md, OUT.csv and, for several sizes,
+the plot OUT.png.
 """
 
 import argparse
+import csv
 import multiprocessing
+import platform
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from benchmark_models import BUILDERS
-from benchmark_report import Result, markdown, write
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
+Result = dict[str, str | float]
+"""Model, image size and measurements."""
 
-def flatten(output: object) -> list[Tensor]:
-    """Return the tensors in nested outputs."""
-    if isinstance(output, Tensor):
-        return [output]
-    return [tensor for item in output for tensor in flatten(item)]
+MEMORY = {"peak_mb": "peak memory (MB)", "saved_mb": "saved for backward (MB)"}
 
 
 class Case:
@@ -37,30 +40,29 @@ class Case:
         torch.manual_seed(0)
         self.args, self.train = args, args.mode == "train"
         model = BUILDERS[name](args.arch, args.patch_size).to(args.device)
-        # The train() of some backbones returns None.
-        model.train(self.train)
+        model.train(self.train)  # which returns None in some backbones
         self.model = torch.compile(model) if args.compile else model
         self.image = torch.randn(args.batch, 3, *size, device=args.device)
 
     def run(self) -> None:
         half = self.args.dtype != "float32"
-        with torch.autocast(self.args.device, getattr(torch, self.args.dtype), enabled=half):
-            if self.train:
-                loss = sum(t.float().square().mean() for t in flatten(self.model(self.image)))
-            else:
-                with torch.no_grad():  # in inference mode, autocast would cast the weights again for every use
-                    self.model(self.image)
+        # In inference mode, autocast would cast the weights again for every use.
+        with (
+            torch.set_grad_enabled(self.train),
+            torch.autocast(self.args.device, getattr(torch, self.args.dtype), enabled=half),
+        ):
+            outputs = tree_leaves(self.model(self.image))
         if self.train:
-            loss.backward()
+            sum(output.float().square().mean() for output in outputs).backward()
             self.model.zero_grad()
         if self.args.device == "cuda":
             torch.cuda.synchronize()
 
     def time(self) -> float:
-        """Return the seconds of a run."""
+        """Return the milliseconds per image of a run."""
         start = time.perf_counter()
         self.run()
-        return time.perf_counter() - start
+        return 1e3 * (time.perf_counter() - start) / self.args.batch
 
 
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
@@ -82,68 +84,114 @@ def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
 
 def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
     """Return the peak memory of a run, without model and image."""
-    if args.device == "cuda":
-        case = Case(name, size, args)
-        case.run()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        case.run()
-        return torch.cuda.max_memory_allocated() - before
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak_rss, (name, size, args))
+    if args.device == "cpu":
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(_peak_of_process, (name, size, args))
+    case = Case(name, size, args)
+    case.run()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    case.run()
+    return torch.cuda.max_memory_allocated() - before
 
 
-def _peak_rss(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
+def _peak_of_process(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
     Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
-    before = memory("VmRSS")
+    before = _memory("VmRSS")
     case.run()
-    return memory("VmHWM") - before
+    return _memory("VmHWM") - before
 
 
-def memory(field: str) -> int:
+def _memory(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
-    """Measure each installed model at one image size.
-
-    Raises:
-        ModuleNotFoundError: If none of the models is installed.
-    """
-    cases = {}
-    for name in args.models:
-        try:
-            cases[name] = Case(name, size, args)
-            cases[name].run()
-        except ModuleNotFoundError as error:
-            print(f"{name}: not measured, {error}")
-            cases.pop(name, None)
-    if not cases:
-        raise ModuleNotFoundError(f"{', '.join(args.models)} are not installed: install one or add xcit-auto")
-    times = {name: [] for name in cases}
-    for _ in tqdm(range(args.repeats)):
+    """Measure each model at one image size."""
+    cases = {name: Case(name, size, args) for name in args.models}
+    for case in cases.values():
+        case.run()
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in tqdm(range(args.repeats), desc=name_of(size)):
         for name, case in cases.items():
             times[name].append(case.time())
-    rows = []
-    for name, seconds in times.items():
-        row = dict(
-            model=name, size=f"{size[0]}x{size[1]}", median_ms=1e3 * statistics.median(seconds) / args.batch,
-            min_ms=1e3 * min(seconds) / args.batch, max_ms=1e3 * max(seconds) / args.batch,
-        )  # fmt: skip
+    first = statistics.median(times[args.models[0]])
+    rows: list[Result] = []
+    for name, case in cases.items():
+        median = statistics.median(times[name])
+        row: Result = dict(model=name, size=name_of(size), median_ms=median)
+        row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=median / first)
         if args.mode == "train":
-            case = cases[name]
             row["saved_mb"] = saved_bytes(case.model, lambda case=case: case.model(case.image)) / 2**20
         rows.append(row)
     cases.clear()
     if args.memory:
         for row in rows:
-            row["peak_mb"] = peak_bytes(row["model"], size, args) / 2**20
-    for row in rows:
-        row["ratio"] = row["median_ms"] / rows[0]["median_ms"]
+            row["peak_mb"] = peak_bytes(str(row["model"]), size, args) / 2**20
     return rows
+
+
+def name_of(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def machine(device: str) -> str:
+    """Return the name of the GPU, or of the processor where Linux tells it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", info.read_text() if info.exists() else "", re.MULTILINE)
+    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def markdown(rows: list[Result], args: argparse.Namespace) -> str:
+    extra = [key for key in MEMORY if key in rows[0]]
+    header = ["model", "image", "ms per image: median (range)", f"to {args.models[0]}", *(MEMORY[k] for k in extra)]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in rows:
+        cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
+        cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
+    title = f"## {args.mode.capitalize()}, {sizes}, XCiT {args.arch}/p{args.patch_size}"
+    title += f", {args.dtype}" * (args.dtype != "float32") + ", compiled" * args.compile
+    how = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs; {date.today()}, {machine(args.device)}"
+    return "\n".join([title, "", f"{how}, torch {torch.__version__}", "", *lines, "", ""])
+
+
+def write(rows: list[Result], args: argparse.Namespace) -> None:
+    """Write the table as Markdown and csv and, for several sizes, a plot."""
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{args.out}.md").write_text(markdown(rows, args))
+    with open(f"{args.out}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    if len(args.sizes) > 1:
+        draw(rows, args)
+
+
+def draw(rows: list[Result], args: argparse.Namespace) -> None:
+    """Plot time and measured memory against resolution, as in the paper's Figures D.1 and 2."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = {"median_ms": "ms per image"} | ({"peak_mb": MEMORY["peak_mb"]} if args.memory else {})
+    megapixels = {name_of((height, width)): height * width / 1e6 for height, width in args.sizes}
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
+    for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
+        for name in args.models:
+            points = [(megapixels[str(row["size"])], row[key]) for row in rows if row["model"] == name]
+            axis.plot(*zip(*points, strict=True), marker="o", label=name)
+        axis.set(xlabel="image (megapixels)", ylabel=label, xscale="log", yscale="log", title=f"{args.mode}: {label}")
+        axis.grid(alpha=0.3, which="both")
+        axis.legend()
+    figure.savefig(f"{args.out}.png", dpi=100)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -153,34 +201,35 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=BUILDERS, default=["xcit-auto", "xcit-plain"], metavar="MODEL",
-                        help=f"{', '.join(BUILDERS)}; ratios are to the first")  # fmt: skip
-    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or side, in pixels")
-    parser.add_argument("--arch", default="s12", help="architecture of XCiT (default: %(default)s)")
-    parser.add_argument("--patch-size", type=int, default=16, help="patch size of XCiT (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--mode", choices=["forward", "train"], default="forward")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="torch.compile every model")
-    parser.add_argument("--memory", action="store_true", help="also measure peak memory")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="path of the written files without suffix")
+    add = parser.add_argument
+    names = f"{', '.join(BUILDERS)}; ratios are to the first"
+    add("--models", nargs="+", choices=BUILDERS, default=["xcit-auto", "xcit-plain"], metavar="MODEL", help=names)
+    add("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or side, in pixels")
+    add("--arch", default="s12", help="architecture of XCiT (default: %(default)s)")
+    add("--patch-size", type=int, default=16, help="patch size of XCiT (default: %(default)s)")
+    add("--batch", type=int, default=1)
+    add("--mode", choices=["forward", "train"], default="forward")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast")
+    add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--compile", action="store_true", help="torch.compile every model")
+    add("--memory", action="store_true", help="also measure peak memory")
+    add("--repeats", type=int, default=7)
+    add("--out", type=Path, help="path of the written files without suffix")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
-    rows = []
+    needed = {name: "timm" if name in ("timm-xcit", "convnext-t") else "mmdet" for name in args.models}
+    missing = {name: library for name, library in needed.items() if name[:4] != "xcit" and not find_spec(library)}
+    if missing:
+        sys.exit("; ".join(f"{name} needs {library}: pip install {library}" for name, library in missing.items()))
+    rows: list[Result] = []
     for size in args.sizes:
-        print(f"\n{size[0]}x{size[1]}", file=sys.stderr)
-        try:
-            rows += measure(size, args)
-        except ModuleNotFoundError as error:
-            sys.exit(f"{type(error).__name__}: {error}")
+        rows += measure(size, args)
         if args.out:  # after every size, so that an interrupted run keeps its results
             write(rows, args)
-    print(f"\n\n{markdown(rows, args)}")
+    print(markdown(rows, args))
 
 
 if __name__ == "__main__":

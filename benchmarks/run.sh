@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# All measurements of backbones on docs/benchmark.md, with the csv files and plots in docs/benchmark: make bench.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=docs/benchmark
+measure() { "${BENCH_PYTHON:-python}" benchmarks/benchmark.py "${@:2}" --out "$out/$1"; }
+compared=(--models xcit-auto xcit-trunk timm-xcit swin-t convnext-t)
+
+measure 1-forward --models xcit-auto xcit-plain xcit-trunk timm-xcit swin-t convnext-t resnet-50
+measure 1b-bfloat16 "${compared[@]}" --dtype bfloat16 --memory --repeats 9
+measure 1c-compiled "${compared[@]}" --compile
+measure 1d-compiled-bfloat16 "${compared[@]}" --compile --dtype bfloat16
+measure 2-forward-p8 --models xcit-auto xcit-plain --patch-size 8 --repeats 3
+measure 3-train --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3
+measure 4-resolution --models xcit-auto xcit-plain timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory
+measure 5-huge --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
+sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
+cat $out/1*.md $out/3-*.md >> docs/benchmark.md
+rm $out/[1-5]*.md
+"${BENCH_PYTHON:-python}" docs/readme_tables.py
