@@ -29,6 +29,7 @@ CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "fsy
 OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(18)), STARTUP]
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize(
     "config, workers, length, kills",
     [
