@@ -20,6 +20,8 @@ from pages import TUTORIALS, blocks, commands
 from paths import ROOT
 from processes import run_script
 
+from xcit_mm.__main__ import COMMANDS
+
 # Arguments appended to the commands with a prefix.
 SHORTER = {
     "python tools/get_data.py nuts": "--from clones/nuts",
@@ -82,6 +84,8 @@ def run_command(line: str, clone: Path) -> None:
         return
     line = " ".join([line, *(more for prefix, more in SHORTER.items() if line.startswith(prefix))])
     command, *arguments = shlex.split(line)
+    if command == "xcit-mm":
+        command, arguments[0] = "python", f"tools/{COMMANDS[arguments[0]][0]}.py"
     if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:
