@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from clones import SIZE, write_camvid_clone, write_nuts_clone, write_trees_clone
-from get_data import write_data
 from make_shapes import write_dataset
 from mmengine.config import Config
 from pages import TUTORIALS, blocks, commands
@@ -74,8 +73,6 @@ def prepare(page: str, clone: Path) -> None:
         write_trees_clone(clone / "clones" / "trees")
     elif page == "from-facebookresearch":
         published_detector(clone)
-        write_nuts_clone(clone / "clones" / "nuts")
-        write_data("nuts", clone / "clones" / "nuts", clone / "data" / "nuts")
 
 
 def run_command(line: str, clone: Path) -> None:
