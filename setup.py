@@ -95,7 +95,6 @@ setup(
             "ray",
             "raster",
             "hub",
-            "bench",
             "dev",
         )
     },
