@@ -83,11 +83,8 @@ def check_use() -> str:
 
 def findings(config: str | None) -> Iterator[str]:
     """Yield lines about the stack, then lines about the config."""
-    for name, check, *given in [
-        ("", check_one_stack),
-        *((name, check_version, name) for name in NEEDED),
-        ("", check_use),
-    ]:
+    versions = ((name, check_version, name) for name in NEEDED)
+    for name, check, *given in [("", check_one_stack), *versions, ("", check_use)]:
         try:
             yield f"{'ok':<11}{check(*given)}"
         except Exception as error:  # the doctor reports every failure

@@ -162,9 +162,7 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=DATA, help="data to write")
-    parser.add_argument(
-        "--from", type=Path, dest="source", metavar="FOLDER", help="clone of the repository (default: GitHub)"
-    )
+    parser.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help="clone (default: makes one)")
     args = parser.parse_args()
     root = Path("data") / args.name
 

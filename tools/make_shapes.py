@@ -15,7 +15,6 @@ The same arguments give the same files. Layout, for each of `training` and `vali
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import cv2
@@ -23,16 +22,13 @@ import numpy as np
 from mmengine.utils import track_iter_progress
 
 from xcit_mm.rasters.gdal import open_raster, require_rasterio
+from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
 HUES = (0, 45, 90, 135)  # per class, of OpenCV's 180; the hue of a shape differs by up to 20
-INFRARED = (
-    0.9,
-    0.3,
-    0.7,
-    0.5,
-)  # brightness per class; that of a shape differs by up to 0.1, that of the ground is free
+# Brightness per class; that of a shape differs by up to 0.1, that of the ground is free.
+INFRARED = (0.9, 0.3, 0.7, 0.5)
 
 
 def texture(rng: np.random.Generator, size: int, hue: float, saturation: float) -> np.ndarray:
@@ -122,9 +118,8 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
     images, maps, tiffs = root / "images" / split, root / "annotations" / split, root / "rasters" / split
     for folder in [images, maps] + [tiffs] * rasters:
         folder.mkdir(parents=True)
-    coco = dict(
-        images=[], annotations=[], categories=[dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
-    )
+    categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
+    coco = dict(images=[], annotations=[], categories=categories)
     for number in track_iter_progress(range(count)):
         image_seed = (seed, split == "validation", number)
         image, instances, labels = draw_image(np.random.default_rng(image_seed), size)
@@ -139,24 +134,10 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
         for instance, label in enumerate(labels, start=1):
             mask = instances == instance
             x, y, width, height = cv2.boundingRect(mask.astype(np.uint8))
-            coco["annotations"].append(
-                dict(
-                    id=len(coco["annotations"]) + 1,
-                    image_id=number,
-                    category_id=label + 1,
-                    segmentation=[visible_polygon(mask, 1)],
-                    bbox=[x, y, width, height],
-                    area=int(mask.sum()),
-                    iscrowd=0,
-                )
-            )
+            shape = dict(bbox=[x, y, width, height], area=int(mask.sum()), segmentation=[visible_polygon(mask, 1)])
+            ids = dict(id=len(coco["annotations"]) + 1, image_id=number, category_id=label + 1)
+            coco["annotations"].append(dict(**ids, **shape, iscrowd=0))
     (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco))
-
-
-def check_seed(seed: int) -> None:
-    """Raise ValueError if the seed is negative."""
-    if seed < 0:
-        raise ValueError(f"--seed {seed}: must be 0 or more")
 
 
 def write_dataset(
@@ -167,21 +148,15 @@ def write_dataset(
     Raises:
         FileExistsError: If `root` exists.
         ModuleNotFoundError: If `rasters` is set and rasterio is not installed.
-        ValueError: If the seed is negative, or images are too small for shapes.
+        ValueError: If images are too small for shapes, or the seed is negative.
     """
-    check_seed(seed)
     if size < 16:
         raise ValueError(f"--size {size}: must be 16 or more")
     if rasters:
         require_rasterio("--rasters")
-    if root.exists():
-        raise FileExistsError(f"{root} exists: remove it or choose another folder")
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as temporary:
-        partial = Path(temporary) / root.name
-        write_split(partial, "training", train, size, seed, rasters)
-        write_split(partial, "validation", val, size, seed, rasters)
-        partial.rename(root)
+    with atomic_folder(root) as unfinished:
+        write_split(unfinished, "training", train, size, seed, rasters)
+        write_split(unfinished, "validation", val, size, seed, rasters)
 
 
 def main() -> int:
@@ -193,13 +168,8 @@ def main() -> int:
     parser.add_argument("--rasters", action="store_true", help="also write 16-bit TIFFs of four bands")
     parser.add_argument("--seed", type=int, default=0, help="seed of the images (default: %(default)s)")
     args = parser.parse_args()
-    return cli_main(
-        lambda: write_dataset(args.root, args.train, args.val, args.size, args.seed, args.rasters),
-        f"{args.root} is not written",
-        OSError,
-        ModuleNotFoundError,
-        ValueError,
-    )
+    errors = (OSError, ModuleNotFoundError, ValueError)
+    return cli_main(lambda: write_dataset(**vars(args)), f"{args.root} is not written", *errors)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,6 @@ KNOWN = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn",
 class ShortRepr(reprlib.Repr):
     """Shows the first items of nested values. The text of a few bytes of a file may never end."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxdict = self.maxlist = self.maxtuple = 20
-        self.maxstring = self.maxother = 200
-
     def repr1(self, x: Any, level: int) -> str:
         if isinstance(x, argparse.Namespace):
             x = vars(x)
@@ -58,9 +53,12 @@ def inspect(args: argparse.Namespace) -> None:
     print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
     print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}")
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
+    short = ShortRepr()
+    short.maxdict = short.maxlist = short.maxtuple = 20
+    short.maxstring = short.maxother = 200
     print(f"unknown     {', '.join(key for key in weights.trunk if not key.startswith(KNOWN)) or 'none'}")
     for key, value in weights.metadata.items():
-        text = " ".join((value if isinstance(value, str) else ShortRepr().repr(value)).split())
+        text = " ".join((value if isinstance(value, str) else short.repr(value)).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
 
 
@@ -68,8 +66,6 @@ def convert(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it or choose another name")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent}: create it first")
     weights = read(args)
     if args.backbone:
         weights.heads.clear()

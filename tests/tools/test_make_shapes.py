@@ -77,10 +77,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         "arguments, line",
         [
-            (["shapes", "--seed", -1], "ValueError: --seed -1: must be 0 or more"),
+            (["shapes", "--seed", -1], "ValueError: expected non-negative integer"),
             (["shapes", "--size", 8], "ValueError: --size 8: must be 16 or more"),
             (["file/shapes"], "FileExistsError: [Errno 17] File exists: 'file'"),
-            (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it or choose another folder"),
+            (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it first"),
         ],
     )
     def test_invalid_arguments_end_in_one_line(self, arguments, line, refusal):
