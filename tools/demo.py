@@ -57,7 +57,7 @@ def save_untrained(config: Path, checkpoint: Path) -> None:
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
     model.init_weights()
-    checkpoint.parent.mkdir(parents=True)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
     torch.save(dict(meta=dict(), state_dict=model.state_dict()), checkpoint)
 
 

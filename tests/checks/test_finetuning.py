@@ -38,10 +38,12 @@ def folder(monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture
 def trained(models, tmp_path) -> Path:
-    """The work folder of a Mask R-CNN for four classes."""
+    """The work folder of a Mask R-CNN for four classes, of a training that was resumed."""
     work = tmp_path / "trained"
     work.mkdir()
-    Config.fromfile(models["det"][0]).dump(work / "mine.py")
+    cfg = Config.fromfile(models["det"][0])
+    cfg.merge_from_dict(dict(work_dir=str(work), resume=True))
+    cfg.dump(work / "mine.py")
     (work / "last_checkpoint").write_text(models["det"][1])
     return work
 
@@ -98,6 +100,11 @@ def test_a_folder_gives_classes_splits_and_schedule(trained, data, started, fold
     assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
     assert cfg.load_from == find_model(str(trained))[1] and cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
+
+
+def test_a_fine_tuning_leaves_the_work_folder_of_its_model_alone(trained, data, started):
+    cfg = started(trained, "--data", data)
+    assert cfg.work_dir == "work_dirs/my-data" and not cfg.resume
 
 
 def test_a_json_alone_is_trained_without_validation(trained, data, started):
