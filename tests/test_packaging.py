@@ -40,7 +40,7 @@ EXTRAS = dict(
     prediction=(*STACKS, "ray"),
     rasters=(*STACKS, "raster"),
     deployment=(*STACKS, "export"),
-    tools=(*STACKS, "export", "raster", "classification", "bench", "dev"),
+    tools=(*STACKS, "export", "raster", "classification", "dev"),
 )
 USE = """
 import xcit_mm
