@@ -195,7 +195,7 @@ def test_it_runs_in_a_new_environment_without_a_compiler(tmp_path, wheel, monkey
     monkeypatch.delenv("PYTHONPATH", raising=False)
     python("-m", "venv", "new", cwd=tmp_path)
     executable = tmp_path / "new" / "bin" / "python"
-    wanted = [f"{wheel}{extra}"] if extra else [wheel, "mmengine"]
+    wanted = [f"{wheel}{extra}"] if extra else [wheel, "mmengine", "mmcv-lite"]
     options = ("--disable-pip-version-check", "install", "-q", "-c", ROOT / "requirements/torch.txt")
     python("-m", "pip", *options, *wanted, cwd=tmp_path, executable=executable, CC="no", CXX="no")
     python("-W", "ignore", "-c", code, cwd=tmp_path, executable=executable)
