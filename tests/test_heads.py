@@ -1,11 +1,9 @@
 """Configs of heads without published scores: each trains a step, predicts, and claims no score."""
 
 import functools
-import shutil
 from pathlib import Path
 
 import pytest
-import readme_tables
 import torch
 import yaml
 from doctor_data import assert_named
@@ -117,29 +115,6 @@ def test_metafile_is_that_of_the_config_without_a_score(leaf):
     assert metadata["Batch Size"] == 8 * cfg.train_dataloader.batch_size == cfg.auto_scale_lr.base_batch_size
     assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
     assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
-
-
-@pytest.fixture
-def copy_of_configs(tmp_path) -> Path:
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    shutil.copy(ROOT / "model-index.yml", tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize("claim", ["Results: []", "Weights: https://example.org/weights.pth"])
-def test_a_claim_in_a_metafile_is_named(copy_of_configs, claim):
-    with (copy_of_configs / "configs" / "retinanet" / "metafile.yml").open("a") as metafile:
-        metafile.write(f"    {claim}\n")
-    with pytest.raises(
-        ValueError, match=f"fpn_1x_coco has {claim.partition(':')[0]}, but configs/retinanet has no scores"
-    ):
-        readme_tables.check(copy_of_configs)
-
-
-def test_a_config_without_an_entry_is_named(copy_of_configs):
-    (copy_of_configs / "configs" / "segformer" / "segformer_xcit-t12-p16.py").touch()
-    with pytest.raises(ValueError, match=r"segformer_xcit-t12-p16\.py has 0 entries"):
-        readme_tables.check(copy_of_configs)
 
 
 @every_leaf
