@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
     drawing.add_argument("--score-thr", type=float, default=0.3, metavar="S", help="of drawn objects (%(default)s)")
     drawing.add_argument("--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends")
     drawing.add_argument("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
-    long = parser.add_argument_group("long runs: the same command goes on with what has no result")
+    long = parser.add_argument_group("long runs: the same command resumes with what has no result")
     long.add_argument("--device", help="cpu, cuda:1 ... (a GPU if there is one)")
     long.add_argument("--batch-size", type=int, default=1, metavar="N", help="images of one size, or tiles, together")
     long.add_argument("--workers", type=int, metavar="N", help="processes that read images (2, on a CPU 0)")

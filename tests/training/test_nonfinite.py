@@ -191,7 +191,10 @@ class TestLossScaling:
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
     def test_small_scale_without_overflow_is_not_reported(self, fused, clip, device, scaled, tmp_path):
-        train(tmp_path, "good", dict(scaled(0.5, fused, clip), accumulative_counts=2)).train()
+        runner = train(tmp_path, "good", dict(scaled(0.5, fused, clip), accumulative_counts=2))
+        runner.train()
+        assert any(not torch.equal(runner.states[-1][name], value) for name, value in runner.states[0].items())
+        assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
     @pytest.mark.parametrize("kind", ["input", "gradient"])
     def test_nan_at_scale_1_stops_training(self, kind, fused, clip, device, scaled, tmp_path):

@@ -1,4 +1,4 @@
-"""`predict_many`: many images and videos, predicted into a folder of records. The same call goes on with the rest."""
+"""`predict_many`: many images and videos, predicted into a folder of records. The same call resumes."""
 
 import os
 import time
