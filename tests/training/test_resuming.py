@@ -233,19 +233,17 @@ def test_numbers_of_batches_continue_after_a_resume(tmp_path):
     assert resumed == whole
 
 
-def test_pause_for_a_checkpoint_is_atomic_and_removes_afterwards(tmp_path, monkeypatch):
-    """The former checkpoint exists until the new one and its name are complete."""
-    existing = []
-    unlink = Path.unlink
+def test_former_checkpoint_is_removed_after_the_next_one_is_complete(tmp_path, monkeypatch):
+    removed, unlink = [], Path.unlink
 
     def record(path: Path, **options) -> None:
-        if path.suffix == ".pth" and path.name.startswith("iter_"):
-            existing.append((path.name, (tmp_path / "last_checkpoint").read_text()))
+        if path.name.startswith("iter_"):
+            removed.append((path.name, sorted(other.name for other in tmp_path.glob("iter_*"))))
         unlink(path, **options)
 
     monkeypatch.setattr(Path, "unlink", record)
     train_a_line(tmp_path, 3, max_keep_ckpts=1)
-    assert existing == [(f"iter_{n}.pth", str(tmp_path / f"iter_{n + 1}.pth")) for n in (1, 2)]
+    assert removed == [(f"iter_{n}.pth", [f"iter_{n}.pth", f"iter_{n + 1}.pth"]) for n in (1, 2)]
 
 
 class Unequal(Numbers):
@@ -292,7 +290,7 @@ def test_another_number_of_processes_resumes_with_other_batches_and_says_so(tmp_
     train_in_epochs(tmp_path, 2, stop=6)
     last = tmp_path / "iter_6.pth"
     content = torch.load(last, weights_only=False)
-    content["random_state"] *= 2
+    content["position"]["processes"] = 2
     torch.save(content, last)
     assert len(train_in_epochs(tmp_path, 2)) == 4  # the second epoch from its start
     assert "the checkpoint is of another number of processes" in capfd.readouterr().out

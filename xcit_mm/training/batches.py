@@ -2,9 +2,11 @@
 
 import functools
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.logging import print_log
@@ -13,20 +15,27 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from ..utils.compat import train_dataloader_config
-from .random_state import seeded
 
-# Options of a DataLoader besides its data set, its samplers and its generator.
+# Options of a DataLoader besides its data set and its samplers.
 _OPTIONS = [
     *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
 ]
 
 
+def seed_generators(*numbers: int) -> None:
+    """Seed the generators of Python, numpy and torch by non-negative numbers."""
+    words = np.random.SeedSequence(numbers).generate_state(4)
+    random.seed(words.tobytes())
+    np.random.seed(words)
+    torch.manual_seed(int(words.view(np.uint64)[0]))
+
+
 class SeededDataset(Dataset):
     """A data set whose random numbers depend only on a seed and the place of a sample in the run.
 
-    The number of workers and the samples that a worker loaded before make no difference, and loading leaves the
-    generators of the process unchanged. All attributes are those of the original data set.
+    The number of workers and the samples that a worker loaded before make no difference. All attributes are those of
+    the original data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
@@ -34,8 +43,8 @@ class SeededDataset(Dataset):
 
     def __getitem__(self, numbered: tuple[tuple[int, ...], Any]) -> Any:
         place, index = numbered
-        with seeded(*self._seed, *place):
-            return self._dataset[index]
+        seed_generators(*self._seed, *place)
+        return self._dataset[index]
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -79,21 +88,20 @@ class NumberedBatches(Sampler):
                 return
 
 
-def numbered_loader(loader: DataLoader, config: dict[str, Any], seed: int, endless: bool) -> DataLoader:
-    """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`.
+def numbered_loader(loader: DataLoader, config: dict[str, Any], seed: tuple[int, int], endless: bool) -> DataLoader:
+    """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`, for a seed and a process.
 
     Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has already read ahead.
     """
     size: Any = config.get("batch_size")
-    sampler = DATA_SAMPLERS.build(config["sampler"], default_args=dict(dataset=loader.dataset, seed=seed))
+    sampler = DATA_SAMPLERS.build(config["sampler"], default_args=dict(dataset=loader.dataset, seed=seed[0]))
     if config.get("batch_sampler"):
         batches = DATA_SAMPLERS.build(config["batch_sampler"], default_args=dict(sampler=sampler, batch_size=size))
     else:
         batches = BatchSampler(sampler, size, config.get("drop_last", False))
     return DataLoader(
-        SeededDataset(loader.dataset, (seed, get_rank())),
+        SeededDataset(loader.dataset, seed),
         batch_sampler=NumberedBatches(batches, endless),
-        generator=torch.Generator(),  # otherwise every epoch takes a number from the global generator
         **{name: getattr(loader, name) for name in _OPTIONS},
     )
 
@@ -110,17 +118,27 @@ class _Batches(itertools.chain):
 
 
 class NumberedLoop:
-    """The training loop of a runner, with another loader, so that its batches have numbers."""
+    """The training loop of a runner, with another loader and random numbers, both by the number of a batch.
 
-    def __init__(self, runner: Runner, resumed: dict[str, Any] | None) -> None:
+    Args:
+        former: Position in the checkpoint from which the run resumes. None if it does not resume.
+    """
+
+    def __init__(self, runner: Runner, former: dict[str, int] | None) -> None:
         loop: Any = runner.train_loop
         self._loop, self._endless = loop, isinstance(loop, IterBasedTrainLoop)
         seed = [runner.seed]
         broadcast_object_list(seed)  # with diff_rank_seed every process has its own
-        loop.dataloader = numbered_loader(loop.dataloader, train_dataloader_config(runner), seed[0], self._endless)
+        self._seed = (seed[0], get_rank())
+        loop.dataloader = numbered_loader(loop.dataloader, train_dataloader_config(runner), self._seed, self._endless)
         self._batches: Any = loop.dataloader.batch_sampler
-        self._first = self._next_batch(resumed) if resumed else 0
-        self._began = (0, 0)
+        self._numbering = dict(length=len(loop.dataloader), processes=get_world_size())
+        self._first, self._began = 0, (0, 0)
+        if former is not None and self._numbering.items() <= former.items():
+            self._first = former["batch"]
+        elif former is not None:
+            self._first = loop.iter if self._endless else 0
+            print_log("the checkpoint is of another number of processes or of batches: other batches follow", "current")
         loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
 
     @staticmethod
@@ -141,28 +159,20 @@ class NumberedLoop:
             loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
 
     def position(self, meta: dict[str, Any]) -> dict[str, int]:
-        """Return the next batch and the batches per epoch, for a checkpoint with this `meta`, epoch and iteration."""
+        """Return the number of the next batch, for a checkpoint with this `meta`, and the numbering of batches."""
         epoch, iteration = self._began
         batch = meta["iter"] - iteration if self._endless or meta["epoch"] == epoch else 0
-        return dict(batch=batch, length=len(self._loop.dataloader))
+        return dict(batch=batch, **self._numbering)
 
-    def _run_iter(self, run_iter: Callable, *args: Any) -> None:
-        batch = args[-1]
+    def _run_iter(self, run_iter: Callable, *given: Any) -> None:
+        *number, batch = given  # the epoch-based loop counts from 0 and gives a number
+        seed_generators(*self._seed, self._loop.iter)
         try:
-            # The epoch-based loop counts from 0 and gives a number.
-            run_iter(*([] if self._endless else [self._batches.first + args[0]]), batch)
+            run_iter(*[self._batches.first + each for each in number], batch)
         except RuntimeError as error:
             if "equal size" not in str(error) or "data_samples" not in batch:
                 raise
             raise UnequalBatch(f"the images or maps of a batch differ in shape: {_unequal(batch)}") from error
-
-    def _next_batch(self, resumed: dict[str, Any]) -> int:
-        loop, length, processes = self._loop, len(self._loop.dataloader), get_world_size()
-        former = resumed.get("position") or {}
-        if (former.get("length"), len(resumed.get("random_state") or [])) == (length, processes):
-            return former["batch"]
-        print_log("the checkpoint is of another number of processes or of batches: other batches follow", "current")
-        return loop.iter if self._endless else 0
 
 
 def _unequal(batch: dict[str, Any]) -> str:

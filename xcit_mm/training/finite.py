@@ -1,6 +1,6 @@
 """Find the first value of a training iteration that is not finite."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from ..utils.errors import preview
 
 
-@torch.no_grad()
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested dicts, lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(part)
+
+
 def is_finite(value: Any) -> bool:
     """Return whether all floating-point tensors of nested dicts, lists and tuples are finite."""
-    if isinstance(value, Tensor):  # a sum is faster, but it may overflow
-        return not value.is_floating_point() or bool(value.sum().isfinite()) or bool(value.isfinite().all())
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return all(map(is_finite, parts))
+    return all(bool(each.isfinite().all()) for each in tensors_in(value) if each.is_floating_point())
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from .finite import describe_non_finite, is_finite
@@ -41,7 +41,6 @@ class NonFiniteHook(Hook):
         self.after_train(runner)  # of a training that raised
         self._runner, self._wrapper, self._checked = runner, runner.optim_wrapper, -1
         self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        self._losses: dict | None = None
         # A mask may hold -inf on purpose.
         self._buffers = {n: b for n, b in self._model.named_buffers() if b.is_floating_point() and is_finite(b)}
         # A copy of the model shares these functions, whereas methods would be copied with the run.
@@ -55,11 +54,12 @@ class NonFiniteHook(Hook):
         while self._handles:
             self._handles.pop().remove()
 
-    def _after_forward(self, model: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        own = model is self._model and model.training
-        if own and isinstance(output, dict):
+    def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
+        if model is not self._model or not model.training:  # a copy, or a validation
+            return
+        if output is not None:
             self._given, self._losses = (args, kwargs), output
-        elif own and output is None and get_world_size() == 1 and (found := self._describe(args, kwargs)):
+        elif get_world_size() == 1 and (found := self._describe(args, kwargs)):
             print_log(found, "current", logging.ERROR)  # it raised, such as in SciPy's matching of NaN
 
     def _before_step(self) -> None:
@@ -77,8 +77,9 @@ class NonFiniteHook(Hook):
 
     @torch.no_grad()
     def _check(self, norm: Tensor) -> None:
+        """Stop or skip in all processes alike if loss, statistics or the norm of the gradients are not finite."""
         self._checked = self._runner.iter
-        loss = self._model.parse_losses(self._losses)[0] if self._losses else norm
+        loss = self._model.parse_losses(self._losses)[0]
         statistics = get_total_norm([buffer for buffer in self._buffers.values() if buffer.numel()], torch.inf)
         finite = (statistics.isfinite() & norm.to(loss.device).isfinite() & loss.isfinite()).float()
         all_reduce(finite, op="min")
