@@ -1,17 +1,18 @@
 """The shipped configs build models of the published sizes and train with the published recipes."""
 
+import runpy
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS, ROOT
 from published_recipes import LEARNING_RATE, decays, published_rates, stepped_rates
-from readme_tables import read_metafiles
 from torch import nn
 
 from configs import read_config_file
@@ -19,7 +20,11 @@ from xcit_mm.weights.published import PUBLISHED
 
 pytestmark = pytest.mark.forks
 
-METAFILES = read_metafiles(ROOT)
+SHIPPED = {path for path in CONFIGS.glob("*/*.py") if path.parent.name != "_base_"}
+INDEX = yaml.safe_load((ROOT / "model-index.yml").read_text())["Import"]
+MODELS_BY_CONFIG = {
+    ROOT / model["Config"]: model for file in INDEX for model in yaml.safe_load((ROOT / file).read_text())["Models"]
+}
 SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
 LEAVES = dict(
     mask_rcnn="mask-rcnn_xcit-{}-p{}_fpn_amp-ms-crop-3x_coco.py",
@@ -62,10 +67,25 @@ def count(*modules: nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("task", LEAVES)
-def test_the_published_models_have_configs(task):
-    leaves = {LEAVES[task].format(arch, patch_size) for arch in SIZES for patch_size in (16, 8)}
-    assert {path.name for path in (CONFIGS / task).glob("*.py")} == leaves
+@pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda path: path.stem)
+def test_a_shipped_config_has_the_hooks_for_long_runs_and_the_metadata_of_its_schedule(path):
+    needs_mmpretrain = "mmpretrain::" in path.read_text()  # which is optional
+    cfg = Config(runpy.run_path(str(path))) if needs_mmpretrain else read_config_file(path)
+    assert {"StrictLoadHook", "NonFiniteHook"} <= {hook["type"] for hook in cfg.custom_hooks}
+    assert cfg.default_hooks.checkpoint.type == "ResumableCheckpointHook"
+    if path not in MODELS_BY_CONFIG:
+        assert path.parent.name in ("demo", "classification")
+        return
+    model = MODELS_BY_CONFIG[path]
+    metadata, gpus = model["Metadata"], 8 if model["Metadata"]["Training Data"] in ("COCO", "ADE20K") else 1
+    assert model["Name"] == path.stem and metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
+    assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
+    assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
+
+
+def test_the_published_models_have_configs_and_metadata():
+    leaves = {CONFIGS / task / LEAVES[task].format(arch, p) for task in LEAVES for arch in SIZES for p in (16, 8)}
+    assert leaves <= MODELS_BY_CONFIG.keys() <= SHIPPED
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -81,10 +101,8 @@ def test_a_leaf_builds_the_published_model(task, arch, patch_size):
     assert checkpoint.removeprefix("xcit://") in PUBLISHED
 
     model = build(cfg)
-    (entry,) = (
-        entry for entry in METAFILES[task] if entry["Config"].endswith(f"/{LEAVES[task].format(arch, patch_size)}")
-    )
-    assert count(model) == entry["Metadata"]["Parameters"]
+    metadata = MODELS_BY_CONFIG[CONFIGS / task / LEAVES[task].format(arch, patch_size)]["Metadata"]
+    assert count(model) == metadata["Parameters"]
     if task == "mask_rcnn":
         assert int(count(model) / 1e5) / 10 == DETECTOR[arch, patch_size]
         return

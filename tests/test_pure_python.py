@@ -14,14 +14,7 @@ from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.deployment.metadata import resize_rule
 from xcit_mm.deployment.supported import check_detector
-from xcit_mm.utils.configs import (
-    backbone_class,
-    channel_order,
-    image_side,
-    normalisation,
-    part_class,
-    read_config,
-)
+from xcit_mm.utils.configs import backbone_class, channel_order, image_side, normalisation, part_class, read_config
 
 KINDS = (
     *("MODELS", "TASK_UTILS", "DATASETS", "DATA_SAMPLERS", "TRANSFORMS"),
@@ -48,30 +41,21 @@ def write_pure_python(cfg: Config, path: Path) -> None:
     assert len(imports) > 15
 
 
-@pytest.fixture(params=SCORES)
-def both(request, tmp_path, shapes) -> tuple[Path, Path, list[str]]:
-    """Return a demo config with names, the same config with classes, and options for tiny data."""
-    path = DEMO / f"{request.param}.py"
-    write_pure_python(read_config_file(path), tmp_path / path.name)
-    return path, tmp_path / path.name, cfg_options(request.param, shapes, iterations=1)
-
-
-def test_doctor_has_the_same_findings(both):
-    named, pure, options = both
+@pytest.mark.parametrize("name", SCORES)
+def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shapes):
+    named, pure, options = DEMO / f"{name}.py", tmp_path / f"{name}.py", cfg_options(name, shapes, iterations=1)
+    write_pure_python(read_config_file(named), pure)
     expected, found = (
         [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line] for path in (named, pure)
     )
     assert found == expected
     assert len(found) > 5 and not [line for line in found if line.startswith("FAIL")]
 
-
-def test_functions_return_the_same_for_classes(both):
-    expected, found = (read_config(str(path), options) for path, options in ((both[0], both[2]), both[1:]))
-    assert not isinstance(found.model.type, str)
-    for function in (backbone_class, channel_order, image_side, normalisation):
-        assert function(found) == function(expected) is not None, function
+    expected, found = (read_config(str(path), options) for path in (named, pure))
+    assert not isinstance(found.model.type, str) and backbone_class(found) is XCiT
     assert resize_rule(found) == resize_rule(expected)
-    assert backbone_class(found) is XCiT
+    for function in (channel_order, image_side, normalisation):
+        assert function(found) == function(expected) is not None, function
     if found.default_scope == "mmdet":
         check_detector(found)
         found.model.bbox_roi_extractor = dict(type=XCiT)

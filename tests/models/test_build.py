@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from golden import fill
 from mmengine.config import Config
 from mmengine.runner import Runner
 from paths import CONFIGS
@@ -12,39 +13,49 @@ from torch import Tensor
 from weight_files import MINI
 
 from xcit_mm import XCiT
-from xcit_mm.models import XCiTClassifier, model_from_config, model_from_weights
+from xcit_mm.models import Trunk, XCiTClassifier, model_from_config, model_from_weights
 
 STEM, QKV, HEAD = "patch_embed.proj.0.0.weight", "blocks.0.attn.qkv.weight", "head.weight"
 
 
-class TestModelFromWeights:
-    @pytest.mark.parametrize(
-        "tensors, message",
-        [
-            # Without a check first, the first two files would build a model of 300 blocks, and a model of 200 GB.
-            ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.gamma1"),
-            (
-                {"blocks.0.norm1.weight": torch.ones(2**16)},
-                r"it holds cls_token of \(1, 1, 16\), not \(1, 1, 65536\)",
-            ),
-            ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
-            ({"blocks.0.norm1.weight": torch.ones(0)}, "embed_dim=0"),
-            ({QKV: torch.ones(48)}, r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
-            ({HEAD: torch.tensor(1.0)}, r"it holds head\.weight of \(\), not \(1, 16\)"),
-            ({HEAD: torch.ones(3)}, r"it holds head\.weight of \(3,\), not \(3, 16\)"),
-            ({STEM: None}, r"lacks filters of the stem, patch_embed\.proj\.0\.0\.weight"),
-            ({STEM: torch.ones(2)}, "lacks filters of the stem"),
-            ({STEM: torch.ones(1, 3000, 3, 3)}, r"of \(1, 3000, 3, 3\), not \(2, 3000, 3, 3\)"),
-            ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
-        ],
-    )
-    def test_a_damaged_file_is_named_before_it_takes_memory(self, tensors, message, tmp_path):
-        state: dict[str, Tensor] = XCiTClassifier(MINI, num_classes=3, norm_cfg=dict(type="BN")).state_dict()
-        state |= tensors
-        torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=message) as error:
-            model_from_weights(str(tmp_path / "file.pth"), device="cpu")
-        assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        *((kind, dict(patch_embed=stem)) for kind in (XCiT, Trunk, XCiTClassifier) for stem in ("conv", "linear")),
+        (XCiT, dict(patch_size=16, strides=(8, 16, 32))),
+        (XCiT, dict(in_channels=4)),
+        (XCiT, dict(use_pos=False)),
+    ],
+)
+def test_weights_determine_class_and_options_of_the_model(kind, options, tmp_path):
+    model = fill(kind(MINI, **dict(patch_size=8) | options))
+    torch.save(dict(model=model.state_dict()), tmp_path / "weights.pth")
+    loaded = model_from_weights(str(tmp_path / "weights.pth"))
+    assert type(loaded) is kind
+    image = torch.rand(1, options.get("in_channels", 3), 64, 64)
+    assert all(torch.equal(*outputs) for outputs in zip(loaded(image), model(image), strict=True))
+
+
+@pytest.mark.parametrize(
+    "tensors, message",
+    [
+        # Without a check first, the first two files would build a model of 300 blocks, and a model of 200 GB.
+        ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.gamma1"),
+        ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds cls_token of \(1, 1, 16\), not"),
+        ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
+        ({QKV: torch.ones(48)}, r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
+        ({HEAD: torch.ones(3)}, r"it holds head\.weight of \(3,\), not \(3, 16\)"),
+        ({STEM: None}, r"lacks filters of the stem, patch_embed\.proj\.0\.0\.weight"),
+        ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
+    ],
+)
+def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_path):
+    state: dict[str, Tensor] = XCiTClassifier(MINI, num_classes=3, norm_cfg=dict(type="BN")).state_dict()
+    state |= tensors
+    torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth")
+    with pytest.raises(ValueError, match=message) as error:
+        model_from_weights(str(tmp_path / "file.pth"), device="cpu")
+    assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
 
 
 def test_other_initialisers_are_left_to_mmengine():
@@ -71,45 +82,32 @@ def beside() -> Config:
 
 def save(cfg: Config, folder: Path) -> str:
     """Save a checkpoint of the model that mmengine's Runner builds from a config."""
-    name = f"{folder.name}-{len(list(folder.iterdir()))}"
-    runner = Runner(
-        deepcopy(cfg.model),
-        str(folder / "work"),
-        data_preprocessor=deepcopy(cfg.get("data_preprocessor")),
-        default_scope=cfg.default_scope,
-        experiment_name=name,
-        cfg=deepcopy(cfg),
-    )
-    torch.save(dict(state_dict=runner.model.state_dict()), folder / "whole.pth")
+    preprocessor, name = deepcopy(cfg.get("data_preprocessor")), f"{folder.name}-{len(list(folder.iterdir()))}"
+    options = dict(data_preprocessor=preprocessor, default_scope=cfg.default_scope, experiment_name=name)
+    model = Runner(deepcopy(cfg.model), str(folder / "work"), **options, cfg=deepcopy(cfg)).model
+    torch.save(dict(state_dict=model.state_dict()), folder / "whole.pth")
     return str(folder / "whole.pth")
 
 
 class TestModelFromConfig:
     def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, tmp_path):
-        checkpoint = save(beside(), tmp_path)
-        expected, found = (model_from_config(cfg, checkpoint).data_preprocessor for cfg in (small(), beside()))
-        assert type(found) is type(expected)
+        checkpoint, both = save(beside(), tmp_path), small()
+        both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])  # the model's own wins
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
-        preprocessed, wanted = (step(dict(inputs=[image]))["inputs"] for step in (found, expected))
-        assert torch.equal(preprocessed, wanted) and wanted.mean().abs() < 2
-
-    def test_the_model_s_own_preprocessor_wins(self, tmp_path):
-        cfg = small()
-        cfg.data_preprocessor = dict(cfg.model.data_preprocessor, mean=[1.0, 2.0, 3.0])
-        found = model_from_config(cfg, save(cfg, tmp_path)).data_preprocessor.mean
-        assert found.flatten().tolist() == pytest.approx(cfg.model.data_preprocessor.mean)
+        steps = (model_from_config(cfg, checkpoint).data_preprocessor for cfg in (small(), beside(), both))
+        expected, *found = (step(dict(inputs=[image]))["inputs"] for step in steps)
+        assert all(torch.equal(each, expected) for each in found) and expected.mean().abs() < 2
 
     def test_the_config_is_not_changed(self, tmp_path):
         """A training from the config afterwards starts from its init_cfg."""
         cfg, checkpoint = beside(), save(beside(), tmp_path)
         before = deepcopy(cfg.to_dict())
         model_from_config(cfg, checkpoint)
-        assert cfg.to_dict() == before
         with pytest.raises(FileNotFoundError):
             model_from_config(cfg, str(tmp_path / "none.pth"))
         assert cfg.to_dict() == before
 
-    def test_the_missing_part_of_a_config_is_named(self):
+    def test_the_missing_part_of_a_config_is_named(self, tmp_path):
         cfg = small()
         cfg.pop("default_scope")
         cfg.model.pop("_scope_", None)
@@ -118,8 +116,6 @@ class TestModelFromConfig:
             model_from_config(cfg, "any.pth")
         with pytest.raises(ValueError, match=r"^the config has no model: give the config of a whole run$"):
             model_from_config(Config(dict(default_scope="mmseg")), "any.pth")
-
-    def test_a_model_without_a_backbone_is_rejected(self, tmp_path):
         cfg = Config(dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor")))
         torch.save(dict(state_dict={}), tmp_path / "file.pth")
         with pytest.raises(ValueError, match=r"^the model has no backbone"):

@@ -11,14 +11,13 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS
 from torch import Tensor, nn
-from weight_files import CLASSIFIERS, KEYS, official, path_of, sources
+from weight_files import CLASSIFIERS, KEYS, official, path_of, same, sources
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
-BN = dict(type="BN")
 CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
@@ -38,7 +37,7 @@ def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> 
     try:
         model.init_weights()
     except ValueError:
-        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items()), "half loaded"
+        assert same(model.state_dict(), before), "half loaded"
         raise
     return model.eval()
 
@@ -50,15 +49,6 @@ def test_logits_equal_the_authors(name, dtype, tolerance):
     model = fill(XCiTClassifier(arch, int(patch_size)).to(dtype))
     with torch.inference_mode():
         assert deviation(model(image(224, 224).to(dtype)), name) < tolerance
-
-
-# Millions, with a head for 1000 classes, from the authors' code: p16, p8.
-@pytest.mark.parametrize("arch, millions", [("n12", (3.053, 3.049)), ("t12", (6.716, 6.707))])
-def test_parameter_count(arch, millions):
-    for patch_size, expected in zip((16, 8), millions, strict=True):
-        with torch.device("meta"):
-            model = XCiTClassifier(arch, patch_size)
-        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(expected, abs=6e-4)
 
 
 def test_tokens_norm_of_a_published_shape_is_the_published_setting():
@@ -85,25 +75,19 @@ class TestLoading:
     def test_dino_gives_a_descriptor(self, wrapped, tmp_path):
         state = official(16)
         torch.save(dict(model=state), tmp_path / "classifier.pth")
-        backbone = {key: value for key, value in state.items() if not key.startswith("head.")}
-        content = backbone
+        content = {key: value for key, value in state.items() if not key.startswith("head.")}
         if wrapped:
-            teacher = {f"module.backbone.{key}": value for key, value in backbone.items()}
+            teacher = {f"module.backbone.{key}": value for key, value in content.items()}
             teacher["module.head.last_layer.weight"] = torch.ones(4, 4)
             content = dict(teacher=teacher, student={key: 0 * value for key, value in teacher.items()}, epoch=3)
         torch.save(content, tmp_path / "dino.pth")
-        x = image(64, 96, batch=2).float()
+        x, classifier = image(64, 96, batch=2).float(), load(tmp_path / "classifier.pth")
         with torch.inference_mode():
             descriptor = load(tmp_path / "dino.pth", num_classes=0)(x)
-            classifier = load(tmp_path / "classifier.pth")
-            logits = classifier(x)
-        assert descriptor.shape == (2, 32)
-        torch.testing.assert_close(classifier.head(descriptor), logits)
-        # A file for classes gives the descriptor too.
-        with torch.inference_mode():
+            torch.testing.assert_close(classifier.head(descriptor), classifier(x))
+            # A file for classes gives the descriptor too.
             assert torch.equal(load(tmp_path / "classifier.pth", num_classes=0)(x), descriptor)
-        message = r"no head for classes, the model has num_classes=10: strict_heads=False"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="no head for classes, the model has num_classes=10: strict_heads=False"):
             load(tmp_path / "dino.pth")
         assert torch.equal(load(tmp_path / "dino.pth", strict_heads=False).norm.weight, state["norm.weight"])
 
@@ -114,22 +98,8 @@ class TestLoading:
             load(tmp_path / "file.pth", num_classes=7)
         assert "\n" not in str(error.value)
         state = load(tmp_path / "file.pth", num_classes=7, strict_heads=False).state_dict()
-        head = ("head.weight", "head.bias")
-        assert all(torch.equal(value, given[key]) for key, value in state.items() if key not in head)
-        assert (state["head.weight"].abs() < 0.2).all()
-        assert (state["head.bias"] == 0).all()
-
-    def test_strict_heads_false_still_checks_the_backbone(self, tmp_path):
-        state = official(16)
-        del state["cls_attn_blocks.1.gamma2"]
-        torch.save(state, tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=r"it lacks cls_attn_blocks.1.gamma2"):
-            load(tmp_path / "file.pth", strict_heads=False)
-        state["cls_attn_blocks.1.gamma2"] = torch.ones(32)
-        state["head.weight"] = torch.tensor(3.0)
-        torch.save(state, tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=r"head.weight of \(\), not \(10, 32\)"):
-            load(tmp_path / "file.pth", strict_heads=False)
+        assert all(torch.equal(value, given[key]) for key, value in state.items() if not key.startswith("head."))
+        assert (state["head.weight"].abs() < 0.2).all() and (state["head.bias"] == 0).all()
 
     @pytest.mark.parametrize("prefix, heads", [("", {}), ("backbone.", {"decode_head.w": torch.ones(1)})])
     def test_files_without_class_attention_are_rejected(self, prefix, heads, tmp_path):
@@ -138,10 +108,6 @@ class TestLoading:
         message = f"it is a {'segmentor' if heads else 'backbone'} without class attention: take a file"
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "file.pth")
-
-    def test_a_dense_backbone_rejects_strict_heads(self):
-        with pytest.raises(ValueError, match=r"init_cfg with checkpoint, strict_heads: give checkpoint"):
-            XCiT(PICO, init_cfg=dict(type="Pretrained", checkpoint="file.pth", strict_heads=False))
 
 
 def whole_model(num_classes: int, own_head: int = 0) -> nn.Module:
@@ -152,86 +118,71 @@ def whole_model(num_classes: int, own_head: int = 0) -> nn.Module:
     return model
 
 
-class TestWholeModels:
-    def test_published_file_and_own_checkpoint_fill_it(self):
-        model, given = whole_model(10), official(16)
-        model.load_state_dict(match_model(model, dict(model=given)), strict=True)
-        assert all(torch.equal(value, given[key]) for key, value in model.backbone.state_dict().items())
-        own = match_model(whole_model(10), dict(state_dict=model.state_dict()))
-        assert all(torch.equal(value, own[key]) for key, value in model.state_dict().items())
-
-    def test_own_checkpoint_with_another_head(self):
-        state = whole_model(0, own_head=5).state_dict()
-        own = match_model(whole_model(0, own_head=5), dict(state_dict=dict(state)))
-        assert all(torch.equal(value, own[key]) for key, value in state.items())
-        del state["head.fc.bias"]
-        with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
-            match_model(whole_model(0, own_head=5), dict(state_dict=state))
-
-    def test_a_head_for_other_classes_needs_strict_heads_false(self):
-        model = whole_model(7)
-        with pytest.raises(ValueError, match="10 classes, the model has num_classes=7"):
-            match_model(model, dict(model=official(16)))
-        state = match_model(model, dict(model=official(16)), strict_heads=False)
-        assert torch.equal(state["backbone.head.weight"], model.backbone.head.weight)
-        assert torch.equal(state["backbone.norm.weight"], official(16)["norm.weight"])
+def test_a_published_file_and_own_checkpoints_fill_a_model_of_mmpretrain():
+    model, given = whole_model(10), official(16)
+    model.load_state_dict(match_model(model, dict(model=given)), strict=True)
+    assert same(model.backbone.state_dict(), given)
+    for own, classes, head in ((model, 10, 0), (whole_model(0, own_head=5), 0, 5)):
+        assert same(match_model(whole_model(classes, head), dict(state_dict=own.state_dict())), own.state_dict())
+    state = own.state_dict()
+    del state["head.fc.bias"]
+    with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
+        match_model(whole_model(0, own_head=5), dict(state_dict=state))
 
 
-class TestForward:
-    @pytest.mark.parametrize("patch_size", [16, 8])
-    @pytest.mark.parametrize("height, width", [(75, 101), (32, 32)])
-    def test_any_size(self, patch_size, height, width):
-        model = XCiTClassifier(TINY, patch_size, num_classes=5).eval()
-        x = torch.randn(2, 3, height, width)
-        grid = (-(-height // patch_size), -(-width // patch_size))
-        with torch.inference_mode():
-            cls, tokens = model.forward_features(x)
-            assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
-            torch.testing.assert_close(model(x), model.head(cls))
-            assert [m.shape for m in model.attention_maps(x)] == [(2, 4, *grid)] * 2
-
-    @torch.no_grad()
-    def test_attention_maps_are_the_weights_of_the_tokens_in_their_places(self):
-        model = fill(XCiTClassifier(TINY, num_classes=5).double())
-        seen = {}
-        for index, block in enumerate(model.cls_attn_blocks):
-            block.attn.register_forward_pre_hook(lambda _, args, index=index: seen.update({index: args[0]}))
-        x = image(64, 96)
-        model(x)
-        maps = model.attention_maps(x)
-        for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
-            weights = block.attn.attend(seen[index])[0][:, :, 0]
-            torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
-            for row, column in [(0, 5), (2, 1)]:
-                torch.testing.assert_close(found[:, :, row, column], weights[:, :, 1 + 6 * row + column])
-            assert (found.sum(dim=(2, 3)) < 1).all()
-
-    def test_as_tuple_returns_a_tuple_for_mmpretrain(self):
-        model = MODELS.build(dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)).eval()
-        (logits,) = model(image(64, 64, batch=2).float())
-        assert logits.shape == (2, 5)
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("height, width", [(75, 101), (32, 32)])
+def test_any_size(patch_size, height, width):
+    model = XCiTClassifier(TINY, patch_size, num_classes=5).eval()
+    x = torch.randn(2, 3, height, width)
+    grid = (-(-height // patch_size), -(-width // patch_size))
+    with torch.inference_mode():
+        cls, tokens = model.forward_features(x)
+        assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
+        torch.testing.assert_close(model(x), model.head(cls))
+        assert [m.shape for m in model.attention_maps(x)] == [(2, 4, *grid)] * 2
 
 
-class TestTraining:
-    @pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])
-    def test_gradients_reach_every_parameter(self, arch):
-        model = XCiTClassifier(arch, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
-        rates = {(b.mlp.drop.p, b.attn.proj_drop.p, b.attn.attn_drop.p) for b in model.cls_attn_blocks}
-        assert rates == {(0.1, 0.1, 0.2)}
-        F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
-        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+@torch.no_grad()
+def test_attention_maps_are_the_weights_of_the_tokens_in_their_places():
+    model = fill(XCiTClassifier(TINY, num_classes=5).double())
+    seen = {}
+    for index, block in enumerate(model.cls_attn_blocks):
+        block.attn.register_forward_pre_hook(lambda _, args, index=index: seen.update({index: args[0]}))
+    x = image(64, 96)
+    model(x)
+    maps = model.attention_maps(x)
+    for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
+        weights = block.attn.attend(seen[index])[0][:, :, 0]
+        torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
+        for row, column in [(0, 5), (2, 1)]:
+            torch.testing.assert_close(found[:, :, row, column], weights[:, :, 1 + 6 * row + column])
+        assert (found.sum(dim=(2, 3)) < 1).all()
 
-    def test_layer_decay_gives_head_and_class_attention_the_full_rate(self):
-        model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
-        wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
-        groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(model).param_groups
-        rates = {id(p): group["lr"] for group in groups for p in group["params"]}
-        found = {name: rates[id(p)] for name, p in model[0].named_parameters()}
-        for name, rate in found.items():
-            if name.startswith(("cls_", "norm.", "head.")):
-                assert rate == 1.0, name
-        assert found["blocks.3.gamma1"] == 0.5
-        assert found["patch_embed.proj.0.0.weight"] == 0.5**5
+
+def test_as_tuple_returns_a_tuple_for_mmpretrain():
+    model = MODELS.build(dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)).eval()
+    (logits,) = model(image(64, 64, batch=2).float())
+    assert logits.shape == (2, 5)
+
+
+@pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])
+def test_gradients_reach_every_parameter(arch):
+    model = XCiTClassifier(arch, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
+    rates = {(b.mlp.drop.p, b.attn.proj_drop.p, b.attn.attn_drop.p) for b in model.cls_attn_blocks}
+    assert rates == {(0.1, 0.1, 0.2)}
+    F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_layer_decay_gives_head_and_class_attention_the_full_rate():
+    model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
+    wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
+    groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(model).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in model[0].named_parameters()}
+    own = {rate for name, rate in found.items() if name.startswith(("cls_", "norm.", "head."))}
+    assert (own, found["blocks.3.gamma1"], found["patch_embed.proj.0.0.weight"]) == ({1.0}, 0.5, 0.5**5)
 
 
 @pytest.mark.parametrize(
@@ -280,9 +231,8 @@ def test_config_trains_in_mmpretrain(tmp_path):
     cfg.work_dir = str(tmp_path / "work")
     cfg.randomness = dict(seed=0)
     runner = Runner.from_cfg(cfg)
-    assert runner.train() is not None
-    scores = runner.val_loop.run()
-    assert scores["accuracy/top1"] == 100.0
+    runner.train()
+    assert runner.val_loop.run()["accuracy/top1"] == 100.0
 
     # Tested from its checkpoint, and used without mmpretrain.
     file = tmp_path / "work" / "epoch_4.pth"

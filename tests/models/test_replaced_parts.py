@@ -1,6 +1,5 @@
 """Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from paths import ROOT
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
-from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm import XCiT
 from xcit_mm.models import XCA
 from xcit_mm.models.xcit import LPI
 
@@ -25,49 +24,6 @@ every_size = pytest.mark.parametrize("size", SIZES)
 def build(**kwargs: Any) -> XCiT:
     torch.manual_seed(0)
     return XCiT(TINY, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN, **kwargs)
-
-
-class LowRank(nn.Module):
-    """LoRA: a frozen layer and a trained product of two small ones."""
-
-    def __init__(self, base: nn.Linear | nn.Conv2d) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down = nn.Parameter(torch.randn(2, base.weight[0].numel()) / 10)
-        self.up = nn.Parameter(torch.randn(len(base.weight), 2) / 10)
-
-    def merged(self) -> nn.Module:
-        merged = copy.deepcopy(self.base)
-        merged.weight.data += (self.up @ self.down).view_as(merged.weight)
-        return merged
-
-    def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.base, nn.Conv2d):
-            return self.base(x) + torch.einsum("oi, bihw -> bohw", self.up @ self.down, x)
-        return self.base(x) + x @ self.down.T @ self.up.T
-
-
-def replace(model: nn.Module, kind: type, function: Callable[[Any], nn.Module]) -> None:
-    """Replace qkv and proj of attentions and the projection of the positional encoding, if they are of a type."""
-    for parent in list(model.modules()):
-        for name in ("qkv", "proj", "token_projection"):
-            if isinstance(child := getattr(parent, name, None), kind):
-                setattr(parent, name, function(child))
-
-
-@every_size
-@pytest.mark.parametrize("make", [build, lambda: XCiTClassifier(TINY, num_classes=3, norm_cfg=BN)])
-def test_low_rank_adapters_train_and_merging_them_keeps_the_output(size, make):
-    model = make().eval()
-    replace(model, nn.Linear | nn.Conv2d, LowRank)
-    x = torch.randn(2, 3, size, size)
-    adapted = model(x)
-    sum(out.square().mean() for out in adapted).backward()
-    for name, parameter in model.named_parameters():
-        if name.endswith((".down", ".up")):
-            assert parameter.grad is not None and parameter.grad.any(), name
-    replace(model, LowRank, LowRank.merged)
-    torch.testing.assert_close(model(x), adapted, atol=1e-5, rtol=1e-5)
 
 
 @every_size

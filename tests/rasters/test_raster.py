@@ -1,25 +1,21 @@
 """Rasters of all kinds, read by windows: the pixels of image readers, one scale everywhere, or an error of one line."""
 
-import re
 import warnings
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
 rasterio = pytest.importorskip("rasterio")
 from file_server import serve  # noqa: E402
 from PIL import Image, features  # noqa: E402
-from processes import CONTEXT  # noqa: E402
 from raster_files import UTM, save  # noqa: E402
 from rasterio.control import GroundControlPoint  # noqa: E402
-from rasterio.enums import ColorInterp, Resampling  # noqa: E402
+from rasterio.enums import ColorInterp  # noqa: E402
 from rasterio.rpc import RPC  # noqa: E402
 from rasterio.shutil import copy  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
-from xcit_mm.rasters import gdal  # noqa: E402
 from xcit_mm.rasters.raster import Raster  # noqa: E402
 from xcit_mm.utils.images import read_image  # noqa: E402
 
@@ -69,12 +65,6 @@ class TestPixelsOf8Bits:
         image, valid = read(path)
         np.testing.assert_array_equal(image[valid], read_image(path)[valid])
 
-    def test_a_plain_image_keeps_rows_columns_and_channels(self, tmp_path):
-        image = np.zeros((40, 60, 3), np.uint8)
-        image[:20, :, 2] = image[20:, :30, 0] = 255  # red above, blue below at the left
-        cv2.imwrite(str(tmp_path / "a.tif"), image)
-        np.testing.assert_array_equal(read(tmp_path / "a.tif")[0], image)
-
 
 class TestBands:
     @pytest.mark.parametrize("bands", [None, [1, 2, 3], [4, 3, 2]])
@@ -116,10 +106,8 @@ class TestBands:
         [
             (2, None, r"has 2 bands \(1 gray, 2 undefined\), but the model takes 3"),
             (5, None, r"has 5 bands .*--bands 1 2 3"),
-            (13, None, r"has 13 bands \(1 gray, .* 8 undefined, \.\.\.\)"),
             (5, [1, 2], "--bands 1 2: .*the model takes 3"),
             (5, [3, 2, 6], "has no band 6"),
-            (5, [0, 1, 2], "has no band 0"),
         ],
     )
     def test_ambiguous_or_missing_bands_raise(self, count, given, message, tmp_path):
@@ -156,21 +144,17 @@ class TestScale:
         values = np.array([[0, 100, 350, 600, 601, 65535]], np.uint16)
         path = save(tmp_path / "a.tif", np.stack([values, values, values]))
         image, _ = read(path, bounds=[100, 600, 0, 65535, 600, 601])
-        assert image[0, :, 2].tolist() == [0, 0, 128, 255, 255, 255]
-        assert image[0, :, 1].tolist() == [0, 0, 1, 2, 2, 255]
-        assert image[0, :, 0].tolist() == [0, 0, 0, 0, 255, 255]
+        assert image[0].T.tolist() == [[0, 0, 0, 0, 255, 255], [0, 0, 1, 2, 2, 255], [0, 0, 128, 255, 255, 255]]
         assert read(path, bounds=(100, 600))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255, 255]
-
-    @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32", "float64"])
-    def test_negative_values(self, dtype, tmp_path):
-        path = save(tmp_path / "a.tif", np.array([[-128, -100, 0, 100, 127]], dtype))
-        assert read(path, bounds=(-100, 100))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255]
+        for dtype in ("int8", "float64"):
+            path = save(tmp_path / f"{dtype}.tif", np.array([[-128, -100, 0, 100, 127]], dtype))
+            assert read(path, bounds=(-100, 100))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255]
 
     @pytest.mark.parametrize(
         "options",
         [
-            *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, 1, 0, 1), (0, np.nan), (0, 1e999))),
-            *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50), (2, 101))),
+            *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, np.nan))),
+            *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50))),
         ],
     )
     def test_invalid_bounds_and_percentiles_raise(self, options, tmp_path):
@@ -187,21 +171,10 @@ class TestScale:
         np.testing.assert_allclose(Raster(path, bands=[1]).bounds, [(21, 981)], atol=0.5)
         np.testing.assert_allclose(Raster(path, bands=[2], percentiles=(0, 50)).bounds, [(10, 5010)], atol=5)
 
-    def test_a_constant_or_nearly_constant_raster(self, tmp_path):
-        image, valid = read(save(tmp_path / "a.tif", np.full((20, 20), 7.5, np.float32)))
-        assert not image.any() and valid.all()
-        values = np.full((100, 100), 5, np.uint16)
-        values[0, 0] = 105
-        assert Raster(save(tmp_path / "b.tif", values)).bounds.tolist() == [[5, 105]]
-
-    def test_a_large_raster_is_sampled_and_overviews_change_nothing(self, tmp_path):
+    def test_a_large_raster_is_sampled(self, tmp_path):
         values = np.tile(np.arange(3000, dtype=np.uint16), (3000, 1))
         path = save(tmp_path / "a.tif", values, tiled=True, compress="deflate", predictor=2)
-        bounds = Raster(path).bounds
-        np.testing.assert_allclose(bounds, [(60, 2940)], atol=60)
-        with rasterio.open(path, "r+") as file:
-            file.build_overviews([2, 4], Resampling.average)
-        assert np.array_equal(Raster(path).bounds, bounds)
+        np.testing.assert_allclose(Raster(path).bounds, [(60, 2940)], atol=60)
 
 
 class TestValidity:
@@ -253,23 +226,6 @@ class TestGroundResolution:
             np.testing.assert_array_equal(image, whole[rows, columns])
             assert valid.all()
 
-    def test_finer_pixels_and_nodata(self, tmp_path):
-        values = self.NOISE.copy()
-        values[:, :100] = 0
-        raster = Raster(save(tmp_path / "a.tif", values, nodata=0, **UTM), gsd=0.2)
-        assert (raster.height, raster.width) == (600, 800)
-        valid = raster.read(slice(0, 600), slice(0, 800))[1]
-        assert not valid[:248].any() and valid[252:].all()
-
-    def test_pixels_come_from_the_overview(self, tmp_path):
-        path = save(tmp_path / "a.tif", self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM)
-        with rasterio.open(path, "r+") as file:
-            file.build_overviews([2, 4])
-        with rasterio.open(path, "r+", OVERVIEW_LEVEL=1) as overview:  # the overview has other pixels
-            overview.write(np.full((3, 60, 80), 7, np.uint8))
-        for gsd, is_overview in ((2, True), (3.2, True), (1.2, False)):
-            assert (read(path, gsd=gsd)[0] == 7).all() == is_overview
-
     def test_degrees_are_converted_to_metres(self, tmp_path):
         """At a latitude of 60 degrees, a degree of longitude is half as long as one of latitude."""
         place = dict(crs="EPSG:4326", transform=Affine(1e-5, 0, 10, 0, -1e-5, 60))
@@ -277,13 +233,6 @@ class TestGroundResolution:
         assert (raster.height, raster.width) == (240, 160)
         a, _, _, _, e, _ = raster.transform[:6]
         assert (a, e) == pytest.approx((2e-5, -1e-5), rel=0.01)
-
-    def test_rotated_rasters_keep_their_rotation(self, tmp_path):
-        place = dict(crs="EPSG:32633", transform=Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000))
-        raster = Raster(save(tmp_path / "a.tif", self.NOISE, **place), gsd=1)
-        assert (raster.height, raster.width) == (120, 160)
-        expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
-        np.testing.assert_allclose(raster.read(slice(0, 120), slice(0, 160))[0], expected, atol=0.51)
 
     def test_the_scale_of_a_projection_is_no_reason_and_no_place_no_way_to_resample(self, tmp_path):
         image, _ = read(save(tmp_path / "a.tif", self.NOISE, **UTM), gsd=0.502)
@@ -305,13 +254,6 @@ class TestFiles:
             with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif cannot be read: [^\n]*404"):
                 Raster(f"{server.url}/gone.tif")
         np.testing.assert_array_equal(image, values[::-1, 600:700, 900:1000].transpose(1, 2, 0))
-
-    def test_a_vrt_names_a_missing_source(self, tmp_path):
-        copy(save(tmp_path / "a.tif", NOISE[0]), tmp_path / "all.vrt", driver="VRT")
-        np.testing.assert_array_equal(read(tmp_path / "all.vrt")[0][..., 0], NOISE[0])
-        (tmp_path / "a.tif").unlink()
-        with pytest.raises(OSError, match=r"all\.vrt cannot be read: .*a\.tif"):
-            read(tmp_path / "all.vrt")
 
     @pytest.mark.parametrize("kind", ["points", "rpcs"])
     def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(self, kind, tmp_path):
@@ -336,47 +278,10 @@ class TestFiles:
         with pytest.raises(OSError, match=r"gone\.tif cannot be read: .*No such file"):
             Raster(tmp_path / "gone.tif")
 
-    def test_memory_is_bounded_while_a_large_raster_is_read(self, tmp_path, monkeypatch):
-        """The raster has ten times the size of GDAL's cache, which is reduced for the test."""
-        path, width, rows = tmp_path / "a.tif", 8192, 20480
-        profile = dict(height=rows, width=width, count=1, dtype="uint8", tiled=True, compress="deflate", zlevel=1)
-        with rasterio.open(path, "w", **profile, **UTM) as file:
-            for row in range(0, rows, 2048):
-                file.write(np.ones((1, 2048, width), np.uint8), window=((row, row + 2048), (0, width)))
-        process = CONTEXT.Process(target=_read_all, args=(path, rows, width))
-        process.start()
-        process.join(120)
-        assert process.exitcode == 0
-
     def test_a_raster_in_strips_names_the_command_that_tiles_it(self, tmp_path, monkeypatch):
         values = np.random.default_rng(0).integers(0, 256, (1, 700, 5000), np.uint8)
         path = save(tmp_path / "a.tif", values, compress="deflate", zlevel=1)
         assert Raster(path).notes == []
         monkeypatch.setattr("xcit_mm.rasters.raster.CACHE_SIZE", 2**20)
-        raster = Raster(path)
-        (note,) = raster.notes
+        (note,) = Raster(path).notes
         assert "gdal_translate -co TILED=YES" in note and str(path) in note
-        before = _bytes_read()
-        for left in range(0, 5000 - 256, 200):
-            raster.read(slice(0, 256), slice(left, left + 256))
-        assert _bytes_read() - before < 2 * path.stat().st_size  # GDAL reads 9 times the file with the usual cache
-
-
-def _bytes_read() -> int:
-    return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def _read_all(path: Path, rows: int, width: int) -> None:
-    """Read a raster row by row in a process of its own, whose memory must not grow by more than three caches."""
-    gdal.CACHE_SIZE = 2**24
-
-    def peak() -> float:
-        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-
-    raster = Raster(path)
-    raster._cache = gdal.CACHE_SIZE
-    raster.read(slice(0, 256), slice(0, width))
-    before = peak()
-    for row in range(0, rows, 256):
-        raster.read(slice(row, row + 256), slice(0, width))
-    assert peak() - before < 3 * 16  # MiB, of 160

@@ -18,9 +18,7 @@ def noise(*shape: int) -> Tensor:
     "rule, bands, filters",
     [
         ("mean", 1, [9.0]),
-        ("mean", 2, [4.5, 4.5]),
         ("mean", 4, [2.25, 2.25, 2.25, 2.25]),
-        ("rgb-mean", 4, [0.75, 1.5, 4.5, 2.25]),
         ("rgb-mean", 6, [0.5, 1.0, 3.0, 1.5, 1.5, 1.5]),
         ("rgb-zero", 5, [1.0, 2.0, 6.0, 0.0, 0.0]),
     ],
@@ -31,7 +29,7 @@ def test_filters_follow_the_rule(rule, bands, filters):
 
 
 @pytest.mark.parametrize("patch_embed", ["conv", "linear"])
-@pytest.mark.parametrize("rule, bands", [("mean", 1), ("mean", 5), ("rgb-mean", 4), ("rgb-zero", 5)])
+@pytest.mark.parametrize("rule, bands", [("mean", 1), ("rgb-mean", 4), ("rgb-zero", 5)])
 def test_first_layer_gives_the_output_of_rgb_and_only_the_stem_changes(patch_embed, rule, bands, tmp_path):
     published = XCiT(MINI, patch_embed=patch_embed).double()
     torch.save(published.state_dict(), tmp_path / "rgb.pth")

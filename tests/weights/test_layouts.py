@@ -99,12 +99,12 @@ def test_mismatch_raises_and_changes_nothing(content, options, message, tmp_path
     assert "file.pth" in str(error.value)
 
 
-@pytest.mark.parametrize("saved_indices", [(1, 3), None])
-def test_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(saved_indices, tmp_path):
-    source, target = XCiT(MINI, out_indices=saved_indices).state_dict(), XCiT(MINI, out_indices=(1, 3))
-    torch.save(source, tmp_path / "file.pth")
-    load_pretrained(target, str(tmp_path / "file.pth"))
-    assert same(target.state_dict(), {key: source[key] for key in target.state_dict()})
+def test_a_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(tmp_path):
+    for saved_indices in ((1, 3), None):
+        source, target = XCiT(MINI, out_indices=saved_indices).state_dict(), XCiT(MINI, out_indices=(1, 3))
+        torch.save(source, tmp_path / "file.pth")
+        load_pretrained(target, str(tmp_path / "file.pth"))
+        assert same(target.state_dict(), {key: source[key] for key in target.state_dict()})
 
 
 def test_failed_load_can_be_repeated(tmp_path):

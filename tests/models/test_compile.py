@@ -1,0 +1,78 @@
+"""torch.compile makes one graph of the backbone for every size, without breaks."""
+
+import pytest
+import torch
+from benchmark import saved_bytes
+from devices import on_each_device, on_each_device_in
+
+from xcit_mm import XCiT
+
+SHALLOW = dict(arch=dict(embed_dim=32, depth=2, num_heads=4, eta=1.0), norm_cfg=dict(type="BN"), out_indices=(0, 1))
+
+
+@pytest.fixture(autouse=True)
+def reset() -> None:
+    """Models of other tests do not count towards the limit of recompilations."""
+    torch._dynamo.reset()
+
+
+@on_each_device
+@pytest.mark.parametrize("name", ["plain", "covariance"])
+def test_inference(name, device):
+    model = XCiT(**SHALLOW, attn_implementation=name).eval().to(device)
+    # On a GPU with the compiler that users have there.
+    backend = "eager" if device == "cpu" else "inductor"
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+    for size in [(64, 96), (75, 101)]:
+        x = torch.randn(1, 3, *size, device=device)
+        with torch.inference_mode():
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_one_graph_for_all_large_sizes():
+    model = XCiT(**SHALLOW).eval()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with torch.no_grad():
+        for size in [(640, 672), (800, 1344), (517, 512)]:
+            compiled(torch.randn(1, 3, *size))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+@on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
+def test_half_precision_trains(device, dtype):
+    """As close to float32 as without the compiler."""
+    torch.manual_seed(0)
+    model = XCiT(**SHALLOW).to(device)
+    backend = "aot_eager" if device == "cpu" else "inductor"
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    x = torch.randn(2, 3, 64, 96, device=device)
+    results = []
+    for run, half in ((model, False), (model, True), (compiled, True)):
+        with torch.autocast(device, getattr(torch, dtype), enabled=half):
+            maps = run(x)
+        grads = torch.autograd.grad(sum(m.float().square().mean() for m in maps), tuple(model.parameters()))
+        results.append((*maps, *grads))
+    for exact, eager, found in zip(*results, strict=True):
+        allowed = max(2 * (eager - exact).abs().mean(), 0.01 * exact.abs().mean())
+        assert (found - exact).abs().mean() <= allowed
+
+
+def test_checkpointing_saves_memory_and_keeps_the_results():
+    """Outputs, gradients, and the same paths dropped in both passes."""
+    kept, results = [], []
+    for with_cp, compiled in [(False, False), (True, False), (True, True)]:
+        torch.manual_seed(0)
+        model = XCiT(**SHALLOW, with_cp=with_cp, attn_implementation="covariance", drop_path_rate=0.5)
+        run = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+        torch.manual_seed(1)
+        x = torch.randn(2, 3, 128, 128)
+        maps = run(x)
+        grads = torch.autograd.grad(sum(m.square().mean() for m in maps), tuple(model.parameters()))
+        results.append((*maps, *grads))
+        kept.append(saved_bytes(model, lambda run=run, x=x: run(x)))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
+    without, eager, compiled = kept
+    # Compiled, the state of the random generator is kept for each number that is drawn.
+    assert compiled < 1.05 * eager < 0.8 * without
