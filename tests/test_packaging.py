@@ -29,19 +29,6 @@ UNTRACKED = (
 )
 # The calls of pip, without its start. Each kind is built into a folder of its name.
 BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
-# Extras of setup.py that a subpackage may import. The libraries are OpenMMLab's or their OneDL forks.
-STACKS = ("mm", "onedl")
-EXTRAS = dict(
-    weights=("hub",),
-    utils=(*STACKS, "raster"),  # `compat` imports the libraries inside functions
-    ops=STACKS,
-    models=STACKS,
-    checks=STACKS,
-    prediction=(*STACKS, "ray"),
-    rasters=(*STACKS, "raster"),
-    deployment=(*STACKS, "export"),
-    tools=(*STACKS, "export", "raster", "classification", "dev"),
-)
 USE = """
 import xcit_mm
 from mmengine.config import Config
@@ -122,6 +109,7 @@ def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, m
     assert found == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
     lines = metadata.splitlines()
     assert {"License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm"} <= set(lines)
+    assert re.findall(r"\]\((?!https?://)", metadata) == []  # links of the README, relative on PyPI to nothing
 
 
 def imported(source: str) -> set[str]:
@@ -135,34 +123,17 @@ def imported(source: str) -> set[str]:
     return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"xcit_mm"}
 
 
-def requirements(metadata: str) -> dict[str, set[str]]:
-    """Return the names of the required distributions by extra; "" for the requirements without an extra."""
-    found: dict[str, set[str]] = {}
-    for line in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE):
-        extra = re.search(r"extra == [\"'](\w+)[\"']", line)
-        found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", line)[0].lower().replace("_", "-"))
-    return found
-
-
 def test_every_import_is_a_requirement(wheel, metadata):
-    required, installed = requirements(metadata), packages_distributions()
-    assert "mmengine" in required["mm"] and "onedl-mmengine" in required["onedl"]
+    required, installed = set(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE)), packages_distributions()
+    # The stack brings these, and the user chooses the stack.
+    allowed = {name.lower().replace("_", "-") for name in required} | {"mmcv-lite", "onedl-mmcv", "xcit-mm"}
     with zipfile.ZipFile(wheel) as archive:
         sources = {Path(name): archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
     scripts = {path.stem for path in sources if "tools" in path.parts}
-    subpackages = set()
     for path, source in sources.items():
-        if "configs" in path.parts:
-            continue
-        subpackage = "tools" if "tools" in path.parts else path.parts[1].removesuffix(".py")
-        subpackages.add(subpackage)
-        # Users choose the stack, and mmengine and mmcv with it.
-        extras = (required[extra] for extra in EXTRAS.get(subpackage, ()))
-        allowed = {"mmengine", "mmcv-lite", "onedl-mmengine", "onedl-mmcv"}.union(required[""], *extras)
-        for module in imported(source) - scripts:
+        for module in imported(source) - scripts if "configs" not in path.parts else ():
             names = {name.lower().replace("_", "-") for name in installed.get(module, [module])}
-            assert names & allowed, f"{path} imports {module}, which is not a requirement of {subpackage}"
-    assert set(EXTRAS) <= subpackages
+            assert names & allowed, f"{path} imports {module}, which is not a requirement"
 
 
 def test_an_installed_wheel_registers_the_backbone_and_finds_its_configs(tmp_path, wheel):

@@ -1,15 +1,13 @@
-"""Options, make targets and paths in the commands of the pages exist."""
+"""Options in the commands of the pages exist."""
 
 import argparse
 import importlib
 import re
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from pages import PAGES, blocks, commands
-from paths import ROOT
 
 from xcit_mm.checks import launch
 from xcit_mm.deployment import run
@@ -17,7 +15,6 @@ from xcit_mm.deployment import run
 TYPED = sorted(
     {line for page in PAGES for language, code in blocks(page) if language == "bash" for line in commands(code)}
 )
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 class Parsed(Exception):
@@ -75,38 +72,3 @@ def test_the_pages_use_options_that_a_tool_has(name, parse, capsys):
                     parse(name, [argument for argument in shlex.split(arguments) if argument != "..."])
             except SystemExit:
                 pytest.fail(f"{name}.py{arguments}: {capsys.readouterr().err.splitlines()[-1]}")
-
-
-def test_an_unknown_option_is_found(parse):
-    for name, arguments in (
-        ("infer", "a --model b --out d --overlapp 3"),
-        ("train", "CONFIG --resumed"),
-        ("weights", "inspekt a"),
-    ):
-        with pytest.raises(SystemExit):
-            parse(name, arguments.split())
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_make_targets_and_paths_that_a_page_names_exist(page: Path):
-    text = page.read_text(encoding="utf-8")
-    typed = [line for language, code in blocks(page) if language == "bash" for line in commands(code)]
-    code = [*re.findall(r"`(make[^`]*)`", text), *typed]
-    targets = {word for line in code if line.startswith("make ") for word in line.split()[1:] if "=" not in word}
-    assert {target for target in targets if target.islower()} <= TARGETS
-    named = {path.rstrip(".") for path in re.findall(r"(?<![\w/.-])(?:configs|tools)/[\w./*-]+", text)}
-    assert [path for path in sorted(named) if not list(ROOT.glob(path))] == []
-
-
-# Pages with directives of the site: a table of contents, docstrings, the text of another file, cells of notebooks.
-SITE_ONLY = {"docs/index.md", "docs/changelog.md", "docs/contributing.md"}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_is_markdown_that_github_displays(page: Path):
-    name = page.relative_to(ROOT).as_posix()
-    if name in SITE_ONLY or name.startswith(("docs/api/", "docs/notebooks/")):
-        return
-    text = re.sub(r"^```\w*\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    # Definition lists, labels and directives of MyST.
-    assert re.findall(r"^(?:: .*|\([\w-]+\)=|```\{.*|:::.*)$", text, re.MULTILINE) == []

@@ -1,40 +1,29 @@
 """tools/get_data.py writes the data of the demo configs from clones in the layout of their repositories."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from clones import write_camvid_clone, write_nuts_clone, write_trees_clone
-from get_data import DATA, write_data
+from get_data import write_data
 from PIL import Image
 
-
-@pytest.fixture
-def nuts(tmp_path) -> Path:
-    write_nuts_clone(tmp_path / "nuts-clone")
-    return tmp_path / "nuts-clone"
+CLONES = dict(nuts=write_nuts_clone, camvid=write_camvid_clone, trees=write_trees_clone)
 
 
-@pytest.fixture
-def camvid(tmp_path) -> Path:
-    write_camvid_clone(tmp_path / "camvid-clone")
-    return tmp_path / "camvid-clone"
-
-
-@pytest.fixture
-def trees(tmp_path) -> Path:
-    write_trees_clone(tmp_path / "trees-clone")
-    return tmp_path / "trees-clone"
+def clone(name: str, folder: Path) -> Path:
+    CLONES[name](folder / f"{name}-clone")
+    return folder / f"{name}-clone"
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_nuts_are_split_as_for_the_measured_scores(nuts, tmp_path):
+def test_nuts_are_split_as_for_the_measured_scores(tmp_path):
+    nuts = clone("nuts", tmp_path)
     root = tmp_path / "data" / "nuts"
     assert write_data("nuts", nuts, root) == {"train2017": 14, "val2017": 4}
     assert names(root / "val2017") == ["11.jpg", "16.jpg", "4.jpg", "8.jpg"]
@@ -49,7 +38,8 @@ def test_nuts_are_split_as_for_the_measured_scores(nuts, tmp_path):
             assert (root / split / name).read_bytes() == (nuts / "data" / "images" / name).read_bytes()
 
 
-def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(camvid, tmp_path):
+def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_path):
+    camvid = clone("camvid", tmp_path)
     root = tmp_path / "data" / "camvid"
     assert write_data("camvid", camvid, root) == {"training": 4, "validation": 2}
     for split, folder, step in (("training", "train", 3), ("validation", "test", 6)):
@@ -61,7 +51,8 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(camv
             assert (root / "annotations" / split / frame).read_bytes() == source.read_bytes()
 
 
-def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(trees, tmp_path):
+def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path):
+    trees = clone("trees", tmp_path)
     root = tmp_path / "data" / "trees"
     # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in rows of 400.
     assert write_data("trees", trees, root) == {"train": 8, "val": 3, "held_out": 1}
@@ -89,43 +80,16 @@ def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(trees, tm
     "name, missing",
     [
         ("nuts", "data/trainval.json"),
-        ("nuts", "data/images/7.jpg"),
         ("camvid", "CamVid/train"),
         ("trees", "src/deepforest/data/2019_YELL_2_528000_4978000_image_crop2.xml"),
-        ("trees", "src/deepforest/data/OSBS_029.tif"),
-        ("camvid", "CamVid/trainannot/Seq05VD_f01110.png"),
     ],
 )
-def test_a_missing_file_is_named_and_nothing_is_left(name, missing, tmp_path, request):
-    source: Path = request.getfixturevalue(name)
+def test_a_missing_file_is_named_and_nothing_is_left(name, missing, tmp_path):
+    source = clone(name, tmp_path)
     (source / missing).rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError, match=missing):
         write_data(name, source, tmp_path / "data" / name)
     assert names(tmp_path / "data") == []
-
-
-def test_existing_data_are_not_replaced(nuts, tmp_path):
-    (tmp_path / "data" / "nuts").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="remove it first"):
-        write_data("nuts", nuts, tmp_path / "data" / "nuts")
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_without_a_clone_the_repository_is_cloned(name, tmp_path, request, monkeypatch):
-    source: Path = request.getfixturevalue(name)
-
-    def clone(command: list[str], check: bool) -> None:
-        assert command[:-1] == ["git", "clone", "--depth=1", f"https://github.com/{DATA[name][0]}"]
-        shutil.copytree(source, command[-1], dirs_exist_ok=True)
-
-    monkeypatch.setattr("get_data.subprocess.run", clone)
-    write_data(name, None, tmp_path / "downloaded")
-    write_data(name, source, tmp_path / "cloned")
-    downloaded, cloned = (
-        sorted(path.relative_to(root) for path in root.rglob("*"))
-        for root in (tmp_path / "downloaded", tmp_path / "cloned")
-    )
-    assert downloaded == cloned != []
 
 
 def test_a_failed_download_leaves_nothing(tmp_path, monkeypatch, call):

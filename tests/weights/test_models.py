@@ -42,9 +42,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "work folder: try maskrcnn_xcit_small_12_p16"),
         ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, "),
-        ("upernet-s12", "try upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512, upernet_xcit-s12-p8_"),
         ("maskrcnn", f"work folder: try {', '.join(name for name in shipped_models() if name.startswith('maskrcnn'))}"),
-        ("small_12_p8", "try maskrcnn_xcit_small_12_p8, sem_fpn_xcit_small_12_p8, upernet_xcit_small_12_p8"),
         ("xyz", "nor a work folder: try the names of `xcit-mm weights list`"),
         ("config.py", "config.py has no checkpoint: give one after it"),
     ],
@@ -135,11 +133,8 @@ def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
     [
         "import os",
         "model = open('ran', 'w')",
-        "dict = open; x = dict(file='ran', mode='w')",
         "model = dict(a=[*range(3)])",
         'model = {{\'$X:open("ran","w")\'}}',  # mmengine replaces it by what follows the colon
-        "_base_ = './other.py'",
-        "a.b = 1",
         "model = (",
     ],
 )

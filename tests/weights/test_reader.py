@@ -7,7 +7,6 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from pickle import UnpicklingError
 
 import numpy as np
 import pytest
@@ -61,9 +60,7 @@ def safetensors() -> bytes:
 REFUSED = {
     "os.system": (lambda: saved(Calls(os.system, "touch ran")), "it names posix.system, which might run code"),
     "getattr": (lambda: saved(Calls(getattr, HistoryBuffer, "__init__")), "asks for the attribute __init__"),
-    "chain": (lambda: saved(Calls(getattr, Calls(getattr, HistoryBuffer, "mean"), "__code__")), "attribute __code__"),
     "whole module": (lambda: saved(torch.nn.ReLU()), r"it names .*ReLU, which might run code: save its weights alone"),
-    "os.system, old format": (lambda: saved(Calls(os.system, "touch ran"), **OLD), "it names posix.system"),
     "truncated": (lambda: saved(XCiT(MINI).state_dict())[:-5000], "it is truncated, .* download or copy it again"),
     "truncated, old format": (lambda: saved(XCiT(MINI).state_dict(), **OLD)[:-5000], "it is truncated, "),
     "damaged": (lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"), "its record file/data.pkl is"),
@@ -131,20 +128,6 @@ def test_other_objects_of_a_training_become_plain_values():
     assert found == dict(args=found["args"], seen=dict(loss=[1.0]), none={}, config=dict(model=dict(type="XCiT")))
     paths = dict(out=PurePosixPath("/runs/one"), data=PureWindowsPath("c:/images"))
     assert vars(found["args"]) == dict(lr=0.1, last=[1, 2], **paths)
-
-
-def test_mmengine_reads_other_models_files_as_without_this_package():
-    saved(dict(last=deque([1])))
-    assert load_from_file("file.pth") == dict(last=[1])
-    try:
-        assert (
-            type(CheckpointLoader.load_checkpoint("file.pth", "cpu")["last"]) is deque
-        )  # OneDL's mmengine trusts files
-    except UnpicklingError as error:
-        assert "collections.deque" in str(error)
-    with torch.serialization.safe_globals([argparse.Namespace]):  # as another library may want
-        load_from_file("file.pth")
-        assert argparse.Namespace in torch.serialization.get_safe_globals()
 
 
 def test_safetensors_of_any_name_and_length_of_header_are_read_in_mmengine_too():
