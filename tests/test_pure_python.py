@@ -49,7 +49,7 @@ def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shape
         [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line] for path in (named, pure)
     )
     assert found == expected
-    assert len(found) > 5 and not [line for line in found if line.startswith("FAIL")]
+    assert len(found) >= 3 and not [line for line in found if line.startswith("FAIL")]
 
     expected, found = (read_config(str(path), options) for path in (named, pure))
     assert not isinstance(found.model.type, str) and backbone_class(found) is XCiT

@@ -8,8 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, Registry
 
 from xcit_mm import XCiT
-from xcit_mm.checks.config import check_imports
-from xcit_mm.checks.preflight import check_backbone
+from xcit_mm.checks.preflight import check_backbone, check_imports
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -31,7 +30,7 @@ def another_library() -> Iterator[str]:
 def test_backbone_of_another_library_is_not_checked(default_scope, name, another_library):
     cfg = Config(dict(default_scope=default_scope, model=dict(backbone=dict(type=name, embed_dims=192))))
     check_backbone(cfg)
-    assert check_imports(cfg) == []
+    assert list(check_imports(cfg)) == []
 
 
 @pytest.mark.parametrize("kind", ["XCiT", "mmengine.XCiT", XCiT])
@@ -57,14 +56,3 @@ def test_mean_of_other_bands_raises(config):
     check_backbone(cfg)
     cfg.model.data_preprocessor.update(mean=None, std=None)
     check_backbone(cfg)
-
-
-@pytest.mark.parametrize("split, other", [("train", "test"), ("test", "train")])
-def test_normalize_step_of_a_single_split_is_checked(split, other):
-    cfg = Config.fromfile(SHAPES)
-    cfg[f"{other}_dataloader"] = None
-    check_backbone(cfg)
-    step = dict(type="Normalize", mean=[1.5, 2.5], std=[2.5])
-    cfg[f"{split}_dataloader"].dataset.pipeline.insert(1, step)
-    with pytest.raises(ValueError, match=r"^Normalize.mean has 2 values, the backbone has in_channels=3"):
-        check_backbone(cfg)

@@ -287,5 +287,5 @@ def test_a_failed_check_stops_the_run_and_keeps_the_config(trained, data, folder
     path = data / "annotations" / "instances_training.json"
     edit_json(path, lambda content: [each.update(bbox=[0, 0, 0.1, 0.1]) for each in content["annotations"]])
     message = refused(trained, "--data", data)
-    assert "my-data.py is written, but fails a check" in message and (folder / "my-data.py").is_file()
-    assert "FAIL D" in capsys.readouterr().err
+    assert message.startswith("ValueError: D408 train: ") and (folder / "my-data.py").is_file()
+    assert "written: my-data.py. If a check fails, correct" in capsys.readouterr().err

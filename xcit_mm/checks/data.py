@@ -12,7 +12,7 @@ from torch import nn
 from ..utils.configs import data_sets, dataset_class, evaluators, metainfo, type_name
 from ..utils.errors import preview
 from .coco import check_coco
-from .findings import Finding, check, fail, note, ok
+from .findings import Finding, fail, note
 from .images import build_dataset
 from .maps import check_maps
 
@@ -21,17 +21,15 @@ _FORMATS = ("CocoDataset", "BaseSegDataset")  # those that are checked
 
 
 def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
-    """Check that the folders and annotation files of the splits exist. Remote storage (s3://...) is not checked."""
+    """Find the first path of each split that does not exist. Remote storage (s3://...) is not checked."""
     fix = "put or link the data set there, or correct data_root, data_prefix and ann_file of data set and evaluator"
-    return [
-        fail("D311", f"the {split} data are not at {path}", fix)
-        for split in splits
-        for path in [
-            *(path for dataset in data_sets(cfg, split) for path in _paths(dataset)),
-            *(evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")),
-        ]
-        if "://" not in path and not Path(path).exists()
-    ]
+    found = []
+    for split in splits:
+        given = [path for dataset in data_sets(cfg, split) for path in _paths(dataset)]
+        given += [evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")]
+        missing = [path for path in given if "://" not in path and not Path(path).exists()]
+        found += [fail("D311", f"the {split} data are not at {path}", fix) for path in missing[:1]]
+    return found
 
 
 def _paths(dataset: dict) -> list[str]:
@@ -41,7 +39,6 @@ def _paths(dataset: dict) -> list[str]:
     return [root] * bool(root) + [part if "://" in part else os.path.join(root, part) for part in parts if part]
 
 
-@check
 def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
     """Check the classes of all data sets against each other and against `num_classes` of the heads."""
     if cfg.get("default_scope") == "mmpretrain":  # which takes classes from its data
@@ -72,7 +69,6 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
         renamed = len(first) == len(second) and all(b not in first for _, b in pairs)
         text = f"the {split} and {other} data sets have different classes: {preview(differing)}"
         yield (note if renamed else fail)("D305", text, "give both data sets the same metainfo")
-    yield ok(f"{len(next(iter(given), ()))} classes in data sets and heads")
 
 
 def _check_palette(split: str, palette: Any, classes: Sequence[str], library: str) -> Iterator[Finding]:
@@ -92,12 +88,9 @@ def _data_format(dataset: dict) -> str:
     return getattr(dataset_class(dataset), "load_data_list", dict).__qualname__.partition(".")[0]
 
 
-@check
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the files of a split, 'train' or 'val', and their content."""
-    missing = check_paths(cfg, [split])
-    yield from missing[:1]
-    given = [] if missing else list(data_sets(cfg, split))
+    """Check the content of the files of a split, 'train' or 'val', if they exist."""
+    given = [] if check_paths(cfg, [split]) else list(data_sets(cfg, split))
     for dataset in given:
         remote = any("://" in path for path in _paths(dataset))
         kind = "" if remote else _data_format(dataset)
@@ -111,7 +104,6 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
             yield finding._replace(text=f"{split}: {finding.text}")
 
 
-@check
 def check_overlap(cfg: Config, split: str) -> Iterator[Finding]:
     """Compare the files of a split, 'val' or 'test', with those of the training split."""
     if not check_paths(cfg, ("train", split)):  # another check reports them
@@ -128,7 +120,6 @@ def _images(cfg: Config, split: str) -> list[str]:
     return [image["img_path"] for dataset in checked for image in build_dataset(dataset).data_list]
 
 
-@check
 def check_drawings(cfg: Config) -> Iterator[Finding]:
     """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's name alone."""
     names = Counter(map(os.path.basename, _images(cfg, "test") if cfg.get("default_scope") == "mmdet" else []))

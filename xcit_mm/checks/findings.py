@@ -1,12 +1,9 @@
-"""Findings, and the checks that return them."""
+"""Findings: the lines of the doctor, of which a failure stops the start of a run."""
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
-from typing import NamedTuple, ParamSpec
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from ..utils.errors import reason
-
-Arguments = ParamSpec("Arguments")
 
 
 class Finding(NamedTuple):
@@ -33,24 +30,12 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
     return Finding("FAIL", code, text, fix)
 
 
-def check(generator: Callable[Arguments, Iterator[Finding]]) -> Callable[Arguments, list[Finding]]:
-    """Decorate a generator of findings, so that it returns a list. An exception is a failure, and ends the list."""
-
-    @wraps(generator)
-    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Finding]:
-        findings: list[Finding] = []
-        try:
-            findings.extend(generator(*args, **kwargs))
-        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-            findings.append(fail("", reason(error)))
-        failed = any(finding.level == "FAIL" for finding in findings)
-        return [finding for finding in findings if finding.level != "ok" or not failed]
-
-    return checked
-
-
-def raise_first(findings: Iterable[Finding], error: type[Exception] = ValueError) -> None:
-    """Raise an error for the first failure, if there is a failure."""
-    for found in findings:
-        if found.level == "FAIL":
-            raise error(" ".join(str(found).removeprefix("FAIL").split()))
+def collect(findings: Iterable[Finding]) -> list[Finding]:
+    """List the findings of a check. An exception is a failure that ends the list. A failure leaves out what is ok."""
+    found: list[Finding] = []
+    try:
+        found.extend(findings)
+    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+        found.append(fail("", reason(error)))
+    failed = any(each.level == "FAIL" for each in found)
+    return [each for each in found if each.level != "ok" or not failed]

@@ -1,7 +1,6 @@
 """Fine-tuning of a published or own model on a data set: a config for both, checked and trained."""
 
 import argparse
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -14,22 +13,14 @@ from PIL import Image
 from ..utils.atomic import atomic_write
 from ..utils.cli import cli_main
 from ..utils.configs import read_config, type_name
+from ..utils.images import find_image_folder
 from ..utils.scripts import shipped_folder
 from ..weights.models import find_model
 from .coco import Coco, read_coco
-from .doctor import diagnose
 from .formats import EXPECTED, SPLITS, convert
 from .launch import run_tool
 
 _BATCH_SIZE = 2
-_BOXES = """# The json has boxes without masks.
-boxes = dict(type="LoadAnnotations", with_bbox=True)
-for loader, base in ((train_dataloader, _base_.train_dataloader), (test_dataloader, _base_.test_dataloader)):
-    loader["dataset"]["pipeline"] = [boxes if "with_mask" in step else step for step in base.dataset.pipeline]
-del loader, base
-test_evaluator.update(metric="bbox")
-tta_model = None
-"""
 _VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 
@@ -47,7 +38,7 @@ class _Split(NamedTuple):
 
 
 def finetune(argv: list[str]) -> int:
-    """Write the config of a fine-tuning, check it with the doctor, and train it. Return the exit code.
+    """Write the config of a fine-tuning, check it, and train it. Return the exit code.
 
     Args:
         argv: Command line with `--from`, `--data` and flags of the library's tools/train.py.
@@ -60,17 +51,11 @@ def finetune(argv: list[str]) -> int:
     data = args.data.resolve()
     config = args.config or Path(re.sub(r"\W+", "-", data.stem if data.is_file() else data.name) + ".py")
 
-    def prepare() -> int:
+    def prepare() -> None:
         if "--launcher" in flags:
             raise ValueError(f"--from writes {config} in one process: then train it with --launcher")
         write_finetuning_config(args.model, data, config)
-        print(f"written: {config}", file=sys.stderr)
-        with contextlib.redirect_stdout(sys.stderr):
-            findings = list(diagnose(str(config), flags))
-            print(*findings, sep="\n")
-        if any(finding.level == "FAIL" for finding in findings):
-            raise ValueError(f"{config} is written, but fails a check: correct config or data, then train {config}")
-        return 0
+        print(f"written: {config}. If a check fails, correct config or data, then train {config}", file=sys.stderr)
 
     code = cli_main(prepare, "the run has not started", ValueError, OSError, ModuleNotFoundError)
     return code or run_tool("train", [str(config), *flags])
@@ -131,7 +116,8 @@ def _detection(kind: str, training: _Split, held_out: _Split | None = None) -> t
         held_out=held_out or "training",
         classes=tuple(names),
         parts='type="FasterRCNN", ' * from_boxes + f"roi_head=dict(bbox_head=heads{masks})",
-        boxes=_BOXES if from_boxes else "",
+        masks=has_masks,
+        metric=["bbox", "segm"] if has_masks else ["bbox"],
         validation=_VALIDATION if held_out else _NO_VALIDATION,
         best=repr(f"coco/{'segm' if has_masks else 'bbox'}_mAP" if held_out else None),
     )
@@ -163,10 +149,7 @@ def _read_split(path: Path) -> _Split:
     if not content["images"]:
         raise ValueError(f"{path} lists no images")
     name, file_name = path.stem.removeprefix("instances_"), content["images"][0]["file_name"]
-    folders = [
-        base / each for base in (path.parent, path.parent.parent) for each in ("", "images", name, f"images/{name}")
-    ]
-    folder = next((folder for folder in folders if (folder / file_name).is_file()), None)
+    folder = find_image_folder(path, [file_name])
     if folder is None:
         raise FileNotFoundError(f"{file_name} of {path} is not in its folder, images/, {name}/ or images/{name}/")
     if Path(file_name).suffix.lower() in (".tif", ".tiff"):

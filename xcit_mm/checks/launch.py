@@ -1,10 +1,12 @@
 """Train and test with the library that a config belongs to, after checks of the run."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -17,11 +19,10 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.models import find_checkpoint_in, find_config, find_model, last_checkpoint
-from .config import find_script, is_mixed_precision
-from .doctor import check_resume, check_test, check_training, is_first_process
-
-_ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError)
-_SKIP = "--skip-checks"
+from ..weights.reader import load_checkpoint
+from .doctor import check_test, check_training
+from .findings import Finding
+from .preflight import check_checkpoint, find_script, is_mixed_precision
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -38,22 +39,23 @@ def run_tool(tool: str, argv: list[str]) -> int:
     Returns:
         The exit code.
     """
-    options, argv = _parser(tool).parse_known_intermixed_args(argv)  # the checkpoint may follow a flag
+    options, flags = _parser(tool).parse_known_intermixed_args(argv)
+    options.prints = _is_first_process()
 
-    def prepare() -> None:
-        sys.argv = (_train if tool == "train" else _test)(options, argv)
-
-    def run() -> int | None:
+    def run() -> int:
+        try:
+            script = (_train if tool == "train" else _test)(options, flags)
+        except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+            sys.exit(reason(error))
         with log_config_to_file_only():
-            return load_script(Path(sys.argv[0])).main()
+            script.main()
+        if tool == "train" and options.prints:
+            print(f"weights: {find_checkpoint_in(options.work_dir)}", file=sys.stderr)
+            print(f"predict: xcit-mm predict PHOTO.jpg --model {options.work_dir}", file=sys.stderr)
+        return 0
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
-    code = cli_main(prepare, "the run has not started", *_ERRORS)
-    code = code or cli_main(run, end, CheckpointMismatch, UnequalBatch)
-    if tool == "train" and not code and is_first_process():
-        print(f"weights: {find_checkpoint_in(options.work_dir)}", file=sys.stderr)
-        print(f"predict: xcit-mm predict PHOTO.jpg --model {options.work_dir}", file=sys.stderr)
-    return code
+    return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError, URLError)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:
@@ -66,93 +68,97 @@ def _parser(tool: str) -> argparse.ArgumentParser:
     parser.add_argument("config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
     if tool == "train":
         parser.add_argument("--resume", nargs="?", const="", help="resume from a checkpoint (default: the run's last)")
-        parser.add_argument("--amp", action="store_true", help="train in mixed precision, on a CPU in bfloat16")
     else:
         parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
         parser.add_argument("--show-dir", help="draw predictions beside ground truth")
         parser.add_argument("--tta", action="store_true", help="predict several views of each image")
     parser.add_argument("--work-dir", type=Path, help="folder of logs and checkpoints (default: work_dirs/CONFIG)")
-    parser.add_argument(_SKIP, action="store_true", help="start the run without checks")
-    parser.add_argument(
-        "--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change the config"
-    )
+    parser.add_argument("--skip-checks", action="store_true", help="start the run without checks")
+    parser.add_argument("--cfg-options", nargs="+", action="extend", metavar="KEY=VALUE", help="change the config")
     parser.add_argument("--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)")
     return parser
 
 
-def _test(options: argparse.Namespace, flags: list[str]) -> list[str]:
-    """Return the library's script and its arguments, after checks that the test can start."""
-    given = [options.config] if options.checkpoint is None else [options.config, options.checkpoint]
-    options.config, options.checkpoint = find_model(*given)
-    cfg, command = _start(options, "test")
-    notes = _check(options, check_test, cfg, options.checkpoint, bool(options.show_dir)) or ()
-    print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
-    flags += ["--show-dir", options.show_dir] if options.show_dir else []
-    return [*command, options.checkpoint, *["--tta"] * options.tta, *flags, *_options(options)]
+def _is_first_process() -> bool:
+    """Whether this process is the first of its machine, by the variables of torchrun, Slurm and Open MPI."""
+    names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
 
 
-def _train(options: argparse.Namespace, flags: list[str]) -> list[str]:
-    """Return the library's script and its arguments, after checks that the training can start."""
-    options.config = find_config(options.config)
-    cfg, command = _start(options, "train")
-    options.work_dir = options.work_dir or Path(cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
-    if get_device() == "cpu" and (options.amp or is_mixed_precision(cfg)):
-        options.cfg_options.append("optim_wrapper.type=mmengine.CPUAmpOptimWrapper")
-    else:
-        flags += ["--amp"] * options.amp
-    if options.resume is not None:
-        flags += _resume(options, cfg)
-    _check(options, check_training, cfg)
-    if is_first_process():
-        loop = cfg.get("train_cfg") or {}
-        length = next((f"{loop[f'max_{unit}']} {unit}" for unit in ("iters", "epochs") if loop.get(f"max_{unit}")), "")
-        start = cfg.get("load_from") or "its init_cfg"
-        print(f"{type_name(cfg.model)}, {length} from {start}; logs and config: {options.work_dir}", file=sys.stderr)
-    return [*command, *flags, *_options(options)]
-
-
-def _start(options: argparse.Namespace, tool: str) -> tuple[Config, list[str]]:
-    """Return the config, and the library's script with it."""
-    cfg = read_config(options.config, ["--cfg-options", *options.cfg_options])
+def _load(tool: str, options: argparse.Namespace, arguments: list[str]) -> tuple[Config, Any]:
+    """Return the config and the library's script, whose parser has read the arguments."""
+    changes = ["--cfg-options", *options.cfg_options] if options.cfg_options else []
+    cfg = read_config(options.config, changes)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         raise ValueError("mmengine starts several processes on GPUs only, and this machine has none: leave --launcher")
-    return cfg, [str(find_script(cfg, options.config, tool)), options.config]
+    path = find_script(cfg, options.config, tool)
+    options.work_dir = options.work_dir or Path(cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
+    own = ["--work-dir", str(options.work_dir), "--launcher", options.launcher]
+    sys.argv = [str(path), options.config, *arguments, *own, *changes]
+    script: Any = load_script(path)
+    args = script.parse_args()
+    script.parse_args = lambda: args
+    return cfg, script
 
 
-def _options(options: argparse.Namespace) -> list[str]:
-    work_dir = ["--work-dir", str(options.work_dir)] if options.work_dir else []
-    changes = ["--cfg-options", *options.cfg_options] if options.cfg_options else []
-    return [*work_dir, "--launcher", options.launcher, *changes]
+def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
+    """Print notes, and raise an error for the first failure, unless checks are skipped."""
+    for found in () if options.skip_checks else findings:
+        if found.level == "FAIL":
+            text = " ".join(str(found).removeprefix("FAIL").split())
+            raise ValueError(f"{text} (--skip-checks starts the run without checks)")
+        if found.level == "note" and options.prints:
+            print(found, file=sys.stderr)
 
 
-def _check(options: argparse.Namespace, check: Callable[..., Any], *arguments: object) -> Any:
-    """Check a run, unless checks are skipped. An error names the flag that skips them."""
-    try:
-        return None if options.skip_checks else check(*arguments)
-    except _ERRORS as error:
-        sys.exit(f"{reason(error)} ({_SKIP} starts the run without checks)")
+def _test(options: argparse.Namespace, flags: list[str]) -> Any:
+    """Return the library's script with its arguments, after checks that the test can start."""
+    options.config, options.checkpoint = find_model(options.config, options.checkpoint)
+    flags = [*["--tta"] * options.tta, *(["--show-dir", options.show_dir] if options.show_dir else []), *flags]
+    cfg, script = _load("test", options, [options.checkpoint, *flags])
+    check_checkpoint(options.checkpoint)
+    _check(options, check_test(cfg, bool(options.show_dir)))
+    return script
 
 
-def _resume(options: argparse.Namespace, cfg: Config) -> list[str]:
-    """Return the flags with which a library's script resumes; none if there is no checkpoint yet.
-
-    Raises:
-        ValueError: If mmseg's script cannot take the path.
-    """
-    checkpoint = options.resume or last_checkpoint(options.work_dir) or ""
-    if not options.resume and "://" not in checkpoint and not Path(checkpoint).is_file():
-        saved = [path for kind in ("iter", "epoch") for path in options.work_dir.glob(f"{kind}_*.pth")]
-        checkpoint = str(max(saved, key=lambda path: path.stat().st_mtime, default=""))  # a kill empties the pointer
-    if not checkpoint:
-        if is_first_process():
+def _train(options: argparse.Namespace, flags: list[str]) -> Any:
+    """Return the library's script with its arguments, after checks that the training can start."""
+    options.config = find_config(options.config)
+    cfg, script = _load("train", options, flags)
+    args, changes = script.parse_args(), {}
+    if get_device() == "cpu" and (args.amp or is_mixed_precision(cfg)):
+        args.amp, changes = False, {"optim_wrapper.type": "mmengine.CPUAmpOptimWrapper"}
+    if options.resume is not None:
+        checkpoint = options.resume or _find_last(options.work_dir)
+        if checkpoint:
+            _check_state(checkpoint)
+            args.resume = True if cfg.default_scope == "mmseg" else checkpoint  # mmseg's flag has no value
+            cfg.load_from, changes["load_from"] = None, checkpoint
+        elif options.prints:
             print(f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
-        return []
-    _check(options, check_resume, checkpoint)
-    cfg.load_from, pointer = None, options.work_dir / "last_checkpoint"
-    if cfg.default_scope != "mmseg":
-        return ["--resume", checkpoint]
-    follows = not options.resume and pointer.is_file() and pointer.read_text() == checkpoint  # mmengine reads it too
-    if not follows and set(checkpoint) & set(" ,'\""):  # --cfg-options makes a list or another path of it
-        raise ValueError(f"--resume {checkpoint!r}: mmseg takes no blank, comma or quote in it: link it elsewhere")
-    options.cfg_options.append(f"load_from={None if follows else checkpoint}")
-    return ["--resume"]
+    args.cfg_options = {**(args.cfg_options or {}), **changes}
+    _check(options, check_training(cfg, leave_large=True))
+    if options.prints:
+        loop = cfg.get("train_cfg") or {}
+        length = next((f"{loop[f'max_{unit}']} {unit}" for unit in ("iters", "epochs") if loop.get(f"max_{unit}")), "")
+        start = changes.get("load_from") or cfg.get("load_from") or "its init_cfg"
+        print(f"{type_name(cfg.model)}, {length} from {start}; logs and config: {options.work_dir}", file=sys.stderr)
+    return script
+
+
+def _find_last(work_dir: Path) -> str | None:
+    """Return the last checkpoint of a run, or else its newest: a kill may leave a pointer that is empty or outdated."""
+    checkpoint = last_checkpoint(work_dir)
+    if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
+        return checkpoint
+    saved = [path for kind in ("iter", "epoch") for path in work_dir.glob(f"{kind}_*.pth")]
+    return str(max(saved, key=lambda path: path.stat().st_mtime)) if saved else None
+
+
+def _check_state(checkpoint: str) -> None:
+    """Raise ValueError or OSError unless a checkpoint can be read and holds the state of a run of mmengine."""
+    content = load_checkpoint(checkpoint)
+    meta = content.get("meta") if isinstance(content, dict) else None
+    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
+        fix = "start from it with load_from"
+        raise ValueError(f"cannot resume from {checkpoint}: it holds weights, not the state of a run: {fix}")

@@ -1,33 +1,32 @@
 """Checks of the model: whether it can be built, channels, strides and gradients from backbone to heads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from ..models import XCiT
 from ..models.build import model_config
-from ..utils.configs import type_name
+from ..training.finite import tensors_in
 from ..utils.errors import preview, reason
-from .findings import Finding, check, fail, ok
+from .findings import Finding, fail, ok
 from .preflight import check_backbone
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
-_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # those that take feature maps alone
+_PARTS = ("neck", "decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # those that take feature maps alone
 
 
-def build_checked_model(cfg: Config) -> tuple[nn.Module, Finding]:
+def build_checked_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
     """Build the model of a config, without memory where possible. If it fails, return an empty module and a failure."""
     init_default_scope(cfg.default_scope)
     try:
         check_backbone(cfg)
-        return build_model(cfg), ok(f"{type_name(cfg.model)} can be built")
+        return build_model(cfg), []
     except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        return nn.Module(), fail("", f"the model cannot be built: {reason(error)}", "correct the model in the config")
+        return nn.Module(), [fail("", f"the model cannot be built: {reason(error)}", "correct the model in the config")]
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -54,7 +53,6 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-@check
 def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Finding]:
     """Compute the feature maps of an image for the neck and the dense heads, at no cost on the meta device.
 
@@ -65,8 +63,8 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
     device = next(model.parameters()).device
     maps = model.train().backbone(torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device))
     source, used = "the backbone", []
-    heads = [(name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _HEADS]
-    for name, part in [("neck", getattr(model, "neck", None))] * bool(cfg.model.get("neck")) + heads:
+    parts = [(name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _PARTS]
+    for name, part in parts:  # the neck comes before the heads
         try:
             output = part(maps)
         except TypeError:  # Mask2Former's takes samples too
@@ -74,14 +72,14 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
         except Exception as error:
             widths, given = [each.shape[1] for each in maps], getattr(part, "in_channels", None)
             text = f"{name}.in_channels is {given}, {source} gives {widths} ({reason(error)})"
-            yield fail("D602" if name == "neck" else "D603", text, f"in_channels={_wanted(part, widths)}")
+            yield fail("D602" if name == "neck" else "D603", text, "in_channels of the maps that it takes")
             if name == "neck":
                 return
             continue
         if name == "neck":
             maps, source = output, "the neck"
         else:
-            used += [each for each in tree_leaves(output) if isinstance(each, torch.Tensor) and each.requires_grad]
+            used += [each for each in tensors_in(output) if each.requires_grad]
     strides = [SIDE / each.shape[3] for each in maps]
     yield from _check_strides(model, source, strides)
     wrapper = dict(find_unused_parameters=cfg.get("find_unused_parameters")) | (cfg.get("model_wrapper_cfg") or {})
@@ -89,12 +87,6 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
         yield from _check_gradients(model, used or list(maps))
     listed = ", ".join(f"{stride:g}" for stride in strides)
     yield ok(f"{source} gives {len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}, as the heads expect")
-
-
-def _wanted(part: Any, widths: Sequence[int]) -> int | list[int]:
-    """Return the `in_channels` of a neck or a head for feature maps of these widths."""
-    index = getattr(part, "in_index", 0 if isinstance(getattr(part, "in_channels", None), int) else range(len(widths)))
-    return widths[index] if isinstance(index, int) else [widths[i] for i in index if i < len(widths)]
 
 
 def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:

@@ -1,13 +1,63 @@
-"""Validate the backbone of a config, the path of a checkpoint and a device, before a model is built."""
+"""Checks before a model is built: the library, imports, recipe and backbone of a config, a path and a device."""
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
 
 from ..models import XCiT, XCiTClassifier
-from ..utils.configs import backbone_class, data_preprocessor, data_sets, normalize_step, type_name
+from ..utils.configs import backbone_class, data_preprocessor, part_class, type_name
+from .findings import Finding, fail, note
+
+# Libraries, and the extras of xcit_mm that install them.
+_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
+
+
+def find_script(cfg: Config, config: str, tool: str) -> Path:
+    """Return `tools/TOOL.py` of the library of a config. Raise ValueError or ImportError if there is none."""
+    library = cfg.get("default_scope")
+    if library not in _LIBRARIES:
+        raise ValueError(f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}")
+    package = importlib.util.find_spec(library)
+    if package is None or package.origin is None:
+        fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
+        raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")
+    return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
+
+
+def check_imports(cfg: Config) -> Iterator[Finding]:
+    """Check that a config of an XCiT imports xcit_mm. The tools of this package import it by themselves."""
+    given = (cfg.get("custom_imports") or {}).get("imports") or []
+    modules = [given] if isinstance(given, str) else given
+    origins = [getattr(importlib.util.find_spec(module), "origin", None) for module in modules]
+    known = any("xcit_mm" in Path(origin).read_text() for origin in origins if origin)  # a module may import xcit_mm
+    if backbone_class(cfg) in (XCiT, XCiTClassifier) and not known:
+        text = "custom_imports lacks xcit_mm: without it mmdet and mmseg do not find XCiT in the registry"
+        yield fail("D202", text, 'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)')
+
+
+def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
+    """Compare batch and optimizer, which a config may have from another recipe."""
+    scaling, optimizer = cfg.get("auto_scale_lr") or {}, (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+    batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
+    base = scaling.get("base_batch_size", batch)
+    if batch != base and not scaling.get("enable"):
+        text = f"{batch} images a step over {processes} process(es), the learning rate is for {base} images"
+        yield note("D204", text, "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)")
+    if backbone_class(cfg) is XCiT and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD:
+        lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
+        text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW"
+        fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))"
+        yield note("D205", text, fix)
+
+
+def is_mixed_precision(cfg: Config) -> bool:
+    """Return whether a config trains with mmengine's AmpOptimWrapper."""
+    return part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.get("default_scope")) is AmpOptimWrapper
 
 
 def check_backbone(cfg: Config) -> None:
@@ -26,22 +76,15 @@ def check_backbone(cfg: Config) -> None:
             raise ValueError("model.neck has no type, since the base config has none: give in_channels to the heads")
         with torch.device("meta"):
             built = kind(**{name: value for name, value in backbone.items() if name not in ("type", "_scope_")})
-        _check_normalisation(cfg, built.in_channels)
+        for name in ("mean", "std"):
+            values = data_preprocessor(cfg).get(name)
+            if isinstance(values, Sequence) and len(values) not in (1, built.in_channels):
+                problem = f"{len(values)} values, the backbone has in_channels={built.in_channels}"
+                raise ValueError(f"data_preprocessor.{name} has {problem}: give one for each channel, or one for all")
     head = cfg.model.get("decode_head") or {}
     is_mask2former = isinstance(head, dict) and head.get("type") and type_name(head) == "Mask2FormerHead"
     if is_mask2former and (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
         raise ValueError("Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')")
-
-
-def _check_normalisation(cfg: Config, channels: int) -> None:
-    """Check that mean and std of preprocessor and pipelines have one value, or one for each channel of the model."""
-    given = [("data_preprocessor", data_preprocessor(cfg))]
-    for dataset in (each for split in ("train", "test") for each in data_sets(cfg, split)):
-        given.append(("Normalize", normalize_step(dataset.get("pipeline") or []) or {}))
-    for where, name, values in ((where, name, step.get(name)) for where, step in given for name in ("mean", "std")):
-        if isinstance(values, Sequence) and len(values) not in (1, channels):
-            fix = "give one for each channel, or one for all"
-            raise ValueError(f"{where}.{name} has {len(values)} values, the backbone has in_channels={channels}: {fix}")
 
 
 def check_checkpoint(path: str | Path) -> None:

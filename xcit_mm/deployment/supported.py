@@ -6,7 +6,6 @@ from typing import Any
 from mmengine.config import Config
 
 from ..checks.data import check_paths
-from ..checks.findings import raise_first
 from ..checks.preflight import check_backbone
 from ..models import XCiT
 from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
@@ -99,7 +98,8 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
         raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
-    raise_first(check_paths(cfg, ["test"]), FileNotFoundError)
+    for missing in check_paths(cfg, ["test"]):
+        raise FileNotFoundError(missing.text)
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..utils.images import URL_PREFIXES
+from ..utils.images import URL_PREFIXES, find_image_folder
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm"),
@@ -212,11 +212,7 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
 
 
 def _find_folder(path: Path, names: list[str]) -> str:
-    """Find the folder of a json's images, beside the json or beside its folder."""
-    stem = path.stem.removeprefix("instances_")
-    bases, folders = (path.parent, path.parent.parent), ("", "images", stem, f"images/{stem}")
-    places = [base / folder for base in bases for folder in folders]
-    found = next((place for place in places if any((place / name).is_file() for name in names[:100])), None)
+    found = find_image_folder(path, names[:100])
     if found is None and not _is_url(names[0]):
         raise FileNotFoundError(f"{names[0]} of {path} is not found beside it: give the folder of images by --root")
     return str(found or path.parent)

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import urllib.request
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -76,6 +77,14 @@ def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndar
         note = ": a raster is for `xcit-mm raster`" if content[:2] in (b"II", b"MM") else ""
         problem = "the file is broken or not an image" if isinstance(error, UnidentifiedImageError) else str(error)
         raise ValueError(f"{problem}{note}") from None
+
+
+def find_image_folder(path: Path, names: Sequence[str]) -> Path | None:
+    """Return the folder of these images of a COCO json: beside it or its folder, `images` or of the json's name."""
+    stem = path.stem.removeprefix("instances_")
+    bases, folders = (path.parent, path.parent.parent), ("", "images", stem, f"images/{stem}")
+    places = (base / folder for base in bases for folder in folders)
+    return next((place for place in places if any((place / name).is_file() for name in names)), None)
 
 
 def _download(url: str) -> bytes:
