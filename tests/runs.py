@@ -41,10 +41,16 @@ def read_records(out: Path) -> list[dict[str, Any]]:
     return list(map(json.loads, lines))
 
 
-def result_files(out: Path) -> dict[str, bytes]:
-    """Content of a folder's visible results by path: maps, drawings and merged files."""
-    files = (path for path in out.rglob("[!.]*.*") if path.is_file() and path.parent.name != "parts")
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(files) if path.name != "run.json"}
+def merged(out: Path) -> list[Any]:
+    """Names of a folder's maps and drawings, and its images and results in the order of their ids."""
+    images = json.loads((out / "images.json").read_text())["images"]
+    path = out / "predictions.json"
+    results = json.loads(path.read_text()) if path.exists() else []
+    names = {
+        str(path.relative_to(out)) for folder in ("labels", "visualizations") for path in out.glob(f"{folder}/**/*.*")
+    }
+    by_id = [sorted(images, key=lambda each: each["id"]), sorted(results, key=lambda each: each["image_id"])]
+    return [*by_id, sorted(name for name in names if not name.rpartition("/")[2].startswith("."))]
 
 
 def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:

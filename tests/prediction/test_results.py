@@ -17,7 +17,6 @@ from runs import model_of
 
 from xcit_mm.prediction import Predictor
 from xcit_mm.prediction.preprocessing import Preprocessing
-from xcit_mm.prediction.results import to_instances
 
 METRICS = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
 
@@ -58,7 +57,8 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     for number, image_path in enumerate(sorted(folder.iterdir())):
         sample, image_id = predictor.predict_sample(cv2.imread(str(image_path))), 100 - 7 * number
         truth["images"].insert(0, dict(id=image_id, file_name=image_path.name, height=96, width=96))
-        for result in to_instances(sample).to_coco((96, 96), image_id, list(ids.values()))[::3]:
+        found = predictor.to_prediction(cv2.imread(str(image_path)), sample)
+        for result in found.to_coco(image_id, list(ids.values()))[::3]:
             x, y, w, h = result["bbox"] + rng.uniform(-2, 2, 4)
             result |= dict(id=len(truth["annotations"]) + 1, iscrowd=0, bbox=[x, y, w, h], area=w * h)
             truth["annotations"].append(result)
@@ -85,12 +85,13 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
             assert value == pytest.approx(expected[f"coco/{kind}_{name}"], abs=0.00051), (kind, name)
 
 
-def test_boxes_of_a_model_without_boxes_enclose_the_masks():
+def test_boxes_of_a_model_without_boxes_enclose_the_masks(models):
     """SOLO predicts masks and boxes of zeros."""
     masks = torch.zeros(1, 40, 60, dtype=torch.bool)
     masks[0, 10:20, 5:35] = True
     found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks)
-    (result,) = to_instances(DetDataSample(pred_instances=found)).to_coco((40, 60), 1, [1])
+    predictor, image = Predictor(*models["det"]), np.zeros((40, 60, 3), np.uint8)
+    (result,) = predictor.to_prediction(image, DetDataSample(pred_instances=found)).to_coco()
     assert result["bbox"] == [5, 10, 30, 10]
     with pytest.raises(ValueError, match="the model predicts no instances"):
-        to_instances(DetDataSample())
+        predictor.to_prediction(image, DetDataSample())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -14,9 +14,42 @@ from pycocotools import mask as rle
 
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
-from .results import Instances
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
+
+
+class Instances(NamedTuple):
+    """Objects in an image, in descending order of scores.
+
+    Attributes:
+        boxes: Left, top, right and bottom in pixels of the image, (n, 4).
+        scores: (n,).
+        labels: Class numbers from 0, (n,).
+        masks: (n, H, W), bool, or if encoded, as from tiles, a list of n in COCO's run-length code. None for a model
+            without masks.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: np.ndarray | list[dict] | None
+
+    @classmethod
+    def from_coco(cls, results: Sequence[dict[str, Any]], category_ids: Sequence[int]) -> "Instances":
+        """Convert COCO results of an image, as `Prediction.to_coco` returns them."""
+        boxes = np.array([result["bbox"] for result in results], np.float32).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        labels = np.array([category_ids.index(result["category_id"]) for result in results], int)
+        masks = [result["segmentation"] for result in results if "segmentation" in result]
+        scores = np.array([result["score"] for result in results])
+        return cls(boxes, scores, labels, masks if len(masks) == len(results) else None)
+
+    def select(self, numbers: np.ndarray) -> "Instances":
+        """Select instances by their numbers, in this order."""
+        masks = self.masks
+        masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
+        masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
+        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,15 +129,27 @@ class Prediction:
         """Return the drawing of `draw` as an image of Pillow, in RGB."""
         return Image.fromarray(self.draw(min_score, alpha, labels)[..., ::-1])
 
-    def to_coco(self, image_id: int | str = 1, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    def to_coco(
+        self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the objects as COCO results, as in predictions.json of `predict_many`.
 
         Args:
             image_id: Id of the image.
             category_ids: Id of each class. Default: from 1 on.
         """
+        found, size = self._objects, list(self.image.shape[:2])
         ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
-        return self._objects.to_coco(self.image.shape[:2], image_id, ids)
+        left, top, right, bottom = found.boxes.T
+        boxes = np.stack([left, top, right - left, bottom - top], axis=1).tolist()
+        values = zip(found.labels.tolist(), boxes, found.scores.tolist(), strict=True)
+        results: list[dict[str, Any]] = [
+            dict(image_id=image_id, category_id=ids[label], bbox=box, score=score) for label, box, score in values
+        ]
+        for mask, result in zip(() if found.masks is None else found.masks, results, strict=False):
+            code: Any = mask if isinstance(mask, dict) else rle.encode(np.asfortranarray(mask.view(np.uint8)))
+            result["segmentation"] = dict(size=size, counts=code["counts"].decode())
+        return results
 
     def to_supervision(self) -> Any:
         """Return the objects as `supervision.Detections`. Masks of tiles are a `supervision.CompactMask`."""

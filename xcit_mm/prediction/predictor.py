@@ -20,9 +20,8 @@ from ..models.build import model_from_config
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
-from .prediction import Prediction
+from .prediction import Instances, Prediction
 from .preprocessing import ImageLike, Preprocessing
-from .results import to_instances
 from .tiles import predict_tiled, windows
 
 
@@ -215,9 +214,18 @@ class Predictor:
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays."""
-        palette = self.metainfo.get("palette")
-        if self.is_detector:
-            return Prediction(image, to_instances(sample), None, self.names, palette)
-        label_type = np.uint8 if len(self.names) <= 256 else np.uint16
-        labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type)
-        return Prediction(image, None, labels, self.names, palette)
+        names, palette = self.names, self.metainfo.get("palette")
+        if not self.is_detector:
+            label_type = np.uint8 if len(names) <= 256 else np.uint16
+            return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type), names, palette)
+        if "pred_instances" not in sample:
+            raise ValueError("the model predicts no instances: only detectors of boxes or masks are supported")
+        from mmdet.structures.mask import mask2bbox
+
+        found = sample.pred_instances.cpu()
+        if isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any():  # SOLO predicts no boxes
+            found.bboxes = mask2bbox(found.masks)
+        arrays = found.numpy()
+        instances = Instances(arrays.bboxes, arrays.scores, arrays.labels, arrays.get("masks"))
+        order = np.argsort(-arrays.scores, kind="stable")  # each head has its own
+        return Prediction(image, instances.select(order), None, names, palette)

@@ -12,7 +12,7 @@ import torch
 
 from .listing import Item
 from .predictor import Predictor
-from .records import PARTS, read_deaths
+from .records import PARTS, iter_records, read_deaths
 from .worker import Worker
 
 CHUNK = 32  # items that an actor predicts for a part file
@@ -45,10 +45,11 @@ class Actor:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Predict a chunk of items, which another actor may have begun before it died."""
-        name, items, deaths = json.loads(batch["chunk"][0])
-        left = self._worker.out / PARTS / f"{name}.in-flight"
-        deaths |= read_deaths([left] if left.exists() else [])
-        self._worker.predict([Item(*item) for item in items], name, deaths, lambda count: None)
+        name, chunk, deaths = json.loads(batch["chunk"][0])
+        out, items = self._worker.out, [Item(*item) for item in chunk]
+        deaths |= read_deaths((out / PARTS).glob(f"{name}.in-flight"))
+        known = {record["path"] for record in iter_records(out, f"{name}-*")}
+        self._worker.predict([item for item in items if item.path not in known], name, deaths, lambda count: None)
         return dict(items=np.array([len(items)]))
 
 

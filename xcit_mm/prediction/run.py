@@ -1,18 +1,33 @@
 """`predict_many`: many images and videos, predicted into a folder of records. The same call resumes."""
 
+import hashlib
+import json
 import os
+import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..utils.atomic import unfinished_files
+import mmcv
+import mmengine
+import numpy as np
+import torch
+
+from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
-from .folder import describe_run, open_folder, write_results, write_run
-from .listing import Item, Listing, number_items
+from ..version import __version__
+from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
+from .listing import Listing, number_items
 from .predictor import Predictor
 from .processes import predict_on_ray, rank_and_size, wait_for_ranks
-from .records import PARTS, Places, read_deaths, read_places
-from .worker import Worker
+from .records import PARTS, drop_failures, item_of, iter_records, read_deaths
+from .worker import LABELS, VISUALIZATIONS, Worker, frame_id
+
+RUN, IMAGES, PREDICTIONS = "run.json", "images.json", "predictions.json"
+# run.json marks the folder as that of a run, so it is removed last.
+_RESULTS = PARTS, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS, RUN
 
 
 class RunReport(NamedTuple):
@@ -52,8 +67,8 @@ def predict_many(
     Args:
         listing: From `find_items`.
         out: Folder of the results.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing. With other arguments than before, all results
-            are drawn again.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing. With other arguments than before, the results
+            of earlier calls are drawn again first.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         overwrite: Whether to remove the results of earlier calls first.
@@ -71,64 +86,135 @@ def predict_many(
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
     out, (rank, size) = Path(os.path.abspath(out)), rank_and_size()
-    content = describe_run(predictor, listing.categories, drawing)
-    if rank == 0:
-        content = open_folder(out, content, overwrite)
-    wait_for_ranks()
+    settings = _settings(predictor, listing.categories)
+    drawn = _open(out, settings, drawing, overwrite) if rank == 0 else drawing
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if next(predictor.model.parameters()).device.type == "cpu" else 2
-    worker = Worker(out, predictor, content["settings"]["category_ids"], drawing, workers)
-    places, left = read_places(out), sorted((out / PARTS).glob("*.in-flight"))
-    deaths, pending = read_deaths(left), _find_pending(listing.items, places, retry_failed)
-    pending.sort(key=lambda item: item.path not in deaths)
-    old = set(places) if drawing != content["drawing"] else set()
-    del places  # of a million images takes half a gigabyte
+    worker, interrupted = Worker(out, predictor, settings["category_ids"], drawing, workers), False
+    if rank == 0 and retry_failed:
+        drop_failures(out)
     wait_for_ranks()
-    if rank == 0:
-        _remove_leftovers(out, left)
-    interrupted = False
+    known = {record["path"]: item_of(record) for record in iter_records(out)}
+    pending = [item for item in number_items(listing.items, known) if item.path not in known]
+    left = list((out / PARTS).glob("*.in-flight"))
+    deaths = read_deaths(left)
+    pending.sort(key=lambda item: item.path not in deaths)
+    wait_for_ranks()
     try:
-        _predict(worker, pending, deaths, ray)
+        if rank == 0:
+            for path in left:
+                path.unlink()
+            if drawn != drawing:
+                worker.redraw()
+                _write_run(out, settings, drawing)
+        own, name = pending[rank::size], f"part-{time.time_ns():020}-{rank}"
+        options = dict(desc=f"rank {rank}" if size > 1 else None, position=rank, disable=not own)
+        with progress_bar(len(own), "image", **options) as bar:
+            if ray is not None and pending:
+                predict_on_ray(ray, worker, pending, deaths, bar.update)
+            else:
+                worker.predict(own, name, deaths, bar.update)
     except KeyboardInterrupt:
         if size > 1:
             raise
         interrupted = True
     wait_for_ranks()
-    return _finish(worker, content, old, interrupted) if rank == 0 else None
+    return _merge(worker)._replace(interrupted=interrupted) if rank == 0 else None
 
 
-def _predict(worker: Worker, pending: list[Item], deaths: dict[str, int], ray: str | None) -> None:
-    rank, size = rank_and_size()
-    own, name = pending[rank::size], f"rank {rank}" if size > 1 else None
-    with progress_bar(len(own), "image", desc=name, position=rank, disable=not own) as bar:
-        if ray is not None and pending:
-            predict_on_ray(ray, worker, pending, deaths, bar.update)
-        else:
-            worker.predict(own, f"part-{time.time_ns():020}-{rank}", deaths, bar.update)
+def _settings(predictor: Predictor, categories: dict[str, int] | None) -> dict[str, Any]:
+    """Return what determines results: arguments, model and versions, and the ids of the classes in COCO files.
+
+    Raises:
+        ValueError: If a class of the model is not among the categories of a COCO json.
+    """
+    names, start = list(predictor.names), int(predictor.is_detector)
+    ids = list(range(start, start + len(names)))  # those of a segmentor are the values of its maps
+    if predictor.is_detector and categories is not None:
+        if missing := [name for name in names if name not in categories]:
+            has = ", ".join(categories)[:200]
+            raise ValueError(f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}")
+        ids = [categories[name] for name in names]
+    config, checkpoint = (predictor.arguments[name] for name in ("config", "checkpoint"))
+    path = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
+    library = __import__("mmdet" if predictor.is_detector else "mmseg")
+    settings = predictor.arguments | dict(
+        config=f"{Path(config).name} ({_digest(predictor.cfg.pretty_text.encode())})",
+        checkpoint=f"{Path(path).name} ({_digest(np.memmap(path, np.uint8, 'r').data)})",
+        category_ids=ids,
+        xcit_mm=__version__,
+    )
+    del settings["batch_size"]
+    return settings | {module.__name__: str(module.__version__) for module in (torch, np, mmengine, mmcv, library)}
 
 
-def _remove_leftovers(out: Path, left: list[Path]) -> None:
-    """Remove what killed processes left. A new file may belong to another process."""
-    old = [path for path in unfinished_files(out / PARTS / "*") if time.time() - path.stat().st_mtime > 3600]
-    for path in left + old:
-        path.unlink(missing_ok=True)
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _find_pending(items: list[Item], places: Places, retry_failed: bool) -> list[Item]:
-    known = {place.item.path: place.item for place in places.values()}
-    failed = {place.item.path for place in places.values() if place.error is not None} if retry_failed else set()
-    return [item for item in number_items(items, known) if item.path not in known or item.path in failed]
+def _open(out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None, overwrite: bool) -> Any:
+    """Write the run.json of a new folder, or compare that of an earlier call. Return the drawing that it states.
+
+    Raises:
+        FileExistsError: If the folder has files of another origin.
+        ValueError: If the model, an option or a version differs. The message names the first difference.
+    """
+    files = [out / name for name in _RESULTS if (out / name).exists()]
+    if files and files[-1].name != RUN:
+        raise FileExistsError(f"{files[0]} does not belong to a run, which has a {RUN}: give another --out")
+    if files and not overwrite:
+        try:
+            content = json.loads((out / RUN).read_bytes())
+            before, drawn = content["settings"], content["drawing"]
+        except (ValueError, KeyError, TypeError):
+            raise FileExistsError(f"{out / RUN} is not of this version: give another --out, or --overwrite") from None
+        for name, now in settings.items():
+            if before.get(name) != now:
+                change = f"its {name} was {before.get(name)}, is {now}"
+                raise ValueError(f"{out} is of another run: {change}; give another --out, or --overwrite")
+        return drawn
+    for path in files:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _write_run(out, settings, drawing)
+    return drawing
 
 
-def _finish(worker: Worker, content: dict[str, Any], old: set[tuple[str, int | None]], interrupted: bool) -> RunReport:
-    """Merge the records, and draw the old ones again if the drawing has changed."""
-    found = read_places(worker.out)
-    keys = sorted(found, key=lambda key: (isinstance(found[key].item.id, str), found[key].item.id, key[1] or 0))
-    write_results(worker.out, worker.predictor, worker.category_ids, [found[key] for key in keys])
-    if worker.drawing != content["drawing"] and not interrupted:
-        if worker.drawing is not None:
-            worker.redraw([found[key] for key in keys if key in old and found[key].error is None])
-        write_run(worker.out, content | dict(drawing=worker.drawing))
-    failures = {place.item.path: place.error for place in found.values() if place.error is not None}
-    predicted = {place.item.path for place in found.values()} - failures.keys()
-    return RunReport(worker.out, len(predicted), [f"{path}: {error}" for path, error in failures.items()], interrupted)
+def _write_run(out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None) -> None:
+    with atomic_write(out / RUN) as file:
+        file.write(json.dumps(dict(settings=settings, drawing=drawing), indent=2).encode())
+
+
+def _merge(worker: Worker) -> RunReport:
+    """Write images.json, and of a detector predictions.json, from all records."""
+    out, predictor, seen, failures = worker.out, worker.predictor, set[tuple[str, int | None]](), dict[str, str]()
+    categories = [dict(id=id_, name=name) for id_, name in zip(worker.category_ids, predictor.names, strict=True)]
+    end = f'], "categories": {json.dumps(categories)}, "annotations": []}}'
+    results = _open_list(out / PREDICTIONS, "[", "]") if predictor.is_detector else nullcontext(print)
+    with _open_list(out / IMAGES, '{"images": [', end) as add_image, results as add_result:
+        for record in iter_records(out):
+            frame = record.get("frame")
+            if "error" in record:
+                failures[record["path"]] = record["error"]
+            elif (record["path"], frame) not in seen:  # Ray may run an actor twice
+                seen.add((record["path"], frame))
+                image = dict(id=frame_id(record["id"], frame), file_name=record["name"])
+                add_image(image | {name: record[name] for name in ("height", "width", "frame") if name in record})
+                for result in record.get("objects", []):
+                    add_result(result)
+    predicted = {path for path, _ in seen} - failures.keys()
+    return RunReport(out, len(predicted), [f"{path}: {error}" for path, error in failures.items()])
+
+
+@contextmanager
+def _open_list(path: Path, start: str, end: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Open a list in a JSON file, and yield a function that writes an item."""
+    separator = start
+
+    def write(value: dict[str, Any]) -> None:
+        nonlocal separator
+        file.write(f"{separator}{json.dumps(value)}".encode())
+        separator = ",\n"
+
+    with atomic_write(path) as file:
+        yield write
+        file.write((start * (separator == start) + end).encode())

@@ -9,8 +9,7 @@ import numpy as np
 import pycocotools.mask
 import shapely
 
-from .prediction import Prediction
-from .results import Instances
+from .prediction import Instances, Prediction
 from .seams import Objects, concatenate, merge_objects, outline
 
 

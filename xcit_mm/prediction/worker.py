@@ -1,6 +1,6 @@
 """A process that predicts items into the folder of a run: records, segmentation maps and drawings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -13,16 +13,15 @@ from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.errors import reason
-from .folder import LABELS, VISUALIZATIONS, frame_id
 from .listing import Item, drawing_name
-from .prediction import Prediction
+from .prediction import Instances, Prediction
 from .predictor import Predictor
 from .reading import TIMEOUT, Reader, iter_predictions, load
-from .records import PARTS, InFlight, PartWriter, Place, record_line
-from .results import Instances
+from .records import Writer, item_of, iter_records, record_line
 from .videos import iter_frames, write_video
 
 KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
+LABELS, VISUALIZATIONS = "labels", "visualizations"
 
 
 @dataclass
@@ -51,36 +50,38 @@ class Worker:
         Raises:
             RuntimeError: If a process that reads images died. The next start finds the image.
         """
-        writer, flight = PartWriter(self.out, name), InFlight(self.out, name, deaths)
-        groups = [([item], min(self.workers, 1)) for item in items if item.path in deaths]
-        groups.append(([item for item in items if item.path not in deaths], self.workers))
-        try:
-            for group, workers in groups:
-                if group and self._is_killer(group[0], deaths.get(group[0].path, 0)):
-                    writer.add(group[0], error=KILLER)
+        suspects = [item for item in items if item.path in deaths]
+        others = [item for item in items if item.path not in deaths]
+        with Writer(self.out, name, deaths) as writer:
+            for item in suspects:
+                if deaths[item.path] > 1 and self._is_killer(item):
+                    writer.add(item, error=KILLER)
                     done(1)
-                    continue
-                images = Reader([item for item in group if not item.is_video], self.predictor)
-                for item, found in iter_predictions(self.predictor, load(images, workers, flight.mark)):
-                    self._store(writer, item, found)
-                    flight.mark(item)
-                    done(1)
-                for item in [item for item in group if item.is_video]:
-                    flight.mark(item)
-                    self._predict_video(item, self.out / PARTS / f"{name}-{item.id}.jsonl")
-                    flight.mark(item)
-                    done(1)
-        finally:
-            writer.flush()
-        flight.close()
+                else:
+                    self._predict(writer, [item], min(self.workers, 1), done)
+            self._predict(writer, others, self.workers, done)
 
-    def _is_killer(self, item: Item, deaths: int) -> bool:
-        """Return whether an item kills its process. After two deaths, which may have other reasons, a process tries."""
-        if deaths != 2:
-            return deaths > 2
+    def _predict(self, writer: Writer, items: list[Item], workers: int, done: Callable[[int], object]) -> None:
+        reader = Reader([item for item in items if not item.is_video], self.predictor)
+        for item, found in iter_predictions(self.predictor, load(reader, workers, writer.mark)):
+            if isinstance(found, Prediction):
+                writer.add(item, **self._fields(item, found))
+                self._draw(item, [found])
+            else:
+                writer.add(item, error=found)
+            writer.mark(item)
+            done(1)
+        for item in [item for item in items if item.is_video]:
+            writer.mark(item)
+            self._predict_video(item, writer.new_part())
+            writer.mark(item)
+            done(1)
+
+    def _is_killer(self, item: Item) -> bool:
+        """Return whether a process dies of an item or hangs. Two that died may have had other reasons."""
         context = spawn(_predict_alone, (self.predictor.arguments, item), join=False)
         try:
-            return not context.join(TIMEOUT)
+            return not context.join(None if item.is_video else TIMEOUT)
         except ProcessExitedException:
             return True
         except ProcessRaisedException:  # an error of the image or the model, which has its record
@@ -89,35 +90,6 @@ class Worker:
             for process in context.processes:
                 process.kill()
 
-    def _store(self, writer: PartWriter, item: Item, found: Prediction | str) -> None:
-        """Write the files of an image and add its record, or the record of its failure."""
-        fields = dict(error=found) if isinstance(found, str) else self._fields(item, found)
-        if self.drawing is not None and not isinstance(found, str):
-            self._draw(item, found)
-        writer.add(item, **fields)
-
-    def _fields(self, item: Item, found: Prediction, frame: int | None = None) -> dict[str, Any]:
-        """Return the fields of a record, and write the map of a segmentor."""
-        size = height, width = found.image.shape[:2]
-        fields: dict[str, Any] = dict(height=height, width=width) | ({} if frame is None else dict(frame=frame))
-        if found.instances is not None:
-            return fields | dict(objects=found.instances.to_coco(size, frame_id(item.id, frame), self.category_ids))
-        assert found.segmentation is not None
-        with atomic_write(self._map_path(item, frame)) as file:
-            file.write(cv2.imencode(".png", found.segmentation)[1].tobytes())
-        return fields
-
-    def _map_path(self, item: Item, frame: int | None) -> Path:
-        return self.out / LABELS / (f"{item.name}.png" if frame is None else f"{item.name}/{frame:06}.png")
-
-    def _draw(self, item: Item, found: Prediction) -> None:
-        success, jpeg = cv2.imencode(".jpg", found.draw(**self.drawing or {}))
-        if not success:
-            raise ValueError("the image is too large for JPEG")
-        path = self.out / VISUALIZATIONS / drawing_name(item.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg.tobytes())
-
     def _predict_video(self, item: Item, part: Path) -> None:
         """Predict a video into a part file of its own, which ends with the reason if a frame fails."""
 
@@ -125,53 +97,72 @@ class Worker:
             frames, number = iter_frames(item.path), 0
             while batch := list(islice(frames, self.predictor.batch_size)):
                 for found in self.predictor(batch):
-                    file.write(record_line(item, **self._fields(item, found, number)))
+                    file.write(record_line(item, frame=number, **self._fields(item, found, number)))
                     yield found
                     number += 1
 
         with atomic_write(part) as file:
             try:
-                self._draw_video(item, iter_predicted())
+                self._draw(item, iter_predicted())
             except Exception as error:  # decoders, models and pipelines raise many types
                 file.write(record_line(item, error=reason(error)))
 
-    def _draw_video(self, item: Item, predictions: Iterator[Prediction]) -> None:
-        if self.drawing is None:
+    def _fields(self, item: Item, found: Prediction, frame: int | None = None) -> dict[str, Any]:
+        """Return the fields of a record, and write the map of a segmentor."""
+        height, width = found.image.shape[:2]
+        fields = dict(height=height, width=width)
+        if found.segmentation is None:
+            return fields | dict(objects=found.to_coco(frame_id(item.id, frame), self.category_ids))
+        with atomic_write(self._map_path(item, frame)) as file:
+            file.write(cv2.imencode(".png", found.segmentation)[1].tobytes())
+        return fields
+
+    def _map_path(self, item: Item, frame: int | None) -> Path:
+        return self.out / LABELS / (f"{item.name}.png" if frame is None else f"{item.name}/{frame:06}.png")
+
+    def _draw(self, item: Item, predictions: Iterable[Prediction]) -> None:
+        """Draw the prediction of an image or those of a video's frames, or only run through them."""
+        path, drawing = self.out / VISUALIZATIONS / drawing_name(item.name), self.drawing
+        if drawing is None:
             for _ in predictions:
                 pass
-        else:
-            path, drawing = self.out / VISUALIZATIONS / drawing_name(item.name), self.drawing
-            write_video(path, (found.draw(**drawing) for found in predictions), item.path)
+            return
+        drawn = (found.draw(**drawing) for found in predictions)
+        if item.is_video:
+            write_video(path, drawn, item.path)
+            return
+        for success, jpeg in (cv2.imencode(".jpg", picture) for picture in drawn):
+            if success:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(jpeg.tobytes())
+            else:
+                print_line(f"not drawn: {item.path}: too large for JPEG")
 
-    def redraw(self, places: Sequence[Place]) -> None:
-        """Draw stored results again, or report why they cannot be drawn. Those of a video follow each other."""
-        for item, group in groupby(places, key=lambda place: place.item):
-            stored = list(group)
+    def redraw(self) -> None:
+        """Draw all stored results, or report why one cannot be drawn."""
+        for item, records in groupby(iter_records(self.out), key=item_of):
+            images = iter_frames(item.path) if item.is_video else map(self.predictor.preprocess.read, [item.path])
+            found = (record for record in records if "error" not in record)
             try:
-                if item.is_video:
-                    frames = zip(stored, iter_frames(item.path), strict=False)  # a damaged video has fewer records
-                    self._draw_video(item, (self._load(place, frame) for place, frame in frames))
-                else:
-                    self._draw(item, self._load(stored[0], self.predictor.preprocess.read(item.path)))
+                self._draw(item, map(self._stored, found, images))
             except Exception as error:  # files may have vanished or changed
                 print_line(f"not drawn: {item.path}: {reason(error)}")
 
-    def _load(self, place: Place, image: np.ndarray) -> Prediction:
+    def _stored(self, record: dict[str, Any], image: np.ndarray) -> Prediction:
         """Return a stored prediction, for its image."""
-        record, names, palette = place.read(), self.predictor.names, self.predictor.metainfo.get("palette")
+        names, palette = self.predictor.names, self.predictor.metainfo.get("palette")
         if image.shape[:2] != (record["height"], record["width"]):
             raise ValueError(f"the image has {image.shape[:2]} pixels, its record {record['height'], record['width']}")
         if not self.predictor.is_detector:
-            content = np.frombuffer(self._map_path(place.item, place.frame).read_bytes(), np.uint8)
+            content = np.fromfile(self._map_path(item_of(record), record.get("frame")), np.uint8)
             return Prediction(image, None, cv2.imdecode(content, cv2.IMREAD_UNCHANGED), names, palette)
-        objects = record["objects"]
-        boxes = np.array([found["bbox"] for found in objects], np.float32).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
-        labels = np.array([self.category_ids.index(found["category_id"]) for found in objects], int)
-        masks = [found["segmentation"] for found in objects if "segmentation" in found]
-        scores = np.array([found["score"] for found in objects])
-        found = Instances(boxes, scores, labels, masks if len(masks) == len(objects) else None)
+        found = Instances.from_coco(record["objects"], self.category_ids)
         return Prediction(image, found, None, names, palette)
+
+
+def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
+    """Return the id of an image, or of a frame: one more than that of its video, and nine digits of the frame."""
+    return id_ if frame is None else (id_ + 1) * 10**9 + frame if isinstance(id_, int) else f"{id_}/{frame}"
 
 
 def _predict_alone(rank: int, arguments: dict[str, Any], item: Item) -> None:
