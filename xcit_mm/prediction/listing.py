@@ -153,15 +153,11 @@ def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
     """Search a folder or a glob. Names are relative to the folder, or to the part of the glob without wildcards."""
     pattern = os.path.join(glob.escape(source), "**") if os.path.isdir(source) else source
-    results = None if out is None else out.resolve()
     paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)]
-    folders: dict[str, Path] = {}  # a link may lead to a folder above
-    for folder in sorted({path.parent for path in paths}, key=lambda folder: len(folder.parts)):
-        folders.setdefault(os.path.realpath(folder), folder)
-    kept = set(folders.values())
+    folders = sorted({path.parent for path in paths}, key=lambda folder: -len(folder.parts))
+    kept = set({os.path.realpath(folder): folder for folder in folders}.values())  # a link may lead to a folder above
     paths = [path for path in paths if path.parent in kept]
-    below = [path for path in paths if results is not None and path.resolve().is_relative_to(results)]
-    if below:
+    if below := [path for path in paths if out is not None and path.resolve().is_relative_to(out.resolve())]:
         notes.append(f"left out {len(below)} below the results' folder {out}")
         paths = sorted(set(paths) - set(below))
     found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]

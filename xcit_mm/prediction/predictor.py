@@ -163,23 +163,20 @@ class Predictor:
 
     def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
         groups = groupby(map(self.preprocess, images), lambda data: data["inputs"].shape)
-        samples = [sample for _, group in groups for sample in self.predict_preprocessed(list(group))]
+        samples = [sample for _, group in groups for sample in self._predict_batch(list(group))]
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
         """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in pixels of the image."""
-        return self.predict_preprocessed([self.preprocess(image)])[0]
+        return self._predict_batch([self.preprocess(image)])[0]
 
-    def predict_preprocessed(self, preprocessed: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
-        """Predict images that `preprocess` returned, `batch_size` at a time.
-
-        Images of several sizes are padded to one batch, which changes their predictions.
-        """
+    def _predict_batch(self, preprocessed: list[dict[str, Any]]) -> list[BaseDataElement]:
+        """Predict images of one size that `preprocess` returned, or halves of the batch if memory runs out."""
         found: list[BaseDataElement] = []
+        height, width = preprocessed[0]["inputs"].shape[-2:]
         while len(found) < len(preprocessed):
-            height, width = preprocessed[len(found)]["inputs"].shape[-2:]
             limit = self._limits.get((height, width), self.batch_size)
-            batch = list(preprocessed[len(found) : len(found) + limit])
+            batch = preprocessed[len(found) : len(found) + limit]
             samples = self._forward(batch)
             if samples is not None:
                 found += samples
