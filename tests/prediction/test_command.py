@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pytest
 from runs import model_of
 
 
@@ -36,16 +35,3 @@ def test_errors_before_the_start_are_one_line(photos, models, refusal, tmp_path)
     ]:
         assert message in refusal("infer", *arguments, *out)
         assert not (tmp_path / "out").exists()
-
-
-def test_usage_without_a_model(photos, capsys, call):
-    with pytest.raises(SystemExit) as end:
-        call("infer", photos)
-    assert end.value.code == 2 and "--model" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["seg", "det"])
-def test_tiles_from_the_command_line(kind, photos, models, call, tmp_path):
-    options = ("--tile", 64, "--overlap", 20, "--out", tmp_path / "out")
-    assert call("infer", photos / "00.png", *model_of(models[kind]), *options)[0] == 0
-    assert (tmp_path / "out" / "visualizations" / "00.png.jpg").exists()

@@ -222,21 +222,3 @@ def test_a_damaged_part_file_is_named(models, photos, call, refusal, tmp_path):
     assert f"{part} is damaged: remove it" in refusal(*command)
     part.unlink()
     assert call(*command)[0] == 0
-
-
-def test_a_full_disk_stops_the_run_and_loses_no_record(models, photos, call, refusal, tmp_path, monkeypatch):
-    from xcit_mm.prediction import worker
-
-    command, writes = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out"), []
-    original = worker.atomic_write
-
-    def fail(path):
-        writes.append(path)
-        if len(writes) == 6:
-            raise OSError(28, "No space left on device")
-        return original(path)
-
-    monkeypatch.setattr(worker, "atomic_write", fail)
-    assert "No space left" in refusal(*command)
-    assert len(read_records(tmp_path / "out")) == 5
-    assert call(*command)[0] == 0 and len({record["path"] for record in read_records(tmp_path / "out")}) == 12

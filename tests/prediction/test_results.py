@@ -1,7 +1,6 @@
 """Detections as NumPy arrays and as predictions.json, which pycocotools evaluates like mmdet."""
 
 import json
-import logging
 
 import cv2
 import numpy as np
@@ -19,19 +18,6 @@ from xcit_mm.prediction import Predictor
 from xcit_mm.prediction.preprocessing import Preprocessing
 
 METRICS = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
-
-
-@pytest.mark.parametrize("kind", ["det", "seg"])
-def test_predictor_starts_without_warnings_of_registries(kind, models, monkeypatch):
-    lines: dict[str, int] = {}
-
-    def record(line: str, logger: object = None, level: int = logging.INFO) -> None:
-        lines[line] = level
-
-    monkeypatch.setattr("mmengine.logging.print_log", record)  # registries import it for each message
-    Predictor(*models[kind])
-    assert lines
-    assert [line for line, level in lines.items() if level >= logging.WARNING] == []
 
 
 def test_a_pipeline_that_cannot_load_arrays_raises(models, tmp_path):
