@@ -202,13 +202,11 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
     if listing.categories is not None and listing.categories != categories:
         raise ValueError(f"{path} has other categories than the json before: predict them into another --out")
     listing.categories = categories
-    folder = _find_folder(path, names) if root is None else str(root)
-    items = [_name_paths([name], folder)[0]._replace(id=id_) for name, id_ in zip(names, ids, strict=True)]
-    return [item if _is_url(item.path) else item._replace(name=name) for item, name in zip(items, names, strict=True)]
-
-
-def _find_folder(path: Path, names: list[str]) -> str:
-    found = find_image_folder(path, names[:100])
-    if found is None and not _is_url(names[0]):
+    folder = root or find_image_folder(path, names[:100])
+    if folder is None and not _is_url(names[0]):
         raise FileNotFoundError(f"{names[0]} of {path} is not found beside it: give the folder of images by --root")
-    return str(found or path.parent)
+    items = [
+        _name_paths([name], str(folder or path.parent))[0]._replace(id=id_)
+        for name, id_ in zip(names, ids, strict=True)
+    ]
+    return [item if _is_url(item.path) else item._replace(name=name) for item, name in zip(items, names, strict=True)]
