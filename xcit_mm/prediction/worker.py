@@ -44,22 +44,27 @@ class Worker:
         """Predict items, and write their records to part files whose names begin with `name`.
 
         Args:
-            deaths: How many processes died with an item in flight. These items come first, each alone.
+            deaths: How many processes died with an item in flight. Each of these is predicted alone: first those of one
+                death; last the others, if another process has survived them.
             done: Function that is called with the number of completed items.
 
         Raises:
             RuntimeError: If a process that reads images died. The next start finds the image.
         """
-        suspects = [item for item in items if item.path in deaths]
-        others = [item for item in items if item.path not in deaths]
+        groups: list[list[Item]] = [[], [], []]
+        for item in items:
+            groups[min(deaths.get(item.path, 0), 2)].append(item)
+        others, once, twice = groups
         with Writer(self.out, name, deaths) as writer:
-            for item in suspects:
-                if deaths[item.path] > 1 and self._is_killer(item):
+            for item in once:
+                self._predict(writer, [item], min(self.workers, 1), done)
+            self._predict(writer, others, self.workers, done)
+            for item in twice:
+                if self._is_killer(item):
                     writer.add(item, error=KILLER)
                     done(1)
                 else:
                     self._predict(writer, [item], min(self.workers, 1), done)
-            self._predict(writer, others, self.workers, done)
 
     def _predict(self, writer: Writer, items: list[Item], workers: int, done: Callable[[int], object]) -> None:
         reader = Reader([item for item in items if not item.is_video], self.predictor)
