@@ -51,6 +51,7 @@ class Predictor:
         arguments: Arguments that build the same predictor again, except for its device.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
+        names: Name of each class, by its number in labels and maps.
         is_detector: Whether the model is a detector, else a segmentor.
 
     Raises:
@@ -96,12 +97,11 @@ class Predictor:
         if min_score is not None and not self.is_detector:
             raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
         path = str(checkpoint) if "://" in str(checkpoint) else os.path.abspath(checkpoint)
-        self.arguments: dict[str, Any] = dict(
-            config=os.path.abspath(config), checkpoint=path, tile=tile, overlap=overlap
-        )
-        self.arguments |= dict(batch_size=batch_size, dtype=dtype, min_score=min_score)
+        options = dict(tile=tile, overlap=overlap, batch_size=batch_size, dtype=dtype, min_score=min_score)
+        self.arguments: dict[str, Any] = dict(config=os.path.abspath(config), checkpoint=path) | options
         check_backbone(self.cfg)
         self.metainfo = tested_metainfo(self.cfg)
+        self.names: Sequence[str] = self.metainfo["classes"]
         self.preprocess = Preprocessing(self.cfg)
         self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device)
         if self.dtype != torch.float32:
@@ -122,11 +122,6 @@ class Predictor:
             FileNotFoundError: If the folder has no config.
         """
         return cls(*find_model(str(model), checkpoint), **options)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Name of each class, by its number in labels and maps."""
-        return self.metainfo["classes"]
 
     @overload
     def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]  # str is a Sequence

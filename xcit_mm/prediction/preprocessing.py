@@ -11,7 +11,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
-from ..utils.configs import loading_options, loading_step, raster_bands, tested_dataset, type_name
+from ..utils.configs import loading_step, raster_bands, tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
 
@@ -37,7 +37,7 @@ class Preprocessing:
         load = loading_step(dataset)
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
-        self._options = loading_options(cfg)
+        self._options = {name: load[name] for name in ("color_type", "imdecode_backend") if name in load}
         self._is_grey = self._options.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)

@@ -150,12 +150,6 @@ def loading_step(dataset: dict) -> dict | None:
     return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
 
 
-def loading_options(cfg: Config) -> dict[str, str]:
-    """Return `color_type` and `imdecode_backend` of the test pipeline, as far as the config gives them."""
-    step = loading_step(tested_dataset(cfg)) or {}
-    return {name: step[name] for name in ("color_type", "imdecode_backend") if name in step}
-
-
 def raster_step(cfg: Config) -> dict | None:
     """Return the step of the test pipeline that loads rasters, or None if it loads images by OpenCV."""
     step = loading_step(tested_dataset(cfg))
