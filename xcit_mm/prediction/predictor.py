@@ -217,6 +217,8 @@ class Predictor:
         found = sample.pred_instances.cpu()
         if isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any():  # SOLO predicts no boxes
             found.bboxes = mask2bbox(found.masks)
+        if "masks" in found:
+            found.masks = found.masks.bool()  # without objects, SOLO's are floating-point numbers
         arrays = found.numpy()
         instances = Instances(arrays.bboxes, arrays.scores, arrays.labels, arrays.get("masks"))
         order = np.argsort(-arrays.scores, kind="stable")  # each head has its own
