@@ -45,14 +45,13 @@ RECIPES = {path.parent.name: path for path in CONFIGS.glob("[!_]*/*_xcit-s12-p16
 RETINANET, MASK2FORMER = RECIPES["retinanet"], RECIPES["mask2former"]
 FEATURE_MAPS = dict(
     retinanet="the neck gives 5 maps of 256 channels at strides 8, 16, 32, 64, 128",
-    mask_rcnn="the neck gives 5 maps of 256 channels at strides 4, 8, 16, 32, 64",
-    cascade_rcnn="the neck gives 5 maps of 256 channels at strides 4, 8, 16, 32, 64",
     mask2former="the backbone gives 4 maps of 384 channels at strides 4, 8, 16, 32",
 )
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "demo"])
-def test_shipped_configs_have_no_failures(recipe):
+def test_shipped_configs_have_no_failures(recipe, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # then every parameter of the backbone needs a gradient
     config = RECIPES.get(recipe, SHAPES)
     found = findings(config)
     assert [finding for finding in found if finding.level == "FAIL"] == []
@@ -205,14 +204,6 @@ val_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
 SHAPES_MAPS = Path("data/shapes/annotations/training")
 
 
-def test_masks_of_0_and_255_do_not_train(own_config):
-    config = own_config(MASKS)
-    write_segmentation_maps(Path("data/shapes"), [0, 255])
-    assert_named(failures(config), [("D513", "train", "3 of 3", "shape", "4608 pixels of label 255")])
-    write_segmentation_maps(Path("data/shapes"), [0, 1, 255])
-    assert "D513" not in [finding.code for finding in findings(config)]
-
-
 @pytest.mark.parametrize("last_label, codes", [(255, ["D513"]), (1, [])])
 def test_masks_of_0_and_255_do_not_train_whatever_their_number(own_config, last_label, codes):
     config = own_config(MASKS)
@@ -235,12 +226,6 @@ def test_class_may_be_in_another_data_set_of_the_split(own_config):
     both += " for root in ('data/shapes', 'data/empty')]\n"
     both += "train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))"
     assert failures(own_config(f"{MASKS}\n{both}")) == []
-
-
-def test_class_without_pixels_is_a_note():
-    write_segmentation_maps(Path("data/shapes"), [1, 2, 4, 5])
-    found = [finding for finding in findings(SHAPES, level="note") if finding.code == "D513"]
-    assert_named(found, [("D513", split, "square") for split in ("train", "val")])
 
 
 @pytest.mark.parametrize("size", [(HEIGHT // 2, WIDTH // 2), (HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)])
@@ -328,12 +313,6 @@ def test_config_may_import_a_module_that_imports_xcit_mm(own_config, tmp_path, m
     assert failures(own_config("custom_imports = dict(imports=['own_project'])")) == []
 
 
-def test_config_without_parts_of_xcit_mm_needs_no_import(tmp_path):
-    config = tmp_path / "config.py"
-    config.write_text("default_scope = 'mmseg'\nmodel = dict(type='EncoderDecoder')\n")
-    assert "D202" not in [finding.code for finding in failures(config)]
-
-
 def test_notes_are_not_failures(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
     notes = findings(MASK_RCNN, "custom_hooks=[]", level="note")
@@ -398,12 +377,6 @@ def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(config,
     found = [finding for finding in failures(config, *options) if finding.code == "D609"]
     assert_named(found, [("D609", part)])
     assert "D609" not in [finding.code for finding in failures(config, *options, "find_unused_parameters=True")]
-
-
-@pytest.mark.parametrize("config", [MASK_RCNN, SEMANTIC_FPN, UPERNET])
-def test_every_parameter_of_a_shipped_recipe_has_a_gradient(config, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert failures(config) == []
 
 
 @pytest.mark.parametrize(
