@@ -76,7 +76,7 @@ def shift(key: str, by: int) -> Callable[[], None]:
 # How to break a correct data set, and the code and values of the only failure that follows, in the training split.
 BREAKS = {
     "no json": (TRAIN_JSON.unlink, "D311"),
-    "not json": (lambda: TRAIN_JSON.write_text("images"), "D401", "JSON", "line 1 column 1"),
+    "not json": (lambda: TRAIN_JSON.write_text("images"), "D401", "line 1 column 1"),
     "no categories": (change_json(lambda content: content.pop("categories")), "D401", "categories"),
     "no height": (change_json(lambda content: content["images"][1].pop("height")), "D401", "height"),
     "no segmentation": (

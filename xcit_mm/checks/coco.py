@@ -48,27 +48,26 @@ def read_coco(path: str | Path, masks: bool = False) -> Coco:
         for kind in ("images", "categories"):
             if len({entry["id"] for entry in content[kind]}) < len(content[kind]):
                 raise ValueError(f"two of its {kind} have one id")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is not in COCO's format: {reason(error)}") from None
     return content
 
 
 def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
-    """Check a data set of a split against its json and its images."""
-    path = os.path.join(dataset.get("data_root") or "", dataset["ann_file"])
-    scored = [each["ann_file"] for each in evaluators(cfg, split) if each.get("ann_file")]
+    """Check a data set of a split against its json, also against another json that scores, and its images."""
+    path, classes = os.path.join(dataset.get("data_root") or "", dataset["ann_file"]), metainfo(dataset)["classes"]
     masks = (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask", False)
+    scored = {
+        os.path.realpath(each["ann_file"]): each["ann_file"] for each in evaluators(cfg, split) if "ann_file" in each
+    }
     try:
         coco = read_coco(path, masks)
-        truths = {name: read_coco(name) for name in scored if not os.path.samefile(name, path)}
+        others = {name: read_coco(name) for real, name in scored.items() if real != os.path.realpath(path)}
     except ValueError as error:
         yield fail("D401", str(error), "export the file again with this key, or with one id for each entry")
         return
-    wrong = [finding for name, content in {path: coco, **truths}.items() for finding in _check_ids(name, content)]
+    wrong = [finding for name, content in {path: coco, **others}.items() for finding in _check_ids(name, content)]
     yield from wrong
-    classes = metainfo(dataset)["classes"]
     if wrong or isinstance(classes, str):  # check_classes reports a string
         return
     yield from _check_categories(coco, classes)
@@ -96,11 +95,11 @@ def _check_categories(coco: Coco, classes: Sequence[str]) -> Iterator[Finding]:
     names, annotated = [each["name"] for each in coco["categories"]], {a["category_id"] for a in coco["annotations"]}
     learned, absent = [name for name in names if name in classes], [name for name in classes if name not in names]
     left_out = [each["name"] for each in coco["categories"] if each["name"] not in classes and each["id"] in annotated]
-    others = f"the config leaves out categories of the json: {preview(left_out)}"
+    others = f"the config leaves out categories of the json: {preview(left_out)}" if left_out else ""
     if absent:
-        text = f"{len(absent)} of {len(classes)} classes are not categories of the json: {preview(absent)}"
+        text = f"{len(absent)} of {len(classes)} classes are not categories of the json: {preview(absent)}; {others}"
         fix = f"metainfo=dict(classes={tuple(names)}), as in the json, or correct the json"
-        yield fail("D405", f"{text}; {others}" if left_out else text, fix)
+        yield fail("D405", text.rstrip("; "), fix)
     elif learned != list(classes):
         swapped = [f"{theirs} as {ours}" for theirs, ours in zip(learned, classes, strict=False) if theirs != ours]
         text = f"mmdet makes a class of each category in the order of the json, and would show {preview(swapped)}"
@@ -119,9 +118,7 @@ def _check_instances(path: str, classes: Sequence[str], coco: Coco, loaded: Sequ
     instances = [instance for image in loaded for instance in image["instances"]]
     if len(instances) < given or not instances:
         text = f"mmdet loads {len(instances)} of {given} annotations of {path}: {unknown} have an unknown image_id or "
-        text += (
-            "category_id, the others no area, less than a pixel of width or height, ignore=1, or no place in the image"
-        )
+        text += "category_id, the others no area, less than a pixel, ignore=1, or no place in the image"
         useless = unknown or len(instances) <= given / 2
         yield (fail if useless else note)("D408", text, "correct these annotations, or remove them")
     crowds, info = sum(bool(annotation["iscrowd"]) for annotation in annotations), json.dumps(coco.get("info"))

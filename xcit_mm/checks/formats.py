@@ -31,8 +31,8 @@ def convert(data: Path, out: Path) -> dict[str, tuple[Path, Path]]:
     found = dict(_read_yolo(description) if description else _read_voc(data))
     if "train" not in found:
         raise ValueError(f"{data} has no training images: expected a split 'train' in {description or data}")
-    classes = sorted({name for dataset in found.values() for name in dataset.classes})
-    classes = found["train"].classes if description else classes
+    names = {name for dataset in found.values() for name in dataset.classes}
+    classes = found["train"].classes if description else sorted(names)  # the xml files of a split may lack a class
     return {split: _write(dataset, classes, out / f"{split}.json") for split, dataset in found.items()}
 
 

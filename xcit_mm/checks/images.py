@@ -30,8 +30,7 @@ def check_images(dataset: dict, images: Mapping[str, Shape | None]) -> Iterator[
         text = f"{len(missing)} of {len(images)} images are missing: {preview(missing)}"
         yield fail("D314", text, "add these files, or correct data_prefix")
     step, present = loading_step(dataset) or dict(type="LoadImageFromFile"), set(images) - set(missing)
-    wrong: list[str] = []
-    turned: list[str] = []
+    wrong, turned = list[str](), list[str]()
     for path, loaded in load_sample(step, [dict(img_path=path) for path in images if path in present]):
         given = images[path]
         if isinstance(loaded, Exception):
