@@ -13,7 +13,7 @@ from tiny_recipes import first_batch, tiny
 
 from xcit_mm.training import CPUAmpOptimWrapper
 
-SLOW = ("upernet", "mask2former")  # similar recipes are fast
+SLOW = ("upernet", "mask2former", "cascade")  # similar recipes are fast
 OTHERS = ("_base_", "classification", "demo", "linear")  # linear's trunk is frozen
 RECIPES = sorted(path for path in CONFIGS.glob("*/*_xcit-s12-p16_*.py") if path.parent.name not in OTHERS)
 

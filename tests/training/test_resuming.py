@@ -31,7 +31,7 @@ OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(
 @pytest.mark.parametrize(
     "config, workers, length, kills",
     [
-        pytest.param(SEG, 2, 8, [POINTING, STARTUP, ITERATION], id="segmentor"),
+        pytest.param(SEG, 2, 6, [POINTING, ITERATION], id="segmentor"),
         pytest.param(DET, 0, 4, [WRITING], id="detector", marks=pytest.mark.slow),
         pytest.param(SEG, 2, 80, OFTEN, id="20_kills", marks=pytest.mark.slow),
     ],

@@ -91,6 +91,8 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
 
 def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
     trained = {name: p for name, p in model.backbone.named_parameters() if p.requires_grad}
+    if not trained:  # linear probing
+        return
     loss: Any = sum(each.float().sum() for each in used)
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     unused = {name.rpartition(".")[0]: None for name, each in zip(trained, gradients, strict=True) if each is None}
