@@ -116,8 +116,7 @@ class UnequalBatch(ValueError):
 class _Batches(itertools.chain):
     def skip_iter(self, number: int) -> None:
         """Skip batches. OneDL's mmengine (0.10.12) calls it, mmengine (0.10.7) skips one by one."""
-        for _ in range(number):
-            next(self)
+        list(itertools.islice(self, number))
 
 
 class NumberedLoop:

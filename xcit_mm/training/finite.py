@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from ..utils.errors import preview
 
@@ -34,14 +35,11 @@ def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -
     wrong = [] if is_finite((args, kwargs)) else ["the input"]
 
     def inspect(module: nn.Module, given: Any, output: Any) -> None:
-        if not wrong and not is_finite(output):
+        if module in names and not wrong and not is_finite(output):
             wrong.append(f"the output of {names[module]} ({type(module).__name__})")
 
-    handles = [module.register_forward_hook(inspect) for module in names]
-    with suppress(Exception):  # NaN makes the matching of Mask2Former raise
+    with register_module_forward_hook(inspect), suppress(Exception):  # the matching of Mask2Former raises at NaN
         model(*args, **kwargs)
-    for handle in handles:
-        handle.remove()
     gradients = [name for name, p in model.named_parameters() if not is_finite(p.grad)]
     wrong += [f"the gradient of {name}" for name in gradients[-1:]]  # the backward pass begins at the last
     images = [sample.img_path for sample in kwargs.get("data_samples") or () if getattr(sample, "img_path", None)]
