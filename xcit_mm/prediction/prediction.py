@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -164,9 +165,15 @@ class Prediction:
         return sv.Detections(found.boxes, masks, found.scores, found.labels, data=dict(class_name=names))
 
     def to_pandas(self) -> Any:
-        """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name."""
-        import pandas
+        """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name.
 
+        Raises:
+            ModuleNotFoundError: If pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
         table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
         names = [self.names[label] for label in self.labels]
         return table.assign(score=self.scores, label=self.labels, name=names)
