@@ -17,6 +17,10 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         return f"{self.level:<5}{self.code:<6}{self.text}" + (f" -- fix: {self.fix}" if self.fix else "")
 
+    def message(self) -> str:
+        """Return the message of an error: the line without its level."""
+        return " ".join(str(self).removeprefix(self.level).split())
+
 
 def ok(text: str) -> Finding:
     return Finding("ok", "", text)

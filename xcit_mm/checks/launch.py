@@ -105,8 +105,7 @@ def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
     """Print notes, and raise an error for the first failure, unless checks are skipped."""
     for found in () if options.skip_checks else findings:
         if found.level == "FAIL":
-            text = " ".join(str(found).removeprefix("FAIL").split())
-            raise ValueError(f"{text} (--skip-checks starts the run without checks)")
+            raise ValueError(f"{found.message()} (--skip-checks starts the run without checks)")
         if found.level == "note" and options.prints:
             print(found, file=sys.stderr)
 

@@ -46,7 +46,7 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
         for name, module in model.named_modules()
         if name.rstrip(".0123456789").endswith("head")
         and not name.endswith(("rpn_head", "semantic_head"))
-        and not type(module).__name__.endswith("RPNHead")
+        and not type(module).__name__.endswith(("RPNHead", "STDCHead"))  # mmdet's RPN; boundaries have two classes
         and not name.startswith(things)
         and isinstance(getattr(module, "num_classes", None), int)
         and not getattr(module, "class_agnostic", False)

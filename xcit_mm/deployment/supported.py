@@ -99,7 +99,7 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
     if not evaluators(cfg, "test"):
         raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
     for missing in check_paths(cfg, ["test"]):
-        raise FileNotFoundError(missing.text)
+        raise FileNotFoundError(missing.message())
 
 
 def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
