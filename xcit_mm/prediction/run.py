@@ -19,7 +19,7 @@ from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
 from ..version import __version__
 from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
-from .listing import Listing, number_items
+from .listing import Item, Listing, number_items
 from .predictor import Predictor
 from .processes import predict_on_ray, rank_and_size, wait_for_ranks
 from .records import PARTS, drop_failures, item_of, iter_records, read_deaths
@@ -86,11 +86,13 @@ def predict_many(
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
     out, (rank, size) = Path(os.path.abspath(out)), rank_and_size()
-    settings = _settings(predictor, listing.categories)
-    drawn = _open(out, settings, drawing, overwrite) if rank == 0 else drawing
+    ids, settings, drawn = _category_ids(predictor, listing.categories), dict[str, Any](), drawing
+    if rank == 0:
+        settings = _settings(predictor, ids)
+        drawn = _open(out, settings, drawing, overwrite)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if next(predictor.model.parameters()).device.type == "cpu" else 2
-    worker, interrupted = Worker(out, predictor, settings["category_ids"], drawing, workers), False
+    worker, interrupted = Worker(out, predictor, ids, drawing, workers), False
     if rank == 0 and retry_failed:
         drop_failures(out)
     wait_for_ranks()
@@ -107,13 +109,7 @@ def predict_many(
             if drawn != drawing:
                 worker.redraw()
                 _write_run(out, settings, drawing)
-        own, name = pending[rank::size], f"part-{time.time_ns():020}-{rank}"
-        options = dict(desc=f"rank {rank}" if size > 1 else None, position=rank, disable=not own)
-        with progress_bar(len(own), "image", **options) as bar:
-            if ray is not None and pending:
-                predict_on_ray(ray, worker, pending, deaths, bar.update)
-            else:
-                worker.predict(own, name, deaths, bar.update)
+        _predict(worker, pending, deaths, ray)
     except KeyboardInterrupt:
         if size > 1:
             raise
@@ -122,26 +118,42 @@ def predict_many(
     return _merge(worker)._replace(interrupted=interrupted) if rank == 0 else None
 
 
-def _settings(predictor: Predictor, categories: dict[str, int] | None) -> dict[str, Any]:
-    """Return what determines results: arguments, model and versions, and the ids of the classes in COCO files.
+def _predict(worker: Worker, pending: list[Item], deaths: dict[str, int], ray: str | None) -> None:
+    """Predict this rank's items, or those of all ranks on a Ray cluster."""
+    rank, size = rank_and_size()
+    own, name = pending[rank::size], f"part-{time.time_ns():020}-{rank}"
+    options = dict(desc=f"rank {rank}" if size > 1 else None, position=rank, disable=not own)
+    with progress_bar(len(own), "image", **options) as bar:
+        if ray is not None and pending:
+            predict_on_ray(ray, worker, pending, deaths, bar.update)
+        else:
+            worker.predict(own, name, deaths, bar.update)
+
+
+def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
+    """Return the ids of the classes in COCO files.
 
     Raises:
         ValueError: If a class of the model is not among the categories of a COCO json.
     """
     names, start = list(predictor.names), int(predictor.is_detector)
-    ids = list(range(start, start + len(names)))  # those of a segmentor are the values of its maps
-    if predictor.is_detector and categories is not None:
-        if missing := [name for name in names if name not in categories]:
-            has = ", ".join(categories)[:200]
-            raise ValueError(f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}")
-        ids = [categories[name] for name in names]
+    if not predictor.is_detector or categories is None:
+        return list(range(start, start + len(names)))  # those of a segmentor are the values of its maps
+    if missing := [name for name in names if name not in categories]:
+        has = ", ".join(categories)[:200]
+        raise ValueError(f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}")
+    return [categories[name] for name in names]
+
+
+def _settings(predictor: Predictor, category_ids: list[int]) -> dict[str, Any]:
+    """Return what determines results: arguments, model and versions, and the ids of the classes in COCO files."""
     config, checkpoint = (predictor.arguments[name] for name in ("config", "checkpoint"))
     path = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
     library = __import__("mmdet" if predictor.is_detector else "mmseg")
     settings = predictor.arguments | dict(
         config=f"{Path(config).name} ({_digest(predictor.cfg.pretty_text.encode())})",
         checkpoint=f"{Path(path).name} ({_digest(np.memmap(path, np.uint8, 'r').data)})",
-        category_ids=ids,
+        category_ids=category_ids,
         xcit_mm=__version__,
     )
     del settings["batch_size"]

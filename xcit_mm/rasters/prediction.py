@@ -15,6 +15,7 @@ import torch
 from shapely.affinity import affine_transform
 
 from ..prediction.predictor import Predictor
+from ..prediction.processes import rank_and_size
 from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.atomic import atomic_path, atomic_write
@@ -139,7 +140,7 @@ class _Run:
         self.folder = out.with_name(f"{out.name}.parts")
         suffix = "json" if predictor.is_detector else "tif"
         self.parts = [self.folder / f"row-{number:05}.{suffix}" for number in range(len(self.rows))]
-        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.rank, self.world = rank_and_size()
         # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale than elsewhere.
         self._is_padded = resizes_images(predictor.cfg) and min(raster.height, raster.width) < tile
 

@@ -23,9 +23,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 def is_finite(value: Any) -> bool:
     """Return whether all floating-point tensors of nested dicts, lists and tuples are finite."""
     given = (each.detach() for each in tensors_in(value) if each.is_floating_point())
-    return all(
-        bool(each.sum().isfinite() or each.isfinite().all()) for each in given
-    )  # a sum is fast, but may overflow
+    # A sum is faster, but it may overflow.
+    return all(bool(each.sum().isfinite() or each.isfinite().all()) for each in given)
 
 
 @torch.no_grad()
