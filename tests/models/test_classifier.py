@@ -87,7 +87,9 @@ class TestLoading:
             torch.testing.assert_close(classifier.head(descriptor), classifier(x))
             # A file for classes gives the descriptor too.
             assert torch.equal(load(tmp_path / "classifier.pth", num_classes=0)(x), descriptor)
-        with pytest.raises(ValueError, match="no head for classes, the model has num_classes=10: strict_heads=False"):
+        with pytest.raises(
+            ValueError, match="no head for classes, the model has num_classes=10; to fine-tune: strict_heads=False"
+        ):
             load(tmp_path / "dino.pth")
         assert torch.equal(load(tmp_path / "dino.pth", strict_heads=False).norm.weight, state["norm.weight"])
 

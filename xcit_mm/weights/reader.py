@@ -6,7 +6,6 @@ and functions opens a file, imports a module or calls what the file chooses.
 
 import argparse
 import re
-import tarfile
 import threading
 import warnings
 import zipfile
@@ -149,8 +148,6 @@ def _explain(path: Path, start: bytes, error: Exception) -> str:
         return f"it is empty, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
-    if tarfile.is_tarfile(path):
-        return "it is a tar archive: extract it, and give the checkpoint in it"
     text, damaged = str(error), None
     if "TorchScript" in text:
         return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
