@@ -10,7 +10,6 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write, unfinished_files
-from ..utils.compat import is_resuming
 from .batches import NumberedLoop
 from .finite import is_finite
 
@@ -34,7 +33,11 @@ class AtomicBackend(LocalBackend):
         except OSError as error:
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
             raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
+        pointer = path.with_name("last_checkpoint")
         for former in self.outdated - {path}:
+            if pointer.is_file() and Path(pointer.read_text()) == former:  # mmengine writes it after this file
+                with atomic_write(pointer) as file:
+                    file.write(str(path).encode())
             former.unlink(missing_ok=True)
         self.outdated.clear()
 
@@ -50,7 +53,7 @@ class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with the same arguments, for runs that may be killed at any moment.
 
     Local files are written whole or not at all, and a checkpoint is removed only after the next one is complete.
-    Weights or statistics that are not finite replace no checkpoint. A checkpoint holds the number of the next batch,
+    Weights or statistics that are not finite replace no checkpoint. The iteration of a checkpoint tells the next batch,
     and the random numbers of a batch depend on its number, the seed and the process alone. So training resumes at the
     next batch, also within an epoch, and draws the same numbers as uninterrupted training.
 
@@ -62,14 +65,11 @@ class ResumableCheckpointHook(CheckpointHook):
         if not (kwargs.get("backend_args") or kwargs.get("file_client_args") or "://" in str(kwargs.get("out_dir"))):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
-        self._former: dict[str, int] | None = None
-        self._loop: NumberedLoop | None = None
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        if NumberedLoop.supports(runner):
-            self._loop = NumberedLoop(runner, self._former)
-        else:
+        self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
+        if not self._loop:
             print_log("the batches have no numbers: a resumed run starts with other batches", "current")
 
     def before_train_epoch(self, runner: Runner) -> None:
@@ -83,9 +83,3 @@ class ResumableCheckpointHook(CheckpointHook):
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
                 "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
             )
-        if self._loop:
-            checkpoint["position"] = self._loop.position(checkpoint["meta"])
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if is_resuming(runner):
-            self._former = checkpoint.get("position") or {}
