@@ -8,13 +8,15 @@ from typing import Any
 
 import cv2
 import numpy as np
+import supervision as sv
+from pycocotools import mask as rle
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.errors import reason
 from .listing import Item, drawing_name
-from .prediction import Instances, Prediction
+from .prediction import Prediction
 from .predictor import Predictor
 from .reading import TIMEOUT, Reader, iter_predictions, load
 from .records import Writer, item_of, iter_records, record_line
@@ -155,14 +157,25 @@ class Worker:
 
     def _stored(self, record: dict[str, Any], image: np.ndarray) -> Prediction:
         """Return a stored prediction, for its image."""
-        names, palette = self.predictor.names, self.predictor.metainfo.get("palette")
-        if image.shape[:2] != (record["height"], record["width"]):
-            raise ValueError(f"the image has {image.shape[:2]} pixels, its record {record['height'], record['width']}")
+        names, palette, size = self.predictor.names, self.predictor.metainfo.get("palette"), image.shape[:2]
+        if size != (record["height"], record["width"]):
+            raise ValueError(f"the image has {size} pixels, its record {record['height'], record['width']}")
         if not self.predictor.is_detector:
             content = np.fromfile(self._map_path(item_of(record), record.get("frame")), np.uint8)
             return Prediction(image, None, cv2.imdecode(content, cv2.IMREAD_UNCHANGED), names, palette)
-        found = Instances.from_coco(record["objects"], self.category_ids)
-        return Prediction(image, found, None, names, palette)
+        objects = record["objects"]
+        boxes = _corners([each["bbox"] for each in objects])
+        codes = [each["segmentation"] for each in objects if "segmentation" in each]
+        masks = sv.CompactMask.from_coco_rle(codes, _corners(rle.toBbox(codes)) - (0, 0, 1, 1), size) if codes else None
+        scores = np.array([each["score"] for each in objects])
+        labels = np.array([self.category_ids.index(each["category_id"]) for each in objects], int)
+        return Prediction(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
+
+
+def _corners(boxes: Any) -> np.ndarray:
+    """Convert COCO's boxes (n, 4), left, top, width and height, to left, top, right and bottom."""
+    left, top, width, height = np.array(boxes, np.float32).reshape(-1, 4).T
+    return np.stack([left, top, left + width, top + height], axis=1)
 
 
 def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
