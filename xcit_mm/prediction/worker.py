@@ -1,8 +1,10 @@
 """A process that predicts items into the folder of a run: records, segmentation maps and drawings."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ import cv2
 import numpy as np
 import supervision as sv
 from pycocotools import mask as rle
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
@@ -86,16 +87,12 @@ class Worker:
 
     def _is_killer(self, item: Item) -> bool:
         """Return whether a process dies of an item or hangs. Two that died may have had other reasons."""
-        context = spawn(_predict_alone, (self.predictor.arguments, item), join=False)
-        try:
-            return not context.join(None if item.is_video else TIMEOUT)
-        except ProcessExitedException:
-            return True
-        except ProcessRaisedException:  # an error of the image or the model, which has its record
-            return False
-        finally:
-            for process in context.processes:
-                process.kill()
+        process = get_context("spawn").Process(target=_predict_alone, args=(self.predictor.arguments, item))
+        process.start()
+        process.join(None if item.is_video else TIMEOUT)
+        code = process.exitcode
+        process.kill()
+        return code != 0
 
     def _predict_video(self, item: Item, part: Path) -> None:
         """Predict a video into a part file of its own, which ends with the reason if a frame fails."""
@@ -183,8 +180,9 @@ def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
     return id_ if frame is None else (id_ + 1) * 10**9 + frame if isinstance(id_, int) else f"{id_}/{frame}"
 
 
-def _predict_alone(rank: int, arguments: dict[str, Any], item: Item) -> None:
-    """Predict an item in another process, by a model of its own."""
+def _predict_alone(arguments: dict[str, Any], item: Item) -> None:
+    """Predict an item in another process, by a model of its own. Its error is no death: it has its record later."""
     predictor = Predictor(**arguments)
-    for image in iter_frames(item.path) if item.is_video else [item.path]:
-        predictor(image)
+    with suppress(Exception):
+        for image in iter_frames(item.path) if item.is_video else [item.path]:
+            predictor(image)
