@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -55,7 +54,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
         return 0
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
-    return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError, URLError)
+    return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:

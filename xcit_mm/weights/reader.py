@@ -118,9 +118,9 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
 
 # mmengine logs a loader by its function's name less "load_from_".
-@CheckpointLoader.register_scheme(prefixes=["xcit://", HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
+@CheckpointLoader.register_scheme(prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read what mmengine has no reader for: a published file, a model of the Hub, or safetensors."""
+    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do not name."""
     return load_checkpoint(filename, map_location)
 
 
