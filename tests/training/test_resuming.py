@@ -19,11 +19,12 @@ from xcit_mm import ResumableCheckpointHook
 from xcit_mm.weights.reader import load_from_file
 
 SEG, DET = SCORES
-# Calls at which a process is killed: the n-th call of a method of hooks, or of fsync, which a checkpoint calls for its
-# file. Checkpoints are two iterations apart.
-STARTUP, ITERATION, WRITING, POINTING = ("before_run", 1), ("before_train_iter", 4), ("fsync", 2), ("fsync", 2)
+# Calls at which a process is killed: the n-th call of a method of hooks, or of os.replace, by which a checkpoint gets
+# its name. Checkpoints are two iterations apart.
+STARTUP, ITERATION = ("before_run", 1), ("before_train_iter", 4)
+WRITING, POINTING = ("before_replace", 2), ("after_replace", 2)
 CHANCE = random.Random(0)
-CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "fsync")
+CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "before_replace", "after_replace")
 OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(18)), STARTUP]
 
 
@@ -55,7 +56,7 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
     assert_same_state(whole / last, broken / last)
     scores = [printed_scores(folder)[-1] for folder in (whole, broken)]
     assert scores[0][SCORES[config]] == scores[1][SCORES[config]]
-    assert not list(broken.glob(".*.part"))
+    assert not list(broken.glob(".unfinished"))
     assert len(list(broken.glob("iter_*.pth"))) <= 3
 
     tested = ("test", DEMO / f"{config}.py", broken / last, "--work-dir", tmp_path / "test", *options)
@@ -77,7 +78,7 @@ def test_full_disk_and_broken_checkpoint_name_a_complete_checkpoint(shapes, tmp_
     assert "could not be written: File too large; earlier checkpoints are complete" in run.stderr
     assert (work / "last_checkpoint").read_text() == str(last)
     load_from_file(str(last))
-    assert not list(work.glob("*iter_6*")) + list(work.glob(".*iter_6*"))
+    assert not list(work.glob("*iter_6*")) + list(work.glob(".unfinished"))
 
     last.write_bytes(last.read_bytes()[:-1000])
     run = run_tool(*resume, cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,13 +10,12 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.atomic import atomic_write, unfinished_files
 from .batches import NumberedLoop
 from .finite import is_finite
 
 
 class AtomicBackend(LocalBackend):
-    """mmengine's backend for local files, which are whole or absent.
+    """mmengine's backend for local files, which are whole or absent after a kill.
 
     mmengine removes a file before it writes the next one, and a kill would leave none. Here the next one comes first.
     """
@@ -24,25 +24,34 @@ class AtomicBackend(LocalBackend):
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         """Write a file, then remove the outdated ones. Raise OSError on a full disk: all files stay as they were."""
-        path = Path(filepath)
-        for leftover in unfinished_files(path):  # of a killed run, as large as a checkpoint
-            leftover.unlink(missing_ok=True)
+        path, pointer = Path(filepath), Path(filepath).with_name("last_checkpoint")
         try:
-            with atomic_write(path) as file:
-                file.write(obj)
+            _write(obj, path)
         except OSError as error:
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
             raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
-        pointer = path.with_name("last_checkpoint")
         for former in self.outdated - {path}:
-            if pointer.is_file() and Path(pointer.read_text()) == former:  # mmengine writes it after this file
-                with atomic_write(pointer) as file:
-                    file.write(str(path).encode())
+            if pointer.is_file() and Path(pointer.read_text()) == former:  # mmengine names the new file later
+                _write(str(path).encode(), pointer)
             former.unlink(missing_ok=True)
         self.outdated.clear()
 
     def remove(self, filepath: str | Path) -> None:
         self.outdated.add(Path(filepath))
+
+
+def _write(content: bytes | memoryview, path: Path) -> None:
+    """Write a file under another name, which the next file replaces after a kill, and rename it.
+
+    The operating system writes it to the disk when it likes, as it does for mmengine.
+    """
+    unfinished = path.with_name(".unfinished")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 register_backend("atomic", AtomicBackend)
