@@ -97,7 +97,6 @@ def predict_many(
     pending = [item for item in number_items(listing.items, known) if item.path not in known]
     left = list((out / PARTS).glob("*.in-flight"))
     deaths = read_deaths(left)
-    pending.sort(key=lambda item: item.path not in deaths)
     wait_for_ranks()
     if rank == 0:
         for path in left:

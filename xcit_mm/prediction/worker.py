@@ -47,23 +47,18 @@ class Worker:
         """Predict items, and write their records to part files whose names begin with `name`.
 
         Args:
-            deaths: How many processes died with an item in flight. Each of these is predicted alone: first those of one
-                death; last the others, if another process has survived them.
+            deaths: How many processes died with an item in flight. Each of these is predicted last and alone; after two
+                deaths only if another process has survived it.
             done: Function that is called with the number of completed items.
 
         Raises:
             RuntimeError: If a process that reads images died. The next start finds the image.
         """
-        groups: list[list[Item]] = [[], [], []]
-        for item in items:
-            groups[min(deaths.get(item.path, 0), 2)].append(item)
-        others, once, twice = groups
+        suspects = sorted((item for item in items if item.path in deaths), key=lambda item: deaths[item.path])
         with Writer(self.out, name, deaths) as writer:
-            for item in once:
-                self._predict(writer, [item], min(self.workers, 1), done)
-            self._predict(writer, others, self.workers, done)
-            for item in twice:
-                if self._is_killer(item):
+            self._predict(writer, [item for item in items if item.path not in deaths], self.workers, done)
+            for item in suspects:
+                if deaths[item.path] > 1 and self._is_killer(item):
                     writer.add(item, error=KILLER)
                     done(1)
                 else:
