@@ -68,8 +68,8 @@ class Worker:
         reader = Reader([item for item in items if not item.is_video], self.predictor)
         for item, found in iter_predictions(self.predictor, load(reader, workers, writer.mark)):
             if isinstance(found, Prediction):
+                self._draw(item, [found])  # first, since what has a record is done
                 writer.add(item, **self._fields(item, found))
-                self._draw(item, [found])
             else:
                 writer.add(item, error=found)
             writer.mark(item)
