@@ -30,7 +30,9 @@ test_pipeline = [
     dict(type="LoadAnnotations", reduce_zero_label=True),
     dict(type="PackSegInputs"),
 ]
-test_dataloader = dict(dataset=dict(data_root="{data}", pipeline=test_pipeline))
+test_dataloader = dict(
+    num_workers=0, persistent_workers=False, dataset=dict(data_root="{data}", pipeline=test_pipeline)
+)
 """
 # Its images of 96 pixels are enlarged to 150 and padded to 160. The objects have other scores than noise, so the file's
 # comparison needs its own threshold. An export takes time for every block, level and stage, so it has few.
@@ -39,8 +41,8 @@ _base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
 trunk = dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0)
 model = dict(
     backbone=dict(arch=trunk, out_indices=(0, 1), strides=(8, 16)),
-    neck=dict(in_channels=[32] * 2, out_channels=32, num_outs=3),
-    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(strides=[8, 16, 32])),
+    neck=dict(in_channels=[32] * 2, out_channels=32, num_outs=2),
+    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(strides=[8, 16])),
     roi_head=dict(
         bbox_head=dict(in_channels=32, fc_out_channels=32),
         bbox_roi_extractor=dict(out_channels=32, featmap_strides=[8, 16]),
@@ -59,7 +61,9 @@ test_pipeline = [
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
     dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
 ]
-test_dataloader = dict(dataset=dict(data_root="{data}", pipeline=test_pipeline))
+test_dataloader = dict(
+    num_workers=0, persistent_workers=False, dataset=dict(data_root="{data}", pipeline=test_pipeline)
+)
 test_evaluator = dict(ann_file="{data}/annotations/instances_validation.json")
 """
 

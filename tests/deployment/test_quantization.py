@@ -39,7 +39,7 @@ def test_int8_detector_runs_and_is_scored(mask_rcnn, mask_rcnn_file, shapes, cal
     file = load_standard(out)
     int8, float32 = quantised_layers(out)
     assert f"int8: {len(int8)} of {len(int8) + len(float32)} layers" in printed
-    for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.3.conv", "mlp.fc1"):
+    for layer in ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.1.conv", "mlp.fc1"):
         assert [name for name in int8 if f".{layer}/" in name]
     for layer in ("attn", "local_mp.conv1", "rpn_cls", "rpn_reg", "fc_cls", "fc_reg", "conv_logits"):
         assert [name for name in float32 if f".{layer}/" in name]

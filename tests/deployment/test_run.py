@@ -1,14 +1,12 @@
 """`run.py` alone returns what mmdet and mmseg predict, from photos of any kind."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import mmcv
@@ -17,8 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from detections import Comparison, Detections
-from mmdet.models.roi_heads.mask_heads import FCNMaskHead
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS
@@ -48,84 +45,53 @@ def smooth_image(height: int, width: int) -> np.ndarray:
     return mmcv.imresize(grid, (width, height))
 
 
-@pytest.fixture
-def raw_detections() -> dict[str, np.ndarray]:
-    """Outputs of a detector for an image of 100x150 pixels, padded to 128x160; some boxes exceed the image."""
-    boxes = [[10.2, 8.7, 60.1, 70.9], [-5, -8, 30, 25], [100, 60, 170, 120], [40.5, 40.5, 41, 41], [150, 90, 158, 130]]
-    grids = torch.from_numpy(np.random.default_rng(0).random((len(boxes), 1, 7, 7), dtype=np.float32))
-    masks = F.interpolate(grids, (28, 28), mode="bicubic").clamp(0, 1)
-    return dict(
-        boxes=np.array(boxes, np.float32),
-        scores=np.array([0.9, 0.8, 0.7, 0.6, 0.2], np.float32),
-        labels=np.array([0, 1, 1, 0, 1]),
-        masks=masks[:, 0].numpy(),
-    )
+@pytest.fixture(scope="module")
+def photos(shapes) -> list[np.ndarray]:
+    """Images of several sizes."""
+    paths = sorted((shapes / "images" / "validation").iterdir())
+    return [*map(run.read_image, paths), smooth_image(203, 330), smooth_image(97, 64)]
 
 
 @pytest.fixture
-def detector(tmp_path, raw_detections) -> Callable[..., Path]:
-    """Write a file with the inputs and metadata of a detector, which returns `raw_detections` for every image."""
-    helper, types = onnx.helper, onnx.TensorProto
+def edited(segmentor_file, tmp_path) -> Callable[..., Path]:
+    """Write a copy of the segmentor's file with other metadata."""
 
     def write(**facts: object) -> Path:
-        outputs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), ["n", *values.shape[1:]])
-            for name, values in raw_detections.items()
-        ]
-        graph = helper.make_graph(
-            [helper.make_node("Identity", [f"constant_{name}"], [name]) for name in raw_detections],
-            "detector",
-            [helper.make_tensor_value_info("image", types.FLOAT, ["batch", 3, "height", "width"])],
-            outputs,
-            [onnx.numpy_helper.from_array(values, f"constant_{name}") for name, values in raw_detections.items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-        defaults = dict(
-            outputs=list(raw_detections), classes=["circle", "square"], unsupported=None, channel_order="RGB",
-            mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], mask_threshold=0.5, min_side=1,
-            resize=dict(scale=[160, 100], keep_ratio=True), pad_divisor=1, pad_value=0,
-        )  # fmt: skip
-        helper.set_model_props(model, {name: json.dumps(value) for name, value in (defaults | facts).items()})
-        onnx.save(model, tmp_path / "detector.onnx")
-        return tmp_path / "detector.onnx"
+        file = onnx.load(segmentor_file)
+        texts = {prop.key: prop.value for prop in file.metadata_props}
+        onnx.helper.set_model_props(file, texts | {name: json.dumps(value) for name, value in facts.items()})
+        onnx.save(file, tmp_path / "edited.onnx")
+        return tmp_path / "edited.onnx"
 
     return write
 
 
-def test_masks_and_boxes_are_mmdet_s(raw_detections, detector):
-    found = run.Model(detector())(smooth_image(300, 450))
-    boxes = torch.from_numpy(raw_detections["boxes"].copy())
-    masks = FCNMaskHead(num_classes=2)._predict_by_feat_single(
-        torch.from_numpy(raw_detections["masks"]).logit()[:, None].repeat(1, 2, 1, 1),
-        boxes,
-        torch.from_numpy(raw_detections["labels"]),
-        dict(scale_factor=(1 / 3, 1 / 3), ori_shape=(300, 450)),
-        Config(dict(mask_thr_binary=0.5)),
-        rescale=True,
-    )
-    assert found["masks"].shape == (5, 300, 450) and found["masks"].dtype == bool
-    assert (found["masks"] != masks.numpy()).sum() <= 2 and masks.sum() > 10000  # pixels of just the threshold
-    np.testing.assert_allclose(found["boxes"], boxes.numpy().clip(0, [450, 300, 450, 300]), rtol=1e-5, atol=1e-4)
-    assert np.array_equal(found["scores"], raw_detections["scores"])
-    assert np.array_equal(found["labels"], raw_detections["labels"])
+def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, photos):
+    model, predictor, comparison = run.Model(mask_rcnn_file), Predictor(*mask_rcnn, device="cpu"), Comparison()
+    for image in photos:
+        found, expected = model(image), predictor(image)
+        pair = Detections(**found), Detections(expected.boxes, expected.scores, expected.labels, expected.masks)
+        cut = expected.scores.min() if len(expected.scores) == 60 else 0.25  # where the limit has cut others off
+        comparison.add(*pair, image.shape[:2], float(cut))
+    assert comparison.unmatched == 0 and comparison.detections > 50
+    assert comparison.boxes < 1e-5 and comparison.different_pixels <= 1e-3 * comparison.pixels
 
 
-def test_image_without_objects_stays_as_it_is(raw_detections, detector):
-    for name, values in raw_detections.items():
-        raw_detections[name] = values[:0]
-    model, image = run.Model(detector()), smooth_image(60, 90)
-    found = model(image)
-    assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 60, 90)
-    assert np.array_equal(run.draw(image, found, model.classes), image)
+def test_segmentation_maps_are_the_predictor_s(segmentor, segmentor_file, photos):
+    model, predictor = run.Model(segmentor_file), Predictor(*segmentor, device="cpu")
+    for image in photos:
+        found, expected = model(image)["map"], predictor(image).segmentation
+        assert found.dtype == expected.dtype and len(np.unique(found)) > 1
+        assert (found != expected).mean() < 5e-4
 
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("count, threshold", [(3, None), (300, None), (1, 0.3)])
-def test_resized_maps_are_torch_s(align_corners, count, threshold, detector):
+def test_resized_maps_are_torch_s(align_corners, count, threshold, edited):
     logits = torch.randn(1, count, 13, 21, generator=torch.Generator().manual_seed(0))
     whole = F.interpolate(logits, (40, 33), mode="bilinear", align_corners=align_corners)
     expected = whole.argmax(1)[0] if count > 1 else (whole.sigmoid() > threshold)[0, 0]
-    model = run.Model(detector(align_corners=align_corners, threshold=threshold))
+    model = run.Model(edited(align_corners=align_corners, threshold=threshold))
     assert np.array_equal(model.to_classes(logits[0].numpy(), (40, 33)), expected.numpy())
 
 
@@ -139,7 +105,7 @@ def test_resized_maps_are_torch_s(align_corners, count, threshold, detector):
         (FPN, {"model.data_preprocessor.test_cfg": dict(size_divisor=48)}),
     ],
 )
-def test_preprocessed_image_is_the_library_s(path, options, detector):
+def test_preprocessed_image_is_the_library_s(path, options, edited):
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options)
     init_default_scope(cfg.default_scope)
@@ -149,7 +115,7 @@ def test_preprocessed_image_is_the_library_s(path, options, detector):
     given = data_preprocessor(cfg)
     divisor = 1 if path == MASK_RCNN else (given.get("test_cfg") or {}).get("size_divisor", 1)
     facts = dict(mean=given.get("mean"), std=given.get("std"), channel_order=channel_order(cfg), pad_divisor=divisor)
-    model = run.Model(detector(resize=resize_rule(cfg), **facts))
+    model = run.Model(edited(resize=resize_rule(cfg), **facts))
     # The width of the last image is resized to a number that ends in .5 before rounding.
     for height, width in [(37, 53), (480, 640), (901, 450), (1088, 1717)]:
         image = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -164,29 +130,25 @@ def test_preprocessed_image_is_the_library_s(path, options, detector):
 
 
 @pytest.mark.parametrize(
-    "path, place, value, named",
+    "path, change, named",
     [
-        (MASK_RCNN, "test_dataloader.dataset.pipeline.1.type", "ResizeShortestEdge", "ResizeShortestEdge"),
-        (MASK_RCNN, "test_dataloader.dataset.pipeline.1.interpolation", "bicubic", "interpolation='bicubic'"),
-        (MASK_RCNN, "model.data_preprocessor.type", "ImgDataPreprocessor", "ImgDataPreprocessor"),
-        (FPN, "model.data_preprocessor.test_cfg", dict(size=(512, 512)), "size=(512, 512)"),
-        (FPN, "model.test_cfg", dict(mode="slide"), "test_cfg.mode='slide'"),
-        (CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py", None, None, "LoadRasterFromFile"),
+        (MASK_RCNN, lambda cfg: cfg.test_pipeline[1].update(type="ResizeShortestEdge"), "ResizeShortestEdge"),
+        (MASK_RCNN, lambda cfg: cfg.test_pipeline[1].update(interpolation="bicubic"), "interpolation='bicubic'"),
+        (MASK_RCNN, lambda cfg: cfg.model.data_preprocessor.update(type="ImgDataPreprocessor"), "ImgDataPreprocessor"),
+        (FPN, lambda cfg: cfg.model.data_preprocessor.update(test_cfg=dict(size=(512, 512))), "size=(512, 512)"),
+        (FPN, lambda cfg: cfg.model.test_cfg.update(mode="slide"), "test_cfg.mode='slide'"),
+        (FPN.with_stem(f"{FPN.stem}-4band"), lambda cfg: None, "LoadRasterFromFile"),
     ],
 )
-def test_preprocessing_that_the_script_lacks_is_named(path, place, value, named, detector):
+def test_preprocessing_that_the_script_lacks_is_named(path, change, named, edited):
     cfg = Config.fromfile(path)
-    if place:  # merging would keep options of another type of step
-        *parents, last = place.split(".")
-        part: Any = cfg._cfg_dict
-        for parent in parents:
-            part = part[int(parent)] if isinstance(part, list) else part[parent]
-        part[int(last) if isinstance(part, list) else last] = ConfigDict(value) if isinstance(value, dict) else value
+    change(cfg)
+    cfg.test_dataloader.dataset.pipeline = cfg.test_pipeline
     with pytest.raises(ValueError) as raised:
         resize_rule(cfg)
     assert named in str(raised.value)
     with pytest.raises(ValueError, match=re.escape(named)):
-        run.Model(detector(unsupported=str(raised.value)))
+        run.Model(edited(unsupported=str(raised.value)))
 
 
 def test_photos_are_read_as_by_the_predictor(models, tmp_path):
@@ -209,37 +171,9 @@ def test_photos_are_read_as_by_the_predictor(models, tmp_path):
             read(tmp_path / "dark.png")
 
 
-@pytest.fixture(scope="module")
-def photos(shapes) -> list[np.ndarray]:
-    """Images of several sizes."""
-    paths = sorted((shapes / "images" / "validation").iterdir())
-    return [*map(run.read_image, paths), smooth_image(203, 330), smooth_image(97, 64)]
-
-
-def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, photos):
-    model, predictor, comparison = run.Model(mask_rcnn_file), Predictor(*mask_rcnn, device="cpu"), Comparison()
-    for image in photos:
-        found, expected = model(image), predictor(image)
-        pair = Detections(**found), Detections(expected.boxes, expected.scores, expected.labels, expected.masks)
-        cut = expected.scores.min() if len(expected.scores) == 60 else 0.25  # where the limit has cut others off
-        comparison.add(*pair, image.shape[:2], float(cut))
-    # mmdet sorts by torch, which orders equal scores by chance. Flat areas have them.
-    assert comparison.unmatched <= 0.02 * comparison.detections and comparison.detections > 50
-    assert comparison.boxes < 1e-5 and comparison.different_pixels <= 1e-3 * comparison.pixels
-
-
-def test_segmentation_maps_are_the_predictor_s(segmentor, segmentor_file, photos):
-    model, predictor = run.Model(segmentor_file), Predictor(*segmentor, device="cpu")
-    for image in photos:
-        found, expected = model(image)["map"], predictor(image).segmentation
-        assert found.dtype == expected.dtype and len(np.unique(found)) > 1
-        assert (found != expected).mean() < 5e-4
-
-
-@pytest.mark.parametrize("kind", ["detector", "segmentor"])
-def test_a_copy_runs_without_torch_and_draws(kind, request, detector, tmp_path):
-    model = detector() if kind == "detector" else request.getfixturevalue("segmentor_file")
-    alone = tmp_path / "product"
+@pytest.mark.parametrize("kind", ["mask_rcnn_file", "segmentor_file"])
+def test_a_copy_runs_without_torch_and_draws(kind, request, tmp_path):
+    model, alone = request.getfixturevalue(kind), tmp_path / "product"
     alone.mkdir()
     (alone / "sitecustomize.py").write_text(BLOCKER)
     shutil.copy(run.__file__, alone / "runner.py")
@@ -256,39 +190,64 @@ def test_a_copy_runs_without_torch_and_draws(kind, request, detector, tmp_path):
     assert len(ended.stdout.splitlines()) == len(run.list_found(found, local.classes)) > 1
 
 
-def test_bad_input_ends_in_one_line(detector, tmp_path):
-    text = tmp_path / "text.onnx"
-    text.write_text("no model")
-    foreign = onnx.load(detector())
+@pytest.fixture
+def main(monkeypatch, tmp_path) -> Callable[..., int]:
+    """Runs the script in this process, in a folder with photo.png and text.onnx."""
+    monkeypatch.chdir(tmp_path)
+    cv2.imwrite("photo.png", smooth_image(60, 90))
+    Path("text.onnx").write_text("no model")
+
+    def call(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["run.py", *map(str, arguments)])
+        return run.main()
+
+    return call
+
+
+def test_bad_models_are_named(main, segmentor_file):
+    foreign = onnx.load(segmentor_file)
     del foreign.metadata_props[:]
-    onnx.save(foreign, tmp_path / "foreign.onnx")
-    photo = tmp_path / "photo.png"
-    cv2.imwrite(str(photo), smooth_image(60, 90))
-    for model, image, message in [
-        (tmp_path / "none.onnx", photo, "none.onnx cannot be run"),
-        (text, photo, "text.onnx cannot be run"),
-        (tmp_path / "foreign.onnx", photo, "is a backbone or not of xcit-mm export"),
-        (detector(), tmp_path / "none.png", "No such file"),
-        (detector(), text, "text.onnx is empty, broken or not an image"),
-        (detector(min_side=129), photo, "resized to 100x150, the model takes 129 or more a side"),
+    onnx.save(foreign, "foreign.onnx")
+    for model, message in [
+        ("none.onnx", "none.onnx cannot be run"),
+        ("text.onnx", "text.onnx cannot be run"),
+        ("foreign.onnx", "is a backbone or not of xcit-mm export"),
     ]:
-        ended = subprocess.run(
-            [sys.executable, run.__file__, str(model), str(image)], capture_output=True, text=True, env=dict(os.environ)
-        )
-        assert ended.returncode == 1 and message in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+        with pytest.raises(ValueError, match=message) as error:
+            main(model, "photo.png")
+        assert "\n" not in str(error.value)
+    ended = subprocess.run([sys.executable, run.__file__, "none.onnx", "photo.png"], capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     with pytest.raises(ValueError, match=r"give it as \(H, W, 3\)"):
-        run.Model(detector())(np.zeros((5, 5), np.uint8))
+        run.Model(segmentor_file)(np.zeros((5, 5), np.uint8))
 
 
-def test_folder_is_predicted_though_one_image_is_broken(detector, tmp_path, monkeypatch, capsys):
-    photos, drawn = tmp_path / "photos", tmp_path / "drawn"
+def test_bad_images_are_reported_and_the_others_of_a_folder_predicted(main, edited, mask_rcnn_file, capsys):
+    for image, message in [("none.png", "No such file"), ("text.onnx", "text.onnx is empty, broken or not an image")]:
+        assert main(mask_rcnn_file, image) == 1
+        assert message in capsys.readouterr().err
+    assert main(edited(min_side=300), "photo.png") == 1
+    assert "resized to 120x180, the model takes 300 or more a side" in capsys.readouterr().err
+
+    photos = Path("photos")
     photos.mkdir()
     for name in ("a.png", "c.jpg"):
-        cv2.imwrite(str(photos / name), smooth_image(60, 90))
+        cv2.imwrite(str(photos / name), smooth_image(203, 330))
     (photos / "b.png").write_text("no image")
-    monkeypatch.setattr(sys, "argv", ["run.py", *map(str, (detector(), photos, "--out", drawn, "--score-thr", 0.65))])
-    assert run.main() == 1
+    assert main(mask_rcnn_file, photos, "--out", "drawn", "--score-thr", 0.3) == 1
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 2 * 3 and "a.png circle 0.90 " in printed.out
+    found = run.Model(mask_rcnn_file)(run.read_image(photos / "a.png"))
+    assert printed.out.count("a.png ") == (found["scores"] >= 0.3).sum() > 1
     assert printed.err.count("\n") == 1 and "b.png is empty, broken" in printed.err
-    assert sorted(path.name for path in drawn.iterdir()) == ["a.png.png", "c.jpg.png"]
+    assert sorted(path.name for path in Path("drawn").iterdir()) == ["a.png.png", "c.jpg.png"]
+
+
+def test_image_without_objects_stays_as_it_is(mask_rcnn_file, tmp_path, photos):
+    file = onnx.load(mask_rcnn_file)
+    (threshold,) = (tensor for tensor in file.graph.initializer if tensor.name == "score_thr")
+    threshold.CopyFrom(onnx.numpy_helper.from_array(np.ones(1, np.float32), "score_thr"))
+    onnx.save(file, tmp_path / "strict.onnx")
+    model = run.Model(tmp_path / "strict.onnx")
+    found = model(photos[-1])
+    assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, *photos[-1].shape[:2])
+    assert np.array_equal(run.draw(photos[-1], found, model.classes), photos[-1])

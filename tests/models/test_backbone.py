@@ -8,7 +8,6 @@ from benchmark import saved_bytes
 from devices import on_each_device, on_each_device_in, peak_bytes
 from golden import GOLDEN, deviation, fill, image, keys
 from mmcv.cnn import fuse_conv_bn
-from mmengine.registry import MODELS
 from torch import nn
 
 from xcit_mm import XCiT
@@ -57,7 +56,7 @@ def test_every_architecture_has_the_published_size_and_four_maps(arch, patch_siz
         model = XCiT(arch, patch_size)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     assert millions == pytest.approx(PARAMETERS[arch][patch_size == 8], abs=6e-4)
-    for height, width in [(75, 101), (33, 47), (32, 32)]:
+    for height, width in [(75, 101), (32, 32)] if arch == "n12" else [(75, 101)]:
         maps = model(torch.empty(1, 3, height, width, device="meta"))
         rows, columns = -(-height // patch_size), -(-width // patch_size)
         for stride, found in zip((4, 8, 16, 32), maps, strict=True):
@@ -65,21 +64,18 @@ def test_every_architecture_has_the_published_size_and_four_maps(arch, patch_siz
             assert found.shape == (1, ARCHS[arch].embed_dim, *size)
 
 
-@pytest.mark.parametrize("kwargs", [{}, dict(patch_size=8), dict(patch_embed="linear"), dict(use_pos=False)])
-def test_gradients_reach_every_parameter(kwargs):
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        *({}, dict(patch_size=8), dict(patch_embed="linear"), dict(use_pos=False)),
+        *(dict(out_indices=(0,)), dict(out_indices=(1, 3))),
+    ],
+)
+def test_gradients_reach_every_parameter_and_unused_blocks_are_not_built(kwargs):
     model = XCiT(TINY, drop_rate=0.1, attn_drop_rate=0.1, **kwargs).train()
     sum(m.square().mean() for m in model(torch.randn(2, 3, 33, 47))).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
-
-
-@pytest.mark.parametrize("out_indices", [(0,), (1, 3), (0, 1, 2, 3)])
-def test_unused_blocks_and_levels_are_not_built(out_indices):
-    model = XCiT(TINY, out_indices=out_indices, norm_cfg=BN)
-    maps = model(torch.randn(2, 3, 64, 64))
-    assert [m.shape[-1] for m in maps] == [16, 8, 4, 2][: len(out_indices)]
-    sum(m.square().mean() for m in maps).backward()
-    assert all(p.grad is not None for p in model.parameters())
-    assert len(model.blocks) == out_indices[-1] + 1
+    assert len(model.blocks) == kwargs.get("out_indices", (5,))[-1] + 1
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -91,11 +87,8 @@ def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(stride
     model = XCiT(TINY, patch_size, strides=strides, norm_cfg=BN, init_cfg=init_cfg)
     model.init_weights()
     image = torch.rand(1, 3, 64, 96)
-    expected = dict(zip((4, 8, 16, 32), whole(image), strict=True))
-    found = model.eval()(image)
-    assert len(found) == len(strides)
-    for stride, level in zip(strides, found, strict=True):
-        assert torch.allclose(level, expected[stride], atol=1e-5)
+    expected = [level for stride, level in zip((4, 8, 16, 32), whole(image), strict=True) if stride in strides]
+    torch.testing.assert_close(list(model.eval()(image)), expected)
     assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
 
 
@@ -183,12 +176,6 @@ class TestPrecision:
         with torch.autocast(device, torch.float16), torch.no_grad():
             assert all(m.isfinite().all() for m in model(image(64, 96).float().to(device))[2:])
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-    def test_maps_have_the_type_of_the_model(self, dtype):
-        model = XCiT(TINY).to(dtype).eval()
-        with torch.no_grad():
-            assert {m.dtype for m in model(image(64, 96).to(dtype))} == {dtype}
-
     @on_each_device
     @pytest.mark.parametrize("model_too", [False, True])
     def test_channels_last(self, model_too, device):
@@ -245,11 +232,3 @@ def test_peak_memory_of_inference(device, dtype):
     # four, and the sixteen of stride 4, on a GPU once more before its cells take their places.
     expected = 4 + (4 + 16 + (0 if device == "cpu" else 16)) * getattr(torch, dtype).itemsize / 4
     assert found < 1.12 * expected
-
-
-def test_every_registry_builds_the_backbone():
-    from mmdet.registry import MODELS as MMDET
-    from mmseg.registry import MODELS as MMSEG
-
-    for registry in (MODELS, MMDET, MMSEG):
-        assert type(registry.build(dict(type="XCiT", arch=TINY))) is XCiT

@@ -71,27 +71,18 @@ class TestLoading:
             logits = load(path_of(source, tmp_path), patch_size)(image(224, 224).float())
         assert deviation(logits, f"pico_p{patch_size}") < 1e-4
 
-    @pytest.mark.parametrize("wrapped", [True, False])
-    def test_dino_gives_a_descriptor(self, wrapped, tmp_path):
-        state = official(16)
-        torch.save(dict(model=state), tmp_path / "classifier.pth")
-        content = {key: value for key, value in state.items() if not key.startswith("head.")}
-        if wrapped:
-            teacher = {f"module.backbone.{key}": value for key, value in content.items()}
-            teacher["module.head.last_layer.weight"] = torch.ones(4, 4)
-            content = dict(teacher=teacher, student={key: 0 * value for key, value in teacher.items()}, epoch=3)
-        torch.save(content, tmp_path / "dino.pth")
-        x, classifier = image(64, 96, batch=2).float(), load(tmp_path / "classifier.pth")
+    @pytest.mark.parametrize("name", ["dino-backbone_p16.pth", "dino-full_p16.pth"])
+    def test_dino_gives_a_descriptor(self, name, tmp_path):
+        dino, file = path_of(name, tmp_path), path_of("official-imagenet_p16.pth", tmp_path)
+        x, classifier = image(64, 96, batch=2).float(), load(file)
         with torch.inference_mode():
-            descriptor = load(tmp_path / "dino.pth", num_classes=0)(x)
+            descriptor = load(dino, num_classes=0)(x)
             torch.testing.assert_close(classifier.head(descriptor), classifier(x))
             # A file for classes gives the descriptor too.
-            assert torch.equal(load(tmp_path / "classifier.pth", num_classes=0)(x), descriptor)
-        with pytest.raises(
-            ValueError, match="no head for classes, the model has num_classes=10; to fine-tune: strict_heads=False"
-        ):
-            load(tmp_path / "dino.pth")
-        assert torch.equal(load(tmp_path / "dino.pth", strict_heads=False).norm.weight, state["norm.weight"])
+            assert torch.equal(load(file, num_classes=0)(x), descriptor)
+        with pytest.raises(ValueError, match="no head for classes, the model has num_classes=10: strict_heads=False"):
+            load(dino)
+        assert torch.equal(load(dino, strict_heads=False).norm.weight, official(16)["norm.weight"])
 
     def test_a_head_for_other_classes_needs_strict_heads_false(self, tmp_path):
         given = official(16)
@@ -134,31 +125,18 @@ def test_a_published_file_and_own_checkpoints_fill_a_model_of_mmpretrain():
 
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("height, width", [(75, 101), (32, 32)])
-def test_any_size(patch_size, height, width):
-    model = XCiTClassifier(TINY, patch_size, num_classes=5).eval()
-    x = torch.randn(2, 3, height, width)
-    grid = (-(-height // patch_size), -(-width // patch_size))
-    with torch.inference_mode():
-        cls, tokens = model.forward_features(x)
-        assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
-        torch.testing.assert_close(model(x), model.head(cls))
-        assert [m.shape for m in model.attention_maps(x)] == [(2, 4, *grid)] * 2
-
-
-@torch.no_grad()
-def test_attention_maps_are_the_weights_of_the_tokens_in_their_places():
-    model = fill(XCiTClassifier(TINY, num_classes=5).double())
-    seen = {}
-    for index, block in enumerate(model.cls_attn_blocks):
-        block.attn.register_forward_pre_hook(lambda _, args, index=index: seen.update({index: args[0]}))
-    x = image(64, 96)
-    model(x)
-    maps = model.attention_maps(x)
-    for index, (block, found) in enumerate(zip(model.cls_attn_blocks, maps, strict=True)):
-        weights = block.attn.attend(seen[index])[0][:, :, 0]
-        torch.testing.assert_close(weights.sum(dim=2), torch.ones(1, 4, dtype=torch.float64))
-        for row, column in [(0, 5), (2, 1)]:
-            torch.testing.assert_close(found[:, :, row, column], weights[:, :, 1 + 6 * row + column])
+@torch.inference_mode()
+def test_attention_maps_of_any_size_are_the_weights_of_the_tokens_in_their_places(height, width, patch_size):
+    model = fill(XCiTClassifier(TINY, patch_size, num_classes=5).double())
+    grid, x, seen = (-(-height // patch_size), -(-width // patch_size)), image(height, width, batch=2), []
+    for block in model.cls_attn_blocks:
+        block.attn.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    cls, tokens = model.forward_features(x)
+    assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
+    torch.testing.assert_close(model(x), model.head(cls))
+    for block, given, found in zip(model.cls_attn_blocks, seen, model.attention_maps(x), strict=False):
+        weights = block.attn.attend(given)[0][:, :, 0]
+        torch.testing.assert_close(found, weights[:, :, 1:].unflatten(2, grid))
         assert (found.sum(dim=(2, 3)) < 1).all()
 
 

@@ -1,5 +1,7 @@
 """torch.compile makes one graph of the backbone for every size, without breaks."""
 
+from typing import Any
+
 import pytest
 import torch
 from benchmark import saved_bytes
@@ -7,7 +9,10 @@ from devices import on_each_device, on_each_device_in
 
 from xcit_mm import XCiT
 
-SHALLOW = dict(arch=dict(embed_dim=32, depth=2, num_heads=4, eta=1.0), norm_cfg=dict(type="BN"), out_indices=(0, 1))
+
+def build(depth: int = 1, **kwargs: Any) -> XCiT:
+    arch = dict(embed_dim=32, depth=depth, num_heads=4, eta=1.0)
+    return XCiT(arch, norm_cfg=dict(type="BN"), out_indices=tuple(range(depth)), **kwargs)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +24,7 @@ def reset() -> None:
 @on_each_device
 @pytest.mark.parametrize("name", ["plain", "covariance"])
 def test_inference(name, device):
-    model = XCiT(**SHALLOW, attn_implementation=name).eval().to(device)
+    model = build(attn_implementation=name).eval().to(device)
     # On a GPU with the compiler that users have there.
     backend = "eager" if device == "cpu" else "inductor"
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
@@ -30,7 +35,7 @@ def test_inference(name, device):
 
 
 def test_one_graph_for_all_large_sizes():
-    model = XCiT(**SHALLOW).eval()
+    model = build().eval()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with torch.no_grad():
@@ -43,7 +48,7 @@ def test_one_graph_for_all_large_sizes():
 def test_half_precision_trains(device, dtype):
     """As close to float32 as without the compiler."""
     torch.manual_seed(0)
-    model = XCiT(**SHALLOW).to(device)
+    model = build().to(device)
     backend = "aot_eager" if device == "cpu" else "inductor"
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     x = torch.randn(2, 3, 64, 96, device=device)
@@ -63,7 +68,7 @@ def test_checkpointing_saves_memory_and_keeps_the_results():
     kept, results = [], []
     for with_cp, compiled in [(False, False), (True, False), (True, True)]:
         torch.manual_seed(0)
-        model = XCiT(**SHALLOW, with_cp=with_cp, attn_implementation="covariance", drop_path_rate=0.5)
+        model = build(depth=2, with_cp=with_cp, attn_implementation="covariance", drop_path_rate=0.5)
         run = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
         torch.manual_seed(1)
         x = torch.randn(2, 3, 128, 128)

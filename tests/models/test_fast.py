@@ -9,7 +9,7 @@ import pytest
 import torch
 from golden import GOLDEN, deviation, fill, image
 from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from xcit_mm import XCiT, XCiTClassifier
@@ -59,55 +59,44 @@ def test_small_pieces_give_the_authors_pyramid(patch_size, height, width, monkey
     assert deviation(maps, GOLDEN / f"pyramid_n12_p{patch_size}.npz", f"{height}x{width}") < 1e-4
 
 
-def check_without_and_with_gradients(model: nn.Module, size: tuple[int, int] = (320, 480)) -> Counter:
-    """Check that a pass with and without gradients gives the same maps and buffers; return the pieces without."""
-    models = [model, copy.deepcopy(model)]
-    outputs = []
-    with pieces() as found:
-        for network, grad in zip(models, (True, False), strict=True):
-            torch.manual_seed(1)
-            found.clear()
-            with torch.set_grad_enabled(grad):
-                outputs.append(network(image(*size, batch=2).float()))
-    for a, b in zip(*outputs, strict=True):
-        torch.testing.assert_close(a.detach(), b)
-    torch.testing.assert_close(dict(models[0].named_buffers()), dict(models[1].named_buffers()))
-    return found
-
-
 def build(**kwargs) -> XCiT:
     torch.manual_seed(0)
     return XCiT(TINY, 8, out_indices=(0, 1), **{"norm_cfg": BN, **kwargs})
 
 
-class TestStatisticsAndRandomNumbersCoverTheWholeMap:
-    """Training mode without gradients: `update_bn`, PreciseBN, Monte Carlo dropout."""
-
-    @pytest.mark.parametrize(
-        "kwargs", [{}, dict(norm_eval=True), dict(drop_rate=0.2), dict(drop_path_rate=0.5), dict(attn_drop_rate=0.2)]
-    )
-    def test_training(self, kwargs):
-        found = check_without_and_with_gradients(build(**kwargs).train())
-        assert (found["LPI"], found["MLP"]) == (2, 2)
-
-    def test_frozen_blocks_of_a_model_in_training_are_computed_in_pieces(self):
-        found = check_without_and_with_gradients(build(frozen_stages=1).train())
-        assert found["LPI"] > 2 and found["MLP"] > 2
-
-    @pytest.mark.parametrize("part", ["Dropout", "DropPath", "BatchNorm2d"])
-    def test_submodules_in_training_of_a_model_in_evaluation(self, part):
-        model = build(drop_rate=0.2, drop_path_rate=0.5).eval()
-        for module in model.modules():
-            if type(module).__name__ == part:
-                module.train()
-        check_without_and_with_gradients(model)
-
-    def test_norms_of_mmengine_are_computed_in_pieces(self):
-        assert check_without_and_with_gradients(build(norm_cfg=dict(type=SyncBatchNorm)).eval())["LPI"] > 2
-
-    @pytest.mark.parametrize("norm_cfg", [dict(BN, track_running_stats=False), dict(type="GN", num_groups=4)])
-    def test_norms_without_running_statistics(self, norm_cfg):
-        assert check_without_and_with_gradients(build(norm_cfg=norm_cfg).eval())["LPI"] == 2
+# In training mode without gradients run `update_bn`, PreciseBN and Monte Carlo dropout.
+@pytest.mark.parametrize(
+    "kwargs, training, in_pieces",
+    [
+        ({}, "XCiT", False),
+        (dict(norm_eval=True), "XCiT", False),
+        (dict(drop_rate=0.2, drop_path_rate=0.5, attn_drop_rate=0.2), "XCiT", False),
+        (dict(frozen_stages=1), "XCiT", True),  # the frozen block
+        (dict(drop_rate=0.2), "Dropout", True),
+        ({}, "BatchNorm2d", False),
+        (dict(norm_cfg=dict(type=SyncBatchNorm)), None, True),  # mmengine's
+        (dict(norm_cfg=dict(BN, track_running_stats=False)), None, False),
+        (dict(norm_cfg=dict(type="GN", num_groups=4)), None, False),
+    ],
+)
+def test_statistics_and_random_numbers_cover_the_whole_map(kwargs, training, in_pieces):
+    """Only LPI and MLP in evaluation, with running statistics, are computed in pieces."""
+    model = build(**kwargs).eval()
+    for module in model.modules():
+        if type(module).__name__ == training:
+            module.train()
+    outputs, buffers = [], []
+    with pieces() as found:
+        for grad in (True, False):
+            network = copy.deepcopy(model)
+            torch.manual_seed(1)
+            found.clear()
+            with torch.set_grad_enabled(grad):
+                outputs.append([m.detach() for m in network(image(320, 480, batch=2).float())])
+            buffers.append(dict(network.named_buffers()))
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*buffers)
+    assert (found["LPI"] > 2) == in_pieces
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -131,31 +120,17 @@ def test_upsampling_is_a_transposed_convolution(memory_format):
 
 
 def test_hooks_see_whole_maps_that_keep_their_values():
-    model = fill(XCiT(TINY, patch_size=8, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN)).eval()
-    parts = {name: part for name, part in model.named_modules() if name.startswith("blocks.") and "." in name[7:]}
-    x = torch.randn(1, 3, 400, 400)
-
-    def seen() -> dict[str, list[Tensor]]:
-        found: dict[str, list[Tensor]] = {name: [] for name in parts}
-        handles = [
-            part.register_forward_hook(lambda part, given, out, name=name: found[name].append(out))
-            for name, part in parts.items()
-        ]
-        out = model(x)
-        for handle in handles:
-            handle.remove()
-        return {**found, "": list(out)}
-
-    expected = seen()
+    model, x, seen = fill(build()), torch.randn(1, 3, 400, 400), []
+    for block in model.blocks:
+        for part in (module for child in block.children() for module in child.modules()):
+            part.register_forward_hook(lambda part, given, out: seen.append(out))
+    model(x)  # with gradients all layers compute whole maps
+    expected = [out.detach() for out in seen]
+    seen.clear()
     with torch.no_grad():
-        found = seen()
-        with pieces() as count:
-            unhooked = model(x)
-    assert len(expected) > 20 and expected.keys() == found.keys()
-    for name, maps in expected.items():
-        torch.testing.assert_close(found[name], [m.detach() for m in maps], msg=name)
-    torch.testing.assert_close(list(unhooked), found[""])
-    assert count["MLP"] > 2
+        model(x)
+    assert len(seen) > 20
+    torch.testing.assert_close(seen, expected)
 
 
 @pytest.mark.parametrize("grad", [True, False])

@@ -28,28 +28,6 @@ SHORT = (
     "train_dataloader.num_workers=1",
     "train_dataloader.persistent_workers=False",
 )
-SPAWN = "train_dataloader.multiprocessing_context=spawn"
-
-
-def python(*command: object, cwd: Path) -> str:
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", *map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return run.stdout
-
-
-def script(library: str, tool: str) -> Path:
-    """A script of mmdet or mmseg."""
-    return Path(find_spec(library).origin).parent / ".mim" / "tools" / f"{tool}.py"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, shapes: Path) -> Path:
-    """A working directory with the data of a demo config."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "shapes").symlink_to(shapes)
-    return tmp_path
 
 
 @pytest.mark.forks
@@ -65,17 +43,23 @@ def test_importing_a_library_before_xcit_mm_works_or_warns(tmp_path, library):
 
 
 @pytest.mark.slow
-def test_scripts_of_mmdet_and_mmseg_train_and_test(folder):
-    detector, segmentor = (CONFIGS / "demo" / f"{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn"))
-    out = python(script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, cwd=folder)
-    assert "coco/segm_mAP" in out
+def test_scripts_of_mmdet_and_mmseg_train_and_test(tmp_path, shapes):
+    def python(script: Path, *arguments: str) -> str:
+        command = [sys.executable, "-W", "ignore", str(script), *arguments]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert run.returncode == 0, run.stderr[-2000:]
+        return run.stdout
+
+    def script(library: str, tool: str) -> Path:
+        return Path(find_spec(library).origin).parent / ".mim" / "tools" / f"{tool}.py"
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "shapes").symlink_to(shapes)
+    detector, segmentor = (f"{CONFIGS}/demo/{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn"))
+    spawn = "train_dataloader.multiprocessing_context=spawn"  # its workers import all anew
+    train = python(script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, spawn)
+    assert "coco/segm_mAP" in train
     # mmdet's own test.py imports mmcv.ops before it reads the config, so this package's tool replaces it.
-    assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth", cwd=folder)
-    python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT, cwd=folder)
-    assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth", cwd=folder)
-
-
-@pytest.mark.slow
-def test_spawned_workers_load_data(folder):
-    config = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
-    assert "coco/segm_mAP" in python(ROOT / "tools" / "train.py", config, "--cfg-options", *SHORT, SPAWN, cwd=folder)
+    assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth")
+    python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT)
+    assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth")

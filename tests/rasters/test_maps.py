@@ -17,7 +17,6 @@ from mmengine.config import Config
 
 rasterio = pytest.importorskip("rasterio")
 pytest.importorskip("geopandas")
-from paths import ROOT  # noqa: E402
 from perfect_detector import PerfectDetector, Scene  # noqa: E402
 from raster_files import NORTH_UP, UTM, save  # noqa: E402
 from rasterio.shutil import copy  # noqa: E402
@@ -236,15 +235,6 @@ class TestCommand:
             code, _, errors = call("raster", tmp_path / "in", *models[kind], "--out", out, "--tile", 96)
             assert code == 3 and f"skipped {tmp_path / 'in' / 'text.tif'}: OSError: " in errors
             assert sorted(path.name for path in out.glob(f"*{suffix}")) == [f"a{suffix}", f"b{suffix}"]
-
-    def test_torchrun_shares_a_raster(self, models, tmp_path):
-        raster = save(tmp_path / "a.tif", noise(3, 5, 4).repeat(56, axis=1).repeat(25, axis=2), **UTM)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]
-        command += [ROOT / "tools" / "raster.py", raster, *models["seg"], "--out", tmp_path / "map.tif", "--tile", "96"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        predict_raster(raster, Predictor(*models["seg"]), tmp_path / "one.tif", tile=96)
-        assert np.array_equal(read_map(tmp_path / "map.tif"), read_map(tmp_path / "one.tif"))
 
     def test_errors_are_one_line(self, models, refusal, tmp_path):
         raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)

@@ -8,7 +8,7 @@ import pytest
 
 rasterio = pytest.importorskip("rasterio")
 from file_server import serve  # noqa: E402
-from PIL import Image, features  # noqa: E402
+from PIL import Image  # noqa: E402
 from raster_files import UTM, save  # noqa: E402
 from rasterio.control import GroundControlPoint  # noqa: E402
 from rasterio.enums import ColorInterp  # noqa: E402
@@ -22,7 +22,6 @@ from xcit_mm.utils.images import read_image  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:(Dataset has no geotransform|The given matrix is equal)")
 NOISE = np.random.default_rng(0).integers(0, 256, (4, 70, 90), np.uint8)
 MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
-BGR = NOISE[2::-1].transpose(1, 2, 0)
 
 
 def read(path: Path | str, **options) -> tuple[np.ndarray, np.ndarray]:
@@ -34,36 +33,14 @@ def read(path: Path | str, **options) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(images), np.concatenate(valid)
 
 
-class TestPixelsOf8Bits:
-    """A model gets the same pixels from a raster as from a training image."""
-
-    @pytest.mark.parametrize(
-        "profile",
-        [
-            dict(),
-            dict(tiled=True, blockxsize=16, blockysize=32, compress="deflate", predictor=2),
-            dict(interleave="band", compress="lzw"),
-            dict(blockysize=7, BIGTIFF="YES"),
-        ],
-        ids=["strips", "tiles", "planes", "bigtiff"],
-    )
-    @pytest.mark.parametrize("bands", [1, 3, 4])
-    def test_tiffs_equal_read_image(self, bands, profile, tmp_path):
-        path = save(tmp_path / "a.tif", MASKED[:bands], **profile)
-        image, valid = read(path)
-        assert image.dtype == np.uint8
-        np.testing.assert_array_equal(image[valid], read_image(path)[valid])
-        np.testing.assert_array_equal(valid, NOISE[3] > 99 if bands == 4 else np.ones((70, 90), bool))
-
-    @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
-    @pytest.mark.parametrize("suffix", ["png", "tif", "jp2"])
-    def test_files_of_pillow_equal_read_image(self, mode, suffix, tmp_path):
-        if suffix == "jp2" and not features.check("jpg_2000"):
-            pytest.skip("Pillow has no JPEG2000")
-        path = tmp_path / f"a.{suffix}"
-        Image.fromarray(MASKED.transpose(1, 2, 0).copy()).convert(mode).save(path)
-        image, valid = read(path)
-        np.testing.assert_array_equal(image[valid], read_image(path)[valid])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
+@pytest.mark.parametrize("suffix", ["png", "tif", "jp2"])
+def test_pixels_of_8_bits_are_those_of_a_training_image(mode, suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(MASKED.transpose(1, 2, 0).copy()).convert(mode).save(path)
+    image, valid = read(path)
+    assert image.dtype == np.uint8 and valid.any()
+    np.testing.assert_array_equal(image[valid], read_image(path)[valid])
 
 
 class TestBands:
@@ -94,6 +71,7 @@ class TestBands:
         assert read(path, bands=[4])[0][0, 0].tolist() == [4, 4, 4]
         assert read(path, bands=[5, 3, 2, 1], channels=4)[0][0, 0].tolist() == [5, 3, 2, 1]
         assert read(path, channels=8, raw=True)[0][0, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert read(path, bands=[3, 1], channels=2, raw=True)[0][0, 0].tolist() == [3, 1]
 
     def test_color_names_of_the_file_determine_the_order(self, tmp_path):
         path = save(tmp_path / "a.tif", NOISE[:3])
@@ -127,16 +105,11 @@ class TestBands:
         with pytest.raises(ValueError, match=r"has 0 bands \(none, but files in it: .*GPKG:.*all\.gpkg:a"):
             Raster(tmp_path / "all.gpkg")
 
-    @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
-    def test_raw_values_of_selected_bands(self, dtype, tmp_path):
-        path = save(tmp_path / "a.tif", NOISE.astype(dtype))
-        image, _ = read(path, bands=[3, 1], channels=2, raw=True)
-        assert image.dtype == dtype and np.array_equal(image, NOISE[[2, 0]].transpose(1, 2, 0))
-
     def test_raw_nan_and_infinity_become_0(self, tmp_path):
         values = np.array([[[np.nan, 1]], [[np.nan, np.inf]]], np.float32)
         image, valid = read(save(tmp_path / "a.tif", values), channels=2, raw=True)
         assert image.tolist() == [[[0, 0], [1, 0]]] and valid.tolist() == [[False, True]]
+        assert image.dtype == np.float32
 
 
 class TestScale:
@@ -213,10 +186,9 @@ class TestValidity:
 class TestGroundResolution:
     NOISE = np.random.default_rng(0).integers(1, 256, (3, 240, 320), np.uint8)
 
-    @pytest.mark.parametrize("profile", [dict(), dict(tiled=True, blockxsize=64, blockysize=64)])
-    def test_coarser_pixels_are_averages_in_every_window(self, profile, tmp_path):
+    def test_coarser_pixels_are_averages_in_every_window(self, tmp_path):
         expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
-        raster = Raster(save(tmp_path / "a.tif", self.NOISE, **profile, **UTM), gsd=1)
+        raster = Raster(save(tmp_path / "a.tif", self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM), gsd=1)
         assert (raster.height, raster.width) == (120, 160)
         assert raster.transform == Affine(1, 0, 500000, 0, -1, 5400000)
         whole, _ = raster.read(slice(0, 120), slice(0, 160))
@@ -242,12 +214,11 @@ class TestGroundResolution:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("prefix", ["", "/vsicurl/"])
-    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, prefix, tmp_path):
+    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, tmp_path):
         values = np.random.default_rng(0).integers(0, 256, (3, 1100, 1200), np.uint8)
         copy(save(tmp_path / "a.tif", values, **UTM), tmp_path / "cog.tif", driver="COG", compress="deflate")
         with serve(tmp_path) as server:
-            raster = Raster(f"{prefix}{server.url}/cog.tif?token=1")
+            raster = Raster(f"{server.url}/cog.tif?token=1")
             image, _ = raster.read(slice(600, 700), slice(900, 1000))
             assert raster.transform == UTM["transform"]
             assert server.sent.value < (tmp_path / "cog.tif").stat().st_size / 2
