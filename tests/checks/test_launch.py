@@ -214,9 +214,14 @@ def test_testing_that_would_fail_does_not_start(shapes, weights):
     assert "D602 neck.in_channels" in rejected("test", file, weights[SEG], *options, "model.backbone.arch=t12")
 
 
-@pytest.mark.parametrize("checkpoint, message", [(DET, "the checkpoint does not fit the model: "), ("", "URLError: ")])
+NO_SERVER = "http://127.0.0.1:9/none.pth"
+
+
+@pytest.mark.parametrize(
+    "checkpoint, message", [(DET, "the checkpoint does not fit the model: "), ("", f"cannot download {NO_SERVER} (")]
+)
 def test_weights_that_do_not_load_end_a_test_in_one_line(checkpoint, message, shapes, weights, tmp_path):
-    given = weights[checkpoint] if checkpoint else "http://127.0.0.1:9/none.pth"
+    given = weights[checkpoint] if checkpoint else NO_SERVER
     run = run_in_process("test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path)
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
 

@@ -57,7 +57,7 @@ def numbered(config: dict | DataLoader, endless: bool) -> DataLoader:
     loader = Runner.build_dataloader(config, seed=3)
     if endless:
         next(iter(loader))  # mmengine's loop reads ahead
-    return numbered_loader(loader, config, (3, 0), endless)
+    return numbered_loader(loader.dataset, config, (3, 0), endless)
 
 
 def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
@@ -158,4 +158,4 @@ def test_hooks_replace_the_pipeline_of_a_seeded_data_set():
 
 def test_data_of_less_than_a_batch_end_an_endless_loader():
     config = dict(dataset=Noise(1), batch_size=2, drop_last=True, num_workers=0, sampler=SHUFFLED)
-    assert list(numbered_loader(Runner.build_dataloader(config, seed=3), config, (3, 0), endless=True)) == []
+    assert list(numbered_loader(Noise(1), config, (3, 0), endless=True)) == []

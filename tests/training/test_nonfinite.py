@@ -240,8 +240,8 @@ def runner_of(model: nn.Module) -> SimpleNamespace:
 
 
 FOUND = dict(
-    input="in process 1 the input is the first that is not finite",
-    parameter=r"in process 1 the output of first \(Linear\) is the first that is not finite",
+    input="the input is the first that is not finite",
+    parameter=r"the output of first \(Linear\) is the first that is not finite",
     gradient="the gradient of last.(weight|bias) is the first that is not finite",
     output="the gradient of last.(weight|bias) is the first that is not finite",
 )

@@ -1,16 +1,58 @@
-"""Arguments of the backbone that do not fit the data preprocessor or the padding raise before a model is built."""
+"""The doctor reports parts of a model that do not fit each other."""
 
 from collections.abc import Iterator
 
 import pytest
-from doctor_data import MASK_RCNN, SHAPES
+from doctor_data import MASK_RCNN, RETINANET, SHAPES, UPERNET, assert_named, failures
 from mmengine.config import Config
 from mmengine.registry import MODELS, Registry
+from paths import CONFIGS
 
 from xcit_mm import XCiT
 from xcit_mm.checks.preflight import check_backbone, check_imports
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
+
+
+@pytest.mark.parametrize(
+    "config, option, expected",
+    [
+        (
+            RETINANET,
+            "model.neck.start_level=1",  # as in mmdet's own RetinaNet
+            ("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "16, 32, 64, 128, 256"),
+        ),
+        (
+            CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py",
+            "model.panoptic_head.pixel_decoder.strides=(8,16,32,64)",
+            ("D606", "panoptic_head.pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32"),
+        ),
+    ],
+    ids=["start_level", "Mask2Former"],
+)
+def test_wrong_strides_are_a_failure(config, option, expected):
+    assert_named(failures(config, option), [expected])
+
+
+def test_mask2former_of_mmseg_in_windows_is_refused_by_name():
+    config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
+    (found, *_) = failures(config, "model.test_cfg.mode=slide")
+    assert "Mask2FormerHead of mmseg predicts whole images only" in found.text and "D311" not in found.code
+
+
+@pytest.mark.parametrize(
+    "config, options",
+    [
+        (UPERNET, ["decode_head.in_index=(2,3)", "decode_head.in_channels=[192,192]"]),
+        (RETINANET, ["backbone.strides=(4,8,16,32)", f"neck.in_channels={[384] * 4}", "neck.start_level=1"]),
+    ],
+)
+def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(config, options, monkeypatch):
+    options = [f"model.{option}".replace(" ", "") for option in options]
+    assert "D609" not in [finding.code for finding in failures(config, *options)]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert_named([finding for finding in failures(config, *options) if finding.code == "D609"], [("D609", "fpn1.0")])
+    assert "D609" not in [finding.code for finding in failures(config, *options, "find_unused_parameters=True")]
 
 
 @pytest.fixture
