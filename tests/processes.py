@@ -139,6 +139,9 @@ def arrange_death(call: str, count: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for worker in multiprocessing.active_children():  # else they may wait for this process for ever
+                worker.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
     replace, call_hook = os.replace, Runner.call_hook

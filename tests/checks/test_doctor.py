@@ -81,7 +81,6 @@ WRONG_OPTIONS = [
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset"), ("", "NoDataset")]),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
     (MASK_RCNN, "load_from=none.pth", [("", "no checkpoint at none.pth")]),
-    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=none.pth", [("", "no checkpoint at none.pth")]),
     (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none", "tools/weights.py")]),
     (MASK_RCNN, "model.backbone.arch=s13", [("", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),

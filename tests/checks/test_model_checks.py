@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from doctor_data import MASK_RCNN, RETINANET, SHAPES, UPERNET, assert_named, failures
+from doctor_data import RETINANET, SHAPES, UPERNET, assert_named, failures
 from mmengine.config import Config
 from mmengine.registry import MODELS, Registry
 from paths import CONFIGS
@@ -83,14 +83,10 @@ def test_xcit_is_checked_by_any_name(kind):
     cfg.model.backbone.arch = "s13"
     with pytest.raises(ValueError, match="unknown arch 's13'"):
         check_backbone(cfg)
-    cfg.model.backbone.arch = dict(embed_dim=32, depth=12, num_heads=3, eta=1.0)
-    with pytest.raises(ValueError, match="num_heads=3 does not divide embed_dim=32"):
-        check_backbone(cfg)
 
 
-@pytest.mark.parametrize("config", [SHAPES, MASK_RCNN])
-def test_mean_of_other_bands_raises(config):
-    cfg = Config.fromfile(config)
+def test_mean_of_other_bands_raises():
+    cfg = Config.fromfile(SHAPES)
     cfg.model.backbone.in_channels = 4
     with pytest.raises(ValueError, match=r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give"):
         check_backbone(cfg)

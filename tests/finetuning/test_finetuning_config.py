@@ -28,20 +28,16 @@ def without_masks(content: dict) -> None:
         annotation["segmentation"] = []
 
 
-def test_a_folder_gives_classes_splits_and_schedule(trained, data, started, folder):
-    cfg = started(trained, "--data", data, "--work-dir", "out")
+def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, started, folder):
+    cfg = started(trained, "--data", data)
     assert (folder / "my-data.py").read_text().startswith(f"# Fine-tunes {trained} on 8 images.")
-    assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2] and cfg.work_dir == "out"
+    assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
+    assert cfg.work_dir == "work_dirs/my-data" and not cfg.resume  # the model was resumed in its own
     assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
     held_out = str(data / "annotations" / "instances_validation.json")
     assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
     assert cfg.load_from == find_model(str(trained))[1] and cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
-
-
-def test_a_fine_tuning_leaves_the_work_folder_of_its_model_alone(trained, data, started):
-    cfg = started(trained, "--data", data)
-    assert cfg.work_dir == "work_dirs/my-data" and not cfg.resume
 
 
 def test_a_json_alone_is_trained_without_validation(trained, data, started):
@@ -119,6 +115,9 @@ def test_wrong_input_is_one_line(refused, trained, data, folder, monkeypatch):
     (data / "instances_train.json").unlink()
     edit_json(training, lambda content: content.update(categories=[]))
     assert "has 0 categories and" in refused(trained, "--data", data)
+    cv2.imwrite(str(data / "images" / "training" / "four.tif"), np.zeros((96, 96, 4), np.uint16))
+    edit_json(training, lambda content: content["images"][0].update(file_name="four.tif"))
+    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
     edit_json(training, lambda content: content["images"][0].update(file_name="none.jpg"))
     assert "none.jpg of" in refused(trained, "--data", data)
     edit_json(training, lambda content: content.update(images=[]))
@@ -126,13 +125,6 @@ def test_wrong_input_is_one_line(refused, trained, data, folder, monkeypatch):
     training.write_text("{}")
     assert "is not in COCO's format" in refused(trained, "--data", data)
     assert not (folder / "my-data.py").exists()
-
-
-def test_rasters_lead_to_the_page_on_bands(refused, trained, data):
-    cv2.imwrite(str(data / "images" / "training" / "four.tif"), np.zeros((96, 96, 4), np.uint16))
-    path = data / "annotations" / "instances_training.json"
-    edit_json(path, lambda content: content["images"][0].update(file_name="four.tif"))
-    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
 
 
 def test_a_failed_check_stops_the_run_and_keeps_the_config(refused, trained, data, folder, capsys):
