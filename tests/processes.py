@@ -1,6 +1,6 @@
 """Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed, and two that meet."""
 
-import importlib
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -23,6 +23,10 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 
+if multiprocessing.parent_process() and sys.platform == "linux":
+    # A process of the server ends with the server, which ends with pytest, also if pytest is killed.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
 
 class Ended(NamedTuple):
     """How a process ended: `returncode` is minus the signal for one that was killed."""
@@ -36,7 +40,7 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
     """Run tools/NAME.py to its end.
 
     Args:
-        kill_at: Arguments of `arrange_death`.
+        kill_at: The process is killed when a method of hooks, or os.fsync, is called the n-th time.
         limits: `file_size` in bytes.
     """
     return _to_its_end(_run, name, list(map(str, arguments)), cwd, kill_at, limits)
@@ -56,20 +60,6 @@ def _to_its_end(function: Callable, name: str, arguments: list[str], cwd: Path, 
         process.kill()
         raise TimeoutError(f"{name} hangs: {files[1].read_text()[-2000:]}")
     return Ended(process.exitcode, *(file.read_text() for file in files))
-
-
-def import_mmpretrain() -> None:
-    """Import mmpretrain, with any torchvision."""
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two operators are missing,
-        # which no classifier uses.
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
-    importlib.import_module("mmpretrain")
 
 
 def in_two_processes(function: Callable, *arguments: object, start_method: str = "forkserver") -> None:
@@ -130,7 +120,7 @@ def _settle(cwd: Path, files: list[Path]) -> None:
 
 
 def arrange_death(call: str, count: int) -> None:
-    """Kill this process when a method of hooks is called the n-th time, or before or after the n-th os.replace."""
+    """Kill this process when a method of hooks, or os.fsync, is called the n-th time."""
     from mmengine.runner import Runner
 
     left = count
@@ -139,23 +129,18 @@ def arrange_death(call: str, count: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for worker in multiprocessing.active_children():  # else they may wait for this process for ever
-                worker.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    replace, call_hook = os.replace, Runner.call_hook
+    fsync, call_hook = os.fsync, Runner.call_hook
 
-    def fatal_replace(*paths: object) -> None:
-        if call == "before_replace":
+    def fatal_fsync(descriptor: int) -> None:
+        if call == "fsync":
             count_down()
-        replace(*paths)
-        if call == "after_replace":
-            count_down()
+        fsync(descriptor)
 
     def fatal_hook(runner: Runner, fn_name: str, **kwargs: object) -> None:
         if fn_name == call:
             count_down()
         call_hook(runner, fn_name, **kwargs)
 
-    os.replace, Runner.call_hook = fatal_replace, fatal_hook
+    os.fsync, Runner.call_hook = fatal_fsync, fatal_hook

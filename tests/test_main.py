@@ -2,49 +2,56 @@
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from paths import ROOT
-from processes import Ended, run_script
+from processes import run_script
 
 from xcit_mm import __version__
 from xcit_mm.__main__ import main
 
 
-def command(*arguments: object, cwd: Path) -> Ended:
-    return run_script(ROOT / "xcit_mm" / "__main__.py", *map(str, arguments), cwd=cwd)
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., tuple[object, str, str]]:
+    """Runs a command in this process and returns its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.setattr("sys.path", [*sys.path])
+        monkeypatch.setattr("sys.argv", ["xcit-mm", *map(str, arguments)])
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["weights", "--help"]])
-def test_closed_output_ends_the_command_without_a_traceback(arguments, monkeypatch):
+def test_closed_output_ends_the_command_without_a_traceback(arguments, command, monkeypatch):
     closed, output = os.pipe()
     os.close(closed)  # as `| head -1` does
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("sys.argv", ["xcit-mm", *arguments])
     with os.fdopen(output, "w") as nobody:
         monkeypatch.setattr("sys.stdout", nobody)
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert end.value.code == 141
+        assert command(*arguments)[0] == 141
 
 
-def test_the_command_runs_the_tools(shapes, models, tmp_path):
-    assert command("--version", cwd=tmp_path).stdout == f"xcit_mm {__version__}\n"
-    usage = command(cwd=tmp_path)
-    assert usage.returncode == 0 and usage.stdout.count("\n") <= 24
-    assert max(map(len, usage.stdout.splitlines())) <= 120
-    wrong = command("infer", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (
-        2,
-        1,
-    ) and "choose from predict, raster, train" in wrong.stderr
-    assert "usage: xcit-mm predict" in command("predict", "--help", cwd=tmp_path).stdout
-    images = shapes / "images" / "validation"
-    unknown = command("predict", images, "--model", "maskrcn", cwd=tmp_path)
-    assert unknown.returncode == 1 and "neither a config" in unknown.stderr and unknown.stderr.count("\n") == 1
+def test_usage_and_errors_fit_the_terminal(command, shapes):
+    assert command("--version")[1] == f"xcit_mm {__version__}\n"
+    code, usage, _ = command()
+    assert code == 0 and usage.count("\n") <= 24 and max(map(len, usage.splitlines())) <= 120
+    code, _, error = command("infer")
+    assert (code, error.count("\n")) == (2, 1) and "choose from predict, raster, train" in error
+    assert "usage: xcit-mm predict" in command("predict", "--help")[1]
+    error = command("predict", shapes / "images" / "validation", "--model", "maskrcn")[0]
+    assert "neither a config" in error and "\n" not in error
+
+
+def test_the_command_predicts_a_folder(shapes, models, tmp_path):
     config, checkpoint = models["seg"]
-    options = ("--model", config, "--checkpoint", checkpoint)
-    found = command("predict", images, *options, "--out", "found", "--workers", 2, cwd=tmp_path)
+    options = ("--model", config, "--checkpoint", checkpoint, "--out", "found", "--workers", "2")
+    script, images = ROOT / "xcit_mm" / "__main__.py", str(shapes / "images" / "validation")
+    found = run_script(script, "predict", images, *options, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert len(list((tmp_path / "found" / "labels").iterdir())) == 4

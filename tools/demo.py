@@ -46,10 +46,6 @@ def tool(name: str, *args: object) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)], cwd=ROOT, check=True)
 
 
-def newest(folder: Path, pattern: str) -> Path:
-    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
-
-
 def save_untrained(config: Path, checkpoint: Path) -> None:
     """Write the initial weights of a training run."""
     cfg = read_config(str(config), [])
@@ -64,7 +60,8 @@ def save_untrained(config: Path, checkpoint: Path) -> None:
 def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> dict[str, float]:
     """Return the scores of a checkpoint on the held-out images."""
     tool("test", config, checkpoint, "--work-dir", folder, *flags)
-    return json.loads(newest(folder, "*/2*.json").read_text())
+    (scores,) = folder.glob("*/2*.json")
+    return json.loads(scores.read_text())
 
 
 def run_task(config: Path, folder: Path, *flags: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -82,7 +79,8 @@ def draw_predictions(path: Path, folders: dict[str, Path], count: int = 3) -> No
     figure, axes = plt.subplots(len(folders), count, figsize=(5 * count, 2.8 * len(folders)), layout="constrained")
     for row, (task, folder) in zip(axes, folders.items(), strict=True):
         for number, axis in enumerate(row):
-            axis.imshow(plt.imread(newest(folder / "visualizations", f"**/*{number:05}.jpg*")))
+            (drawn,) = (folder / "visualizations").glob(f"**/*{number:05}.jpg*")
+            axis.imshow(plt.imread(drawn))
             axis.set_title(f"{task}: ground truth | prediction", fontsize=9)
             axis.axis("off")
     figure.savefig(path, dpi=100)
@@ -107,9 +105,8 @@ def run(full: bool) -> None:
             table.append(f"{task:14}{score:10}{factor * before[key]:10.1f}{factor * after[key]:10.1f}")
     draw_predictions(OUT / "predictions.png", folders)
     print("\nOn 40 images that were not trained on, in per cent:", *table, sep="\n")
-    print(
-        f"\nAfter {(time.time() - start) / 60:.1f} minutes. Ground truth beside prediction: {OUT / 'predictions.png'}"
-    )
+    minutes = (time.time() - start) / 60
+    print(f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {OUT / 'predictions.png'}")
     print(f"Next, on a photo of your own: {Path(sys.executable).with_name('xcit-mm')} {NEXT}")
 
 

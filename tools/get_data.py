@@ -37,23 +37,22 @@ HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
 MOSAIC = "2019_YELL_2_528000_4978000_image_crop2"
 TILE, STEP = 400, 200  # pixels; training tiles overlap by half
 MIN_VISIBLE = 0.4  # share of a box's area that a tile must contain
-JPEG_QUALITY = 88
 
 
 def write_nuts(source: Path, root: Path) -> dict[str, int]:
     """Split the photos and the COCO json of a clone and return the number of images of each split."""
     coco = json.loads((source / "data" / "trainval.json").read_text())
     counts = {}
+    (root / "annotations").mkdir(parents=True)
     for split, held_out in (("train2017", False), ("val2017", True)):
         images = [image for image in coco["images"] if (image["file_name"] in HELD_OUT) == held_out]
         ids = {image["id"] for image in images}
         annotations = [annotation for annotation in coco["annotations"] if annotation["image_id"] in ids]
-        (root / split).mkdir(parents=True)
+        (root / split).mkdir()
         for image in images:
             shutil.copyfile(source / "data" / "images" / image["file_name"], root / split / image["file_name"])
-        target = root / "annotations" / f"instances_{split}.json"
-        target.parent.mkdir(exist_ok=True)
-        target.write_text(json.dumps(dict(images=images, annotations=annotations, categories=coco["categories"])))
+        content = dict(images=images, annotations=annotations, categories=coco["categories"])
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
         counts[split] = len(images)
     return counts
 
@@ -73,7 +72,7 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
         images.mkdir(parents=True)
         maps.mkdir(parents=True)
         for frame in frames:
-            Image.open(frame).convert("RGB").save(images / f"{frame.stem}.jpg", quality=JPEG_QUALITY)
+            Image.open(frame).convert("RGB").save(images / f"{frame.stem}.jpg", quality=88)
             shutil.copyfile(source / "CamVid" / f"{folder}annot" / frame.name, maps / frame.name)
         counts[split] = len(frames)
     return counts

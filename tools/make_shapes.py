@@ -170,8 +170,8 @@ def main() -> int:
     parser.add_argument("--rasters", action="store_true", help="also write 16-bit TIFFs of four bands")
     parser.add_argument("--seed", type=int, default=0, help="seed of the images (default: %(default)s)")
     args = parser.parse_args()
-    errors = (OSError, ModuleNotFoundError, ValueError)
-    return cli_main(lambda: write_dataset(**vars(args)), f"{args.root} is not written", *errors)
+    end = f"{args.root} is not written"
+    return cli_main(lambda: write_dataset(**vars(args)), end, OSError, ModuleNotFoundError, ValueError)
 
 
 if __name__ == "__main__":

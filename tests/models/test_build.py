@@ -1,13 +1,12 @@
 """Models from weights or from a config: the file or the config is checked first and not changed."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
 from golden import fill
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.registry import MODELS, init_default_scope
 from paths import CONFIGS
 from torch import Tensor
 from weight_files import MINI
@@ -80,27 +79,25 @@ def beside() -> Config:
     return cfg
 
 
-def save(cfg: Config, folder: Path) -> str:
-    """Save a checkpoint of the model that mmengine's Runner builds from a config."""
-    preprocessor, name = deepcopy(cfg.get("data_preprocessor")), f"{folder.name}-{len(list(folder.iterdir()))}"
-    options = dict(data_preprocessor=preprocessor, default_scope=cfg.default_scope, experiment_name=name)
-    model = Runner(deepcopy(cfg.model), str(folder / "work"), **options, cfg=deepcopy(cfg)).model
-    torch.save(dict(state_dict=model.state_dict()), folder / "whole.pth")
-    return str(folder / "whole.pth")
+@pytest.fixture
+def checkpoint(tmp_path) -> str:
+    init_default_scope("mmseg")
+    torch.save(dict(state_dict=MODELS.build(small().model).state_dict()), tmp_path / "whole.pth")
+    return str(tmp_path / "whole.pth")
 
 
 class TestModelFromConfig:
-    def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, tmp_path):
-        checkpoint, both = save(beside(), tmp_path), small()
+    def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, checkpoint):
+        both = small()
         both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])  # the model's own wins
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
         steps = (model_from_config(cfg, checkpoint).data_preprocessor for cfg in (small(), beside(), both))
         expected, *found = (step(dict(inputs=[image]))["inputs"] for step in steps)
         assert all(torch.equal(each, expected) for each in found) and expected.mean().abs() < 2
 
-    def test_the_config_is_not_changed(self, tmp_path):
+    def test_the_config_is_not_changed(self, checkpoint, tmp_path):
         """A training from the config afterwards starts from its init_cfg."""
-        cfg, checkpoint = beside(), save(beside(), tmp_path)
+        cfg = beside()
         before = deepcopy(cfg.to_dict())
         model_from_config(cfg, checkpoint)
         with pytest.raises(FileNotFoundError):

@@ -29,8 +29,7 @@ def shown(environment: dict[str, str], script: str, *arguments: str) -> str:
 
 def test_dist_scripts_start_torchrun(shims):
     train = shown(shims, "dist_train.sh", "a b.py", "8", "--amp")
-    single = "--nnodes|1|--node_rank|0|--nproc_per_node|8|--master_addr|127.0.0.1|--master_port|29500|"
-    assert train.startswith(f"-m|torch.distributed.run|{single}")
+    assert train.startswith("-m|torch.distributed.run|--nnodes|1|--node_rank|0|--nproc_per_node|8|")
     assert train.endswith("tools/train.py|a b.py|--launcher|pytorch|--amp|")
 
 
@@ -38,8 +37,6 @@ def test_slurm_scripts_start_torchrun_on_every_node(shims):
     environment = dict(shims, NODES="2", GPUS_PER_NODE="4")
     for tool, end in dict(train="a b.py|--work-dir|LAST|", test="a b.py|LAST|").items():
         out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
-        asked = "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 --cpus-per-task 20"
-        assert out.startswith(asked)
-        started = "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|--rdzv_backend|c10d|--rdzv_id|7|"
-        assert f"{started}--rdzv_endpoint|n1:29500|" in out
+        assert out.startswith("srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 ")
+        assert "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out and "--rdzv_endpoint|n1:29500|" in out
         assert out.endswith(f"tools/{tool}.py|{end}--launcher|pytorch|--amp|")

@@ -33,9 +33,6 @@ def test_nuts_are_split_as_for_the_measured_scores(tmp_path):
         assert sorted(image["file_name"] for image in coco["images"]) == names(root / split)
         ids = {image["id"] for image in coco["images"]}
         assert coco["annotations"] == [item for item in source["annotations"] if item["image_id"] in ids]
-        assert coco["categories"] == source["categories"]
-        for name in names(root / split):
-            assert (root / split / name).read_bytes() == (nuts / "data" / "images" / name).read_bytes()
 
 
 def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_path):
@@ -46,9 +43,6 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_
         frames = names(camvid / "CamVid" / folder)[::step]
         assert names(root / "images" / split) == [frame.replace(".png", ".jpg") for frame in frames]
         assert names(root / "annotations" / split) == frames
-        for frame in frames:
-            source = camvid / "CamVid" / f"{folder}annot" / frame
-            assert (root / "annotations" / split / frame).read_bytes() == source.read_bytes()
 
 
 def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path):
@@ -71,9 +65,8 @@ def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path)
             for box in (item["bbox"] for item in coco["annotations"] if item["image_id"] == image["id"]):
                 x, y, width, height = map(int, box)
                 covered[y : y + height + 1, x : x + width + 1] = True
-            trees_shown = (tile == [20, 90, 20]).all(-1)
-            assert trees_shown[covered].mean() > 0.6  # a disc fills pi / 4 of its box
-            assert trees_shown[~covered].mean() < 0.06  # discs of which the tile shows too little
+            shown = (tile == [20, 90, 20]).all(-1)  # a disc fills pi / 4 of its box
+            assert shown[covered].mean() > 0.6 and shown[~covered].mean() < 0.06
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """`tools/weights.py` inspects files, converts them to other layouts, and reports errors in one line."""
 
 import argparse
-import importlib
-import sys
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,16 +14,10 @@ from xcit_mm.weights.reader import load_from_file
 
 
 @pytest.fixture
-def weights(monkeypatch, capsys, tmp_path):
-    """Runs the tool in this process, in an empty folder, and returns what it prints."""
+def weights(call, monkeypatch, tmp_path) -> Callable[..., str]:
+    """Runs the tool in an empty folder and returns what it prints."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*args: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["weights.py", *args])
-        importlib.import_module("weights").main()
-        return capsys.readouterr().out
-
-    return run
+    return lambda *arguments: call("weights", *arguments)[1]
 
 
 def test_inspect_and_convert(weights, refusal, tmp_path):
@@ -36,7 +29,6 @@ def test_inspect_and_convert(weights, refusal, tmp_path):
         "32x12x4/p16",
         "bands       3",
         "0.197 M",
-        "float32",
         "epoch       3",
     ):
         assert expected in text
