@@ -76,21 +76,11 @@ NMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "score_threshold": (dict(number=600, spread=300), dict(iou_threshold=0.5, score_threshold=0.4)),
     "levels": (dict(number=4800, spread=1300, levels=5), dict(iou_threshold=0.7)),
 }
-SOFT_NMS = {
-    f"{method} offset={offset}": dict(iou_threshold=0.3, sigma=0.5, min_score=0.1, method=method, offset=offset)
-    for method in ("naive", "linear", "gaussian")
-    for offset in (0, 1)
-}
-
-
-def soft_boxes(method: str) -> tuple[Tensor, Tensor]:
-    """Boxes with ties, except for the Gaussian, where the last bit of an exponential would decide between ties."""
-    return boxes(number=300, spread=200, whole=method != "gaussian")
 
 
 def golden_values() -> dict[str, np.ndarray]:
     """Results of all cases by the installed mmcv."""
-    from mmcv.ops import nms, soft_nms
+    from mmcv.ops import nms
 
     values = {}
     for name, options in roi_align_cases():
@@ -98,9 +88,6 @@ def golden_values() -> dict[str, np.ndarray]:
             values[f"{name} {dtype}"], values[f"{name} {dtype} grad"] = pool(rois(dtype), dtype, **options)
     for name, (given, options) in NMS.items():
         values[name] = nms(*boxes(**given), **options)[1].int()
-    for name, options in SOFT_NMS.items():
-        kept, index = soft_nms(*soft_boxes(options["method"]), **options)
-        values[name], values[f"{name} index"] = kept, index.int()
     return {name: value.numpy() for name, value in values.items()}
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import supervision as sv
 import torch
 from mmengine.config import Config
 from scipy.ndimage import find_objects
 
-from xcit_mm.prediction import Instances, Prediction
+from xcit_mm.prediction import Prediction
 
 CLASSES = ("oak", "birch", "fir", "pine")
 
@@ -102,9 +103,10 @@ def predicted(
 ) -> Prediction:
     """Return a detector's prediction, in descending order of scores."""
     order = np.argsort(-np.array(scores, np.float32), kind="stable")
-    values = np.array(boxes, np.float32).reshape(-1, 4)[order], np.array(scores, np.float32)[order]
-    instances = Instances(*values, np.array(labels, int)[order], masks if masks is None else masks[order])
-    return Prediction(image, instances, None, CLASSES)
+    found = sv.Detections(
+        np.array(boxes, np.float32).reshape(-1, 4), masks, np.array(scores, np.float32), np.array(labels, int)
+    )
+    return Prediction(image, found[order], None, CLASSES)
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:

@@ -40,7 +40,7 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
     """Run tools/NAME.py to its end.
 
     Args:
-        kill_at: The process is killed when a method of hooks, or os.fsync, is called the n-th time.
+        kill_at: Arguments of `arrange_death`.
         limits: `file_size` in bytes.
     """
     return _to_its_end(_run, name, list(map(str, arguments)), cwd, kill_at, limits)
@@ -120,7 +120,7 @@ def _settle(cwd: Path, files: list[Path]) -> None:
 
 
 def arrange_death(call: str, count: int) -> None:
-    """Kill this process when a method of hooks, or os.fsync, is called the n-th time."""
+    """Kill this process when a method of hooks is called the n-th time, or before or after the n-th os.replace."""
     from mmengine.runner import Runner
 
     left = count
@@ -129,18 +129,23 @@ def arrange_death(call: str, count: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for worker in multiprocessing.active_children():  # else they may wait for this process for ever
+                worker.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fsync, call_hook = os.fsync, Runner.call_hook
+    replace, call_hook = os.replace, Runner.call_hook
 
-    def fatal_fsync(descriptor: int) -> None:
-        if call == "fsync":
+    def fatal_replace(*paths: object) -> None:
+        if call == "before_replace":
             count_down()
-        fsync(descriptor)
+        replace(*paths)
+        if call == "after_replace":
+            count_down()
 
     def fatal_hook(runner: Runner, fn_name: str, **kwargs: object) -> None:
         if fn_name == call:
             count_down()
         call_hook(runner, fn_name, **kwargs)
 
-    os.fsync, Runner.call_hook = fatal_fsync, fatal_hook
+    os.replace, Runner.call_hook = fatal_replace, fatal_hook

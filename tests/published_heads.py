@@ -21,7 +21,8 @@ test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 """
 NECK = "neck=dict(in_channels=[32] * 4, out_channels=32), "
 SOLO = NECK + (
-    "test_cfg=dict(score_thr={min_score}, nms_pre=50, max_per_img=5), mask_head=dict(in_channels=32, feat_channels=32, "
+    "test_cfg=dict(score_thr={min_score}, nms_pre=50, max_per_img=5), "
+    "mask_head=dict(in_channels=32, feat_channels=32, num_grids=[12, 9, 6, 4, 3], "
 )
 RCNN = NECK + (
     "rpn_head=dict(in_channels=32, feat_channels=32), "

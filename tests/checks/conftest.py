@@ -1,11 +1,12 @@
 """Fixtures of the doctor's tests."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from doctor_data import ADE, write_coco, write_segmentation_maps
+from doctor_data import ADE, SHAPES, write_coco, write_segmentation_maps
 from mmengine.config import Config
 
 from configs import read_config_file
@@ -37,3 +38,15 @@ def doctors_place(written, tmp_path, monkeypatch) -> None:
     # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds nothing.
     monkeypatch.setattr("mmengine.config.config._get_external_cfg_path", not_in_a_metafile)
     monkeypatch.setattr(Config, "fromfile", read_config_file)
+
+
+@pytest.fixture
+def own_config(tmp_path) -> Callable[[str], Path]:
+    """Return a function that writes a config on top of the config of the shapes."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "config.py"
+        path.write_text(f"_base_ = {str(SHAPES)!r}\n{text}\n")
+        return path
+
+    return write

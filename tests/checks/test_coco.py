@@ -69,27 +69,19 @@ def set_id(value: object, path: Path = TRAIN_JSON) -> Callable[[], None]:
     return change_json(lambda content: content["annotations"][1].update(id=value), path)
 
 
-def shift(key: str, by: int) -> Callable[[], None]:
-    return change_each(lambda annotation: annotation.update({key: annotation[key] + by}))
-
-
 # How to break a correct data set, and the code and values of the only failure that follows, in the training split.
 BREAKS = {
-    "no json": (TRAIN_JSON.unlink, "D311"),
     "not json": (lambda: TRAIN_JSON.write_text("images"), "D401", "line 1 column 1"),
-    "no categories": (change_json(lambda content: content.pop("categories")), "D401", "categories"),
     "no height": (change_json(lambda content: content["images"][1].pop("height")), "D401", "height"),
     "no segmentation": (
         change_json(lambda content: content["annotations"][5].update(segmentation=[])),
         *("D401", "annotation 6", "no segmentation"),
     ),
     "image id twice": (change_json(lambda content: content["images"][1].update(id=0)), "D401", "two of its images"),
-    "bbox of three numbers": (set_all(bbox=[1, 2, 3]), "D401", "[1, 2, 3]"),
     "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), "D401", "[1, 2, nan, 3]"),
     "annotation id twice": (set_id(1), "D418", "1 annotations"),
     "annotation id 0": (set_id(0), "D418", "0"),
     "annotation id as text": (set_id("2"), "D418", "'2'"),
-    "negative annotation id": (set_id(-2), "D418", "-2"),
     "category of another name": (
         change_json(lambda content: content["categories"][15].update(name="Cat")),
         *("D405", "1 of 80", "cat", "Cat"),
@@ -100,10 +92,12 @@ BREAKS = {
         *("D406", "person as bicycle"),
     ),
     "no annotations": (change_json(lambda content: content.update(annotations=[])), "D408", "0 of 0"),
-    "image ids that count from 1": (shift("image_id", 1), "D408", "54 of 80", "26 have an unknown"),
+    "image ids that count from 1": (
+        change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
+        *("D408", "54 of 80", "26 have an unknown"),
+    ),
     "relative boxes": (change_each(to_relative), "D408", "0 of 80"),
     "no area": (set_all(area=0), "D408", "0 of 80"),
-    "all ignored": (set_all(ignore=1), "D408", "0 of 80"),
     "only crowds": (
         change_json(lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])),
         *("D409", "80 of 80"),

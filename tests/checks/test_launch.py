@@ -1,6 +1,5 @@
 """tools/train.py and tools/test.py up to the point where mmengine's runner starts, on a tiny data set."""
 
-import re
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -111,50 +110,34 @@ def test_command_ends_with_one_line_on_stderr(tmp_path):
     [
         (SEG, "model.backbone.patch_size=7", "the model cannot be built: ValueError: patch_size=7: choose one of"),
         (DET, "model.neck.type=FPNN", "the model cannot be built: KeyError: 'FPNN is not in the"),
-        (SEG, "model.backbone.arch=t12", "D602 neck.in_channels is [128, 128, 128, 128], the backbone gives [192, 192"),
         (SEG, "val_dataloader.dataset.data_root=nowhere", "D311 the val data are not at nowhere -- fix: put"),
-        (SEG, "model.decode_head.num_classes=3", "D303 decode_head.num_classes is 3, the train data set has 5 classes"),
         (DET, "val_dataloader.dataset.metainfo.classes=(a,b)", "the val data set has 2 classes -- fix: --cfg-options"),
-        (SEG, "load_from=none.pth", "no checkpoint at none.pth: check the path"),
     ],
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes):
     assert message in rejected("train", DEMO / f"{config}.py", *cfg_options(config, shapes, 1), change)
 
 
-@pytest.mark.parametrize("tool, checkpoint", [("train", []), ("test", ["none.pth"])])
-def test_several_processes_without_a_gpu_do_not_start(tool, checkpoint, monkeypatch):
+def test_several_processes_without_a_gpu_do_not_start(monkeypatch):
     monkeypatch.setattr("xcit_mm.checks.launch.get_device", lambda: "cpu")
-    assert "this machine has none: leave --launcher" in rejected(
-        tool, DEMO / f"{SEG}.py", *checkpoint, "--launcher", "pytorch"
-    )
+    message = rejected("train", DEMO / f"{SEG}.py", "--launcher", "pytorch")
+    assert "this machine has none: leave --launcher" in message
 
 
-@pytest.mark.parametrize(
-    "classes, message",
-    [
-        ("circle,square,triangle,stars", "D405 train: 1 of 4 .*: stars.* -- fix: metainfo"),
-        ("square,circle,triangle,star", "D406 train: .* circle as square, square as circle -- fix: metainfo"),
-    ],
-)
-def test_misspelt_or_reordered_classes_do_not_start(classes, message, shapes, monkeypatch):
-    given = [f"{split}_dataloader.dataset.metainfo.classes=({classes})" for split in ("train", "val")]
+def test_only_the_doctor_reads_a_large_json(shapes, monkeypatch):
+    classes = "(square,circle,triangle,star)"
+    given = [f"{split}_dataloader.dataset.metainfo.classes={classes}" for split in ("train", "val")]
     arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), *given)
-    assert re.match(f"ValueError: {message}", rejected("train", *arguments))
-    monkeypatch.setattr(doctor, "_MAX_JSON_BYTES", 0)  # only the doctor reads a large json
+    assert rejected("train", *arguments).startswith("ValueError: D406 train: ")
+    monkeypatch.setattr(doctor, "_MAX_JSON_BYTES", 0)
     assert started("train", *arguments)
 
 
-def test_every_check_can_be_skipped(shapes, weights):
-    wrong = (*cfg_options(SEG, shapes, 1), "model.decode_head.num_classes=3", "randomness.seed=None")
-    state = write_state(Path("work/iter_2.pth"))
-    runs = [
-        ("train", DEMO / f"{SEG}.py"),
-        ("train", DEMO / f"{SEG}.py", "--resume", state),
-    ]
-    for run in runs:
-        assert "--skip-checks" in rejected(*run, *wrong)
-        assert started(*run, "--skip-checks", *wrong).model.decode_head.num_classes == 3
+def test_every_check_can_be_skipped(shapes):
+    run = ("train", DEMO / f"{SEG}.py")
+    wrong = (*cfg_options(SEG, shapes, 1), "model.decode_head.num_classes=3")
+    assert "D303 decode_head.num_classes is 3" in rejected(*run, *wrong)
+    assert started(*run, "--skip-checks", *wrong).model.decode_head.num_classes == 3
 
 
 @pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
@@ -191,7 +174,6 @@ def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, monkeypatch):
     [
         ("model = dict(\n    a=1,,\n)", "own.py cannot be read: invalid syntax in line 2: a=1,,"),
         ("model = undefined", "own.py cannot be read: NameError: name 'undefined' is not defined"),
-        ("default_scope = 'mmdet'", "own.py has no model: give the config of a whole run"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
     ],
 )
@@ -209,24 +191,21 @@ def test_option_with_an_error_is_named(option):
 def test_testing_that_would_fail_does_not_start(shapes, weights):
     file, options = DEMO / f"{SEG}.py", cfg_options(SEG, shapes, 1)
     missing = "FileNotFoundError: no checkpoint at none.pth: check the path"
-    assert rejected("test", file, "none.pth", *options).startswith(missing)
     assert rejected("test", file, "--tta", "none.pth", *options).startswith(missing)
     assert "D602 neck.in_channels" in rejected("test", file, weights[SEG], *options, "model.backbone.arch=t12")
 
 
-@pytest.mark.parametrize("checkpoint, message", [(DET, "the checkpoint does not fit the model: "), ("", "URLError: ")])
-def test_weights_that_do_not_load_end_a_test_in_one_line(checkpoint, message, shapes, weights, tmp_path):
-    given = weights[checkpoint] if checkpoint else "http://127.0.0.1:9/none.pth"
-    run = run_in_process("test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path)
-    assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
+def test_weights_that_do_not_load_end_a_test_in_one_line(shapes, weights, tmp_path):
+    url = "http://127.0.0.1:9/none.pth"
+    messages = {weights[DET]: "the checkpoint does not fit the model: ", url: f"cannot download {url} ("}
+    for given, message in messages.items():
+        run = run_in_process("test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path)
+        assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
 
 
-def test_swapped_config_and_checkpoint_are_named(refusal, shapes, weights):
-    lines = [
-        rejected("test", weights[SEG], DEMO / f"{SEG}.py"),
-        refusal("infer", shapes / "images" / "validation", "--model", weights[SEG], "--checkpoint", DEMO / f"{SEG}.py"),
-    ]
-    assert all("the config comes before the checkpoint" in line and str(weights[SEG]) in line for line in lines)
+def test_swapped_config_and_checkpoint_are_named(weights):
+    message = rejected("test", weights[SEG], DEMO / f"{SEG}.py")
+    assert "the config comes before the checkpoint" in message and str(weights[SEG]) in message
 
 
 @pytest.mark.parametrize("config", SCORES)
@@ -241,10 +220,6 @@ class TestResume:
         cfg = self.resumed(config, shapes, weights, "--resume")
         assert (cfg.resume, cfg.load_from) == (False, str(weights[config]))
         assert "work has no checkpoint yet: the run starts at the first iteration\n" in capsys.readouterr().err
-        message = rejected(
-            "train", DEMO / f"{config}.py", "--resume", *cfg_options(config, shapes, 4), "load_from=none"
-        )
-        assert "no checkpoint at none" in message
 
     def test_last_checkpoint(self, config, shapes, weights):
         work = Path("work, of today")
@@ -256,10 +231,9 @@ class TestResume:
         given = ("--work-dir", work, *cfg_options(config, shapes, 4), "load_from=none.pth")
         assert started("train", DEMO / f"{config}.py", "--resume", *given).resume
 
-    @pytest.mark.parametrize("form", ["--resume PATH", "--resume=PATH"])
-    def test_path(self, config, form, shapes, weights):
+    def test_path(self, config, shapes, weights):
         path = write_state(Path("else, where.pth"))
-        cfg = self.resumed(config, shapes, weights, *(each.replace("PATH", str(path)) for each in form.split()))
+        cfg = self.resumed(config, shapes, weights, f"--resume={path}")
         assert (cfg.resume, cfg.load_from) == (True, str(path))
 
     def test_url(self, config, shapes, weights):
@@ -276,19 +250,11 @@ def test_empty_pointer_of_a_killed_run_resumes_from_the_newest_checkpoint(shapes
     assert (cfg.resume, cfg.load_from) == (True, "work/iter_2.pth")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [dict(meta=None), dict(message_hub=None), dict(meta=dict(seed=7))],
-    ids=["without meta", "of mmcv 1", "without iteration"],
-)
-def test_resume_from_weights_is_refused(content, shapes):
-    path = write_state(Path("weights.pth"), **content)
-    message = rejected("train", DEMO / f"{SEG}.py", "--resume", path, *cfg_options(SEG, shapes, 4))
-    assert f"cannot resume from {path}: it holds weights, not the state of a run" in message
-
-
-def test_resume_from_a_missing_or_broken_file_is_named(shapes):
-    path = write_state(Path("broken.pth"))
-    path.write_bytes(path.read_bytes()[:-100])
-    for given in ("none.pth", "broken.pth"):
-        assert given in rejected("train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4))
+def test_resume_from_weights_or_from_a_missing_or_broken_file_is_refused(shapes):
+    weights = "cannot resume from {}: it holds weights, not the state of a run"
+    write_state(Path("mmcv1.pth"), message_hub=None)
+    broken = write_state(Path("broken.pth"))
+    broken.write_bytes(broken.read_bytes()[:-100])
+    for given, message in (("none.pth", "{}"), ("broken.pth", "{}"), ("mmcv1.pth", weights)):
+        line = rejected("train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4))
+        assert message.format(given) in line

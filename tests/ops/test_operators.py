@@ -7,9 +7,9 @@ import mmcv.ops
 import numpy as np
 import pytest
 import torch
-from mmcv.ops import multi_scale_deform_attn, nms, roi_align, soft_nms
+from mmcv.ops import multi_scale_deform_attn, nms, roi_align
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
-from operator_cases import FILE, NMS, SOFT_NMS, boxes, golden_values, pool, roi_align_cases, rois, soft_boxes
+from operator_cases import FILE, NMS, boxes, golden_values, pool, roi_align_cases, rois
 
 from xcit_mm.ops import is_compiled, mmcv_ext
 
@@ -79,11 +79,11 @@ class TestRoIAlign:
     @pytest.mark.parametrize(
         "roi, message",
         [
-            ([0, 9, 1, 2, 3], "ends before it begins: give x1"),
-            ([0, 1, 1, float("nan"), 3], "is not finite"),
-            ([0, 1, 1, float("inf"), 3], "is not finite"),
-            ([2, 1, 1, 2, 3], "is of an image that is not among the 2 of the batch"),
-            ([-1, 1, 1, 2, 3], "is of an image that is not among the 2 of the batch"),
+            ([0, 9, 1, 2, 3], r"RoI \[0.0, 9.0, 1.0, 2.0, 3.0\] .*must be .* with x1 <= x2"),
+            ([0, 1, 1, float("nan"), 3], "must be finite"),
+            ([0, 1, 1, float("inf"), 3], "must be finite"),
+            ([2, 1, 1, 2, 3], "of one of 2 images"),
+            ([-1, 1, 1, 2, 3], "of one of 2 images"),
             ([0, 0, 0, 1e30, 3], "cells long: clip boxes to the image"),
         ],
     )
@@ -115,12 +115,6 @@ class TestNMS:
     def test_a_box_without_area_suppresses_nothing(self):
         point = torch.tensor([[3.0, 3, 3, 3]]).repeat(2, 1)
         assert nms(point, torch.tensor([0.5, 0.9]), 0.5)[1].tolist() == [1, 0]
-
-    @pytest.mark.parametrize("name", SOFT_NMS)
-    def test_soft_nms_lowers_the_scores_that_compiled_mmcv_lowers(self, golden, name):
-        dets, kept = soft_nms(*soft_boxes(SOFT_NMS[name]["method"]), **SOFT_NMS[name])
-        assert kept.tolist() == golden[f"{name} index"].tolist()
-        assert_close(dets, golden[name], 1e-6)
 
 
 class TestGPUOperators:

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from pycocotools.mask import encode
+import supervision as sv
 
-from xcit_mm.prediction import Instances, Prediction
+from xcit_mm.prediction import Prediction
 from xcit_mm.utils.palettes import make_palette
 
 CLASSES = ("red", "grün", "蓝")
@@ -18,19 +18,19 @@ def image() -> np.ndarray:
 
 
 def squares(image: np.ndarray, *corners: tuple[int, int], side: int = 20, masks: str | None = "arrays") -> Prediction:
-    """Squares at (x, y) in descending order of scores, with classes in turn; masks as arrays, codes or None."""
+    """Squares at (x, y) in descending order of scores, with classes in turn; masks as arrays, compact or None."""
     arrays = np.zeros((len(corners), *image.shape[:2]), bool)
     for mask, (x, y) in zip(arrays, corners, strict=True):
         mask[y : y + side, x : x + side] = True
-    codes = [encode(np.asfortranarray(mask.view(np.uint8))) for mask in arrays]
     boxes = np.array([(x, y, x + side, y + side) for x, y in corners], np.float32).reshape(-1, 4)
     number = np.arange(len(corners))
-    stored = dict(arrays=arrays, codes=codes).get(masks)
-    return Prediction(image, Instances(boxes, 1 - number / 1000, number % 3, stored), None, CLASSES, PALETTE)
+    found = sv.Detections(boxes, arrays if masks else None, 1 - number / 1000, number % 3)
+    found = found.to_compact_masks() if masks == "compact" else found
+    return Prediction(image, found, None, CLASSES, PALETTE)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("masks", ["arrays", "codes"])
+@pytest.mark.parametrize("masks", ["arrays", "compact"])
 def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
     before = image.copy()
     drawn = squares(image, (30, 40), (100, 120), masks=masks).draw(alpha=alpha, labels=False)

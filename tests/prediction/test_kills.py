@@ -137,8 +137,7 @@ def test_an_image_that_was_in_flight_at_two_kills_is_tried_and_predicted(models,
     assert call(*command)[0] == 0
 
 
-@pytest.mark.parametrize("workers", [1])
-def test_a_hanging_image_ends_the_process_that_reads(workers, models, photos, call, refusal, tmp_path, monkeypatch):
+def test_a_hanging_image_ends_the_process_that_reads(models, photos, call, refusal, tmp_path, monkeypatch):
     from xcit_mm.prediction import reading
     from xcit_mm.prediction.preprocessing import Preprocessing
 
@@ -150,10 +149,10 @@ def test_a_hanging_image_ends_the_process_that_reads(workers, models, photos, ca
         return read(self, image)
 
     monkeypatch.setattr(Preprocessing, "read", hang)
-    monkeypatch.setattr(reading, "TIMEOUT", 4)
+    monkeypatch.setattr(reading, "TIMEOUT", 2)
     monkeypatch.setattr(worker.Worker, "_is_killer", lambda self, item: True)
-    command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out", "--workers", workers)
+    command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out", "--workers", 1)
     for _ in range(2):
-        assert "DataLoader timed out after 4 seconds" in refusal(*command)
+        assert "DataLoader timed out after 2 seconds" in refusal(*command)
     code, printed, errors = call(*command)
     assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors

@@ -7,13 +7,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import supervision as sv
 import torch
 from mmengine.config import Config
 from PIL import Image
-from pycocotools.mask import encode
 
 import xcit_mm
-from xcit_mm.prediction import Instances, Prediction
+from xcit_mm.prediction import Prediction
 
 
 @pytest.fixture(scope="module")
@@ -109,25 +109,25 @@ def test_a_raster_has_no_drawing():
         found.plot()
 
 
-def squares(encoded: bool) -> Prediction:
+def squares(compact: bool) -> Prediction:
     masks = np.zeros((2, 40, 60), bool)
     masks[0, 5:15, 5:15] = masks[1, 20:30, 40:50] = True
     boxes = np.array([[5, 5, 15, 15], [40, 20, 50, 30]], np.float32)
-    stored = [encode(np.asfortranarray(mask.view(np.uint8))) for mask in masks] if encoded else masks
-    found = Instances(boxes, np.array([0.9, 0.4]), np.array([1, 0]), stored)
+    found = sv.Detections(boxes, masks, np.array([0.9, 0.4]), np.array([1, 0]))
+    found = found.to_compact_masks() if compact else found
     return Prediction(np.zeros((40, 60, 3), np.uint8), found, None, ("cat", "dog"))
 
 
 def test_masks_of_tiles_are_decoded():
-    assert np.array_equal(squares(encoded=True).masks, squares(encoded=False).masks)
-    assert squares(encoded=True).above(1).masks.shape == (0, 40, 60)
-    assert repr(squares(encoded=False)) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
-    assert repr(squares(encoded=True).above(1)) == "Prediction of 40x60 pixels: no objects"
+    assert np.array_equal(squares(compact=True).masks, squares(compact=False).masks)
+    assert squares(compact=True).above(1).masks.shape == (0, 40, 60)
+    assert repr(squares(compact=False)) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
+    assert repr(squares(compact=True).above(1)) == "Prediction of 40x60 pixels: no objects"
 
 
 def test_supervision_reads_the_objects():
-    for encoded in (True, False):
-        found = squares(encoded)
+    for compact in (True, False):
+        found = squares(compact)
         detections = found.to_supervision()
         assert np.array_equal(detections.xyxy, found.boxes)
         assert np.array_equal(np.asarray(detections.mask), found.masks)
@@ -135,6 +135,7 @@ def test_supervision_reads_the_objects():
         assert detections["class_name"].tolist() == ["dog", "cat"]
         assert len(found.above(1).to_supervision()) == 0 and found.above(1).draw().sum() == 0
     assert np.array_equal(squares(True).draw(), squares(False).draw())
+    assert squares(True).to_coco() == squares(False).to_coco()
 
 
 def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):

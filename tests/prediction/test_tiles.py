@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import shapely
 from perfect_detector import CLASSES, NO_FAULTS, Faults, Scene, detect, judge, predicted
-from pycocotools.mask import decode, toBbox
 from scipy.ndimage import label
 
 from xcit_mm.prediction import Prediction
@@ -90,7 +89,13 @@ def for_batches(predict):
 
 
 def faults(scene: Scene, found: Prediction) -> Faults:
-    return judge(scene, (decode(code) > 0 for code in found.instances.masks), found.labels.tolist())
+    return judge(scene, found.instances.mask, found.labels.tolist())
+
+
+def extent(mask: np.ndarray) -> list[int]:
+    """Return left, top, right and bottom of a mask."""
+    y, x = np.nonzero(mask)
+    return [x.min(), y.min(), x.max() + 1, y.max() + 1]
 
 
 def sample_of(*boxes: tuple[float, ...], score: float = 1.0, label: int = 0) -> Prediction:
@@ -113,9 +118,8 @@ class TestObjects:
         found = predict_tiled(for_batches(partial(detect, jitter=jitter)), scene.image, 96, 25, batch_size=2)
         assert faults(scene, found) == NO_FAULTS
         assert len(found.boxes) == 60 and (np.diff(found.scores) <= 0).all()
-        for box, code in zip(found.boxes, found.instances.masks, strict=True):
-            left, top, width, height = toBbox(code)
-            assert np.allclose(box, [left, top, left + width, top + height], atol=jitter + 1e-5)
+        for box, mask in zip(found.boxes, found.instances.mask, strict=True):
+            assert np.allclose(box, extent(mask), atol=jitter + 1e-5)
 
     @pytest.mark.parametrize("shape", [(500, 600), (600, 500)])
     @pytest.mark.parametrize("overlap", [0, 24, 60])  # of 60 pixels: three tiles meet
@@ -123,9 +127,8 @@ class TestObjects:
         scene = Scene(*shape).add_random(8, 200, 240).add_random(40, 24, 120)
         found = predict_tiled(for_batches(detect), scene.image, 96, overlap)
         assert faults(scene, found) == NO_FAULTS
-        for box, code in zip(found.boxes.tolist(), found.instances.masks, strict=True):
-            left, top, width, height = toBbox(code)
-            assert box == [left, top, left + width, top + height]
+        for box, mask in zip(found.boxes.tolist(), found.instances.mask, strict=True):
+            assert box == extent(mask)
 
     @pytest.mark.parametrize("tile", [40, 57, 96, 128, 250])
     def test_tiles_of_any_size_lose_and_double_nothing(self, tile):
@@ -201,7 +204,7 @@ class TestObjects:
 
     def test_an_image_without_objects(self):
         found = predict_tiled(for_batches(detect), Scene(100, 100).image, 64, 16)
-        assert len(found.boxes) == 0 and found.instances.masks == []
+        assert len(found.boxes) == 0 and found.masks.shape == (0, 100, 100)
 
     @pytest.mark.slow
     def test_merging_100_000_objects_with_masks_takes_seconds(self):

@@ -1,11 +1,9 @@
 """The batches of a resumed run are those of the undisturbed run, and the earlier ones are not loaded."""
 
 import itertools
-import json
 import random
 import time
 
-import cv2
 import mmdet.datasets  # noqa: F401
 import mmseg.datasets  # noqa: F401
 import numpy as np
@@ -24,26 +22,14 @@ INFINITE = dict(type="InfiniteSampler", shuffle=True)
 SHUFFLED = dict(type="DefaultSampler", shuffle=True)
 
 
-@pytest.fixture(scope="module")
-def photos(shapes, tmp_path_factory):
-    """Returns a folder in COCO's format, with images of two shapes."""
-    root = tmp_path_factory.mktemp("photos")
-    coco = json.loads((shapes / "annotations" / "instances_training.json").read_text())
-    for number, image in enumerate(coco["images"]):
-        pixels = cv2.imread(str(shapes / "images" / "training" / image["file_name"]))
-        image["height"] += 32 * (number % 2)
-        cv2.imwrite(str(root / image["file_name"]), cv2.copyMakeBorder(pixels, 0, 32 * (number % 2), 0, 0, 0))
-    (root / "coco.json").write_text(json.dumps(coco))
-    return root
-
-
 def loader_config(photos, workers: int = 0, sampler: dict = SHUFFLED, batch_sampler: bool = True, wrap=lambda d: d):
     """The training data of Mask R-CNN's recipe, with smaller images."""
     config = read_config_file(CONFIGS / "_base_" / "xcit_amp-ms-crop-3x_coco.py").train_dataloader
     choice = config.dataset.pipeline[3].transforms
     choice[0][0].scales = [(side, 100) for side in (32, 48, 64)]
     choice[1][0].scales, choice[1][1].crop_size, choice[1][2].scales = [(60, 400)], (40, 60), [(48, 100), (64, 100)]
-    config.dataset.update(data_root=str(photos), ann_file="coco.json", data_prefix=dict(img=""))
+    config.dataset.update(data_root=str(photos), ann_file="annotations/instances_training.json")
+    config.dataset.data_prefix = dict(img="images/training/")
     config.dataset.metainfo = dict(classes=("circle", "square", "triangle", "star"))
     config.update(num_workers=workers, persistent_workers=workers > 0)
     config.sampler, config.dataset = sampler, wrap(config.dataset)  # `update` would merge them
@@ -57,7 +43,7 @@ def numbered(config: dict | DataLoader, endless: bool) -> DataLoader:
     loader = Runner.build_dataloader(config, seed=3)
     if endless:
         next(iter(loader))  # mmengine's loop reads ahead
-    return numbered_loader(loader, config, (3, 0), endless)
+    return numbered_loader(loader.dataset, config, (3, 0), endless)
 
 
 def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
@@ -158,4 +144,4 @@ def test_hooks_replace_the_pipeline_of_a_seeded_data_set():
 
 def test_data_of_less_than_a_batch_end_an_endless_loader():
     config = dict(dataset=Noise(1), batch_size=2, drop_last=True, num_workers=0, sampler=SHUFFLED)
-    assert list(numbered_loader(Runner.build_dataloader(config, seed=3), config, (3, 0), endless=True)) == []
+    assert list(numbered_loader(Noise(1), config, (3, 0), endless=True)) == []

@@ -3,18 +3,17 @@
 import copy
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 from demo_runs import DEMO, SCORES, cfg_options
 from devices import allow_mixed_precision, on_each_device
-from mmengine.model import BaseModel, MMDistributedDataParallel
+from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
-from processes import in_two_processes, run_tool
-from torch import Tensor, nn
+from processes import run_tool
+from torch import nn
 
 from xcit_mm import NonFiniteHook, XCiT
 
@@ -214,85 +213,6 @@ def test_stopped_run_names_the_module_and_the_images_in_one_line(config, shapes,
     assert re.match(
         r"FloatingPointError: iteration 1: the output of [a-z]\S+ \(\w+\) is the first .* at \S+\.jpg", line
     )
-
-
-class Communicating(BaseModel):
-    """Modules before and after a communication, and a loss that depends on the kind of the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, inputs: Tensor, kind: str, mode: str = "loss") -> dict[str, Tensor]:
-        x = self.first(inputs)
-        torch.distributed.all_reduce(x.detach().clone())  # as SyncBN
-        loss = self.last(x).square().mean()
-        if kind == "gradient":  # the root's derivative at 0 is infinite
-            loss = (loss * 0).sqrt()
-        return dict(loss=loss * float("inf") if kind == "output" else loss)
-
-
-def runner_of(model: nn.Module) -> SimpleNamespace:
-    """Return the attributes of mmengine's Runner that NonFiniteHook uses."""
-    return SimpleNamespace(
-        model=model, optim_wrapper=OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3)), iter=0
-    )
-
-
-FOUND = dict(
-    input="in process 1 the input is the first that is not finite",
-    parameter=r"in process 1 the output of first \(Linear\) is the first that is not finite",
-    gradient="the gradient of last.(weight|bias) is the first that is not finite",
-    output="the gradient of last.(weight|bias) is the first that is not finite",
-)
-
-
-def assert_both_name_the_value(rank: int, device: str) -> None:
-    """All processes stop at the non-finite value of one process, name it, and no process hangs."""
-    for kind, message in FOUND.items():
-        torch.manual_seed(0)
-        model = MMDistributedDataParallel(Communicating().train().to(device))
-        runner = runner_of(model)
-        NonFiniteHook().before_train(runner)
-        batch = dict(inputs=torch.ones(2, 4, device=device), kind=kind if rank == 1 else "good")
-        if rank == 1 and kind == "input":
-            batch["inputs"][0, 0] = float("nan")
-        if rank == 1 and kind == "parameter":
-            model.module.first.weight.data[0, 0] = float("nan")
-        with pytest.raises(FloatingPointError, match=message):
-            model.train_step(batch, runner.optim_wrapper)
-        torch.distributed.barrier()
-
-
-def assert_both_skip(rank: int, device: str) -> None:
-    """All processes skip the step if the loss of one process is not finite."""
-    torch.manual_seed(0)
-    model = MMDistributedDataParallel(Communicating().train().to(device))
-    runner, hook = runner_of(model), NonFiniteHook("skip")
-    hook.before_train(runner)
-    before = {name: value.clone() for name, value in model.module.state_dict().items()}
-    model.train_step(
-        dict(inputs=torch.ones(2, 4, device=device), kind="output" if rank else "good"), runner.optim_wrapper
-    )
-    assert hook.skips == 1
-    torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
-
-
-def run_process(rank: int, device: str, store: str) -> None:
-    torch.set_num_threads(1)
-    if device == "cuda":  # with gloo two processes share a GPU
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    assert_both_name_the_value(rank, device)
-    assert_both_skip(rank, device)
-    torch.distributed.barrier()  # until both processes have released the model
-    torch.distributed.destroy_process_group()
-
-
-@on_each_device
-def test_two_processes_stop_and_skip_as_one(device, tmp_path):
-    start_method = "forkserver" if device == "cpu" else "spawn"
-    in_two_processes(run_process, device, str(tmp_path / "store"), start_method=start_method)
 
 
 def test_copy_of_the_model_during_training_is_not_inspected(tmp_path):

@@ -40,7 +40,12 @@ def test_first_layer_gives_the_output_of_rgb_and_only_the_stem_changes(patch_emb
 @pytest.mark.parametrize(
     "file_bands, bands, rule, message",
     [
-        (3, 4, None, r"rgb.pth does .* for 3 bands, the model has in_channels=4: fill_stem='rgb-mean' .* init_cfg"),
+        (
+            3,
+            4,
+            None,
+            r"rgb.pth does .* for 3 bands, the model has in_channels=4; to fine-tune: fill_stem='rgb-mean' .* init_cfg",
+        ),
         (3, 3, "rgb-mean", None),
         (4, 4, "rgb-mean", None),
         (4, 5, "rgb-mean", "its stem is for 4 bands, the model has in_channels=5$"),
@@ -82,7 +87,7 @@ def test_load_from_fills_a_segmentor_of_other_bands_on_request_but_not_in_testin
     with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4; to fine-tune.*fill_stem"):
         load_in_runner(target, source)
     for use in (dict(train=False), dict(resume=True)):
-        with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4$"):
+        with pytest.raises(CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4; to fine-tune"):
             load_in_runner(target, source, fill_stem="rgb-mean", **use)
     load_in_runner(target, source, fill_stem="rgb-zero")
     state, key = target.state_dict(), "backbone.patch_embed.proj.0.0.weight"

@@ -178,7 +178,10 @@ class TestWholeModels:
         with pytest.raises(ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"):
             load_in_runner(target, dict(state_dict=state))
         # A model that is used, or resumed, needs the heads as well.
-        with pytest.raises(ValueError, match=r"\(other classes\? take the config that it was trained with\)$"):
+        with pytest.raises(
+            ValueError,
+            match=r"\(other classes\? take the config that it was trained with; to fine-tune: strict_heads=False.*\)$",
+        ):
             match_model(target, dict(state_dict=state))
         before = target.decode_head.conv_seg.weight.clone()
         load_in_runner(target, dict(state_dict=state), strict_heads=False)

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import tarfile
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,12 +45,6 @@ def flipped(content: bytes, marker: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
 
 
-def tar() -> bytes:
-    with tarfile.open("file.tar", "w") as archive:
-        archive.add(__file__)
-    return Path("file.tar").read_bytes()
-
-
 def safetensors() -> bytes:
     save_file(dict(w=torch.ones(1000)), "file.safetensors")
     return Path("file.safetensors").read_bytes()
@@ -66,7 +59,6 @@ REFUSED = {
     "damaged": (lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"), "its record file/data.pkl is"),
     "truncated safetensors": (lambda: safetensors()[:-50], "it is truncated, "),
     "TorchScript": (lambda: torch.jit.script(torch.nn.ReLU()).save_to_buffer(), "a TorchScript archive, which holds"),
-    "tar": (tar, "a tar archive: extract it"),
     "web page": (lambda: b"\n<!DOCTYPE html><html>404</html>", "a web page, probably of a failed download"),
     "empty": (lambda: b"", "it is empty"),
     "text": (lambda: b"hello", "it is truncated, damaged or not a checkpoint"),

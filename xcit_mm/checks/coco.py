@@ -57,19 +57,18 @@ def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
     """Check a data set of a split against its json, also against another json that scores, and its images."""
     path, classes = os.path.join(dataset.get("data_root") or "", dataset["ann_file"]), metainfo(dataset)["classes"]
     masks = (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask", False)
-    scored = {
-        os.path.realpath(each["ann_file"]): each["ann_file"] for each in evaluators(cfg, split) if "ann_file" in each
-    }
+    scored = [each["ann_file"] for each in evaluators(cfg, split) if "ann_file" in each]
+    names = {os.path.realpath(name): name for name in [*scored, path]}.values()  # each file once
     try:
-        coco = read_coco(path, masks)
-        others = {name: read_coco(name) for real, name in scored.items() if real != os.path.realpath(path)}
+        contents = {name: read_coco(name, masks and name == path) for name in names}
     except ValueError as error:
         yield fail("D401", str(error), "export the file again with this key, or with one id for each entry")
         return
-    wrong = [finding for name, content in {path: coco, **others}.items() for finding in _check_ids(name, content)]
+    wrong = [finding for name, content in contents.items() for finding in _check_ids(name, content)]
     yield from wrong
     if wrong or isinstance(classes, str):  # check_classes reports a string
         return
+    coco = contents[path]
     yield from _check_categories(coco, classes)
     loaded = build_dataset(dataset).data_list
     yield from _check_instances(path, classes, coco, loaded)

@@ -44,15 +44,16 @@ def check_training(cfg: Config, leave_large: bool = False) -> Iterator[Finding]:
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     yield from check_paths(cfg, SPLITS)
     model, found = build_checked_model(cfg)
-    heads = class_heads(model)
+    heads, read = class_heads(model), [split for split in SPLITS if not (leave_large and _is_large(cfg, split))]
     yield from found
-    yield from collect(check_classes(cfg, heads))
-    for split in SPLITS:
-        if not (leave_large and _is_large(cfg, split)):
-            yield from collect(check_data_sets(cfg, split, heads))
-    yield from collect(check_recipe(cfg, processes))
-    yield from collect(check_weights(cfg, model))
-    yield from collect(check_forward(cfg, model, processes))
+    for check in (
+        check_classes(cfg, heads),
+        *(check_data_sets(cfg, split, heads) for split in read),
+        check_recipe(cfg, processes),
+        check_weights(cfg, model),
+        check_forward(cfg, model, processes),
+    ):
+        yield from collect(check)
 
 
 def check_test(cfg: Config, drawn: bool = False) -> Iterator[Finding]:

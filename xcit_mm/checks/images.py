@@ -31,27 +31,26 @@ def check_images(dataset: dict, images: Mapping[str, Shape | None]) -> Iterator[
         yield fail("D314", text, "add these files, or correct data_prefix")
     step, present = loading_step(dataset) or dict(type="LoadImageFromFile"), set(images) - set(missing)
     wrong, turned = list[str](), list[str]()
-    for path, loaded in load_sample(step, [dict(img_path=path) for path in images if path in present]):
-        given = images[path]
-        if isinstance(loaded, Exception):
-            wrong.append(f"{path} cannot be read ({reason(loaded)})")
-        elif given and loaded["img_shape"] != given:
-            is_turned = loaded["img_shape"] == given[::-1]
-            (turned if is_turned else wrong).append(f"{path} has {loaded['img_shape']} pixels, {given} in the json")
+    for image, loaded in load_sample(step, [dict(img_path=path) for path in images if path in present], wrong):
+        path, size, given = image["img_path"], loaded["img_shape"], images[image["img_path"]]
+        if given and size != given:
+            (turned if size == given[::-1] else wrong).append(f"{path} has {size} pixels, {given} in the json")
     if turned:
         yield note("D315", preview(turned), "compare boxes and photo: EXIF turns it, and so does mmcv")
     if wrong:
         yield fail("D315", preview(wrong), "replace these files, and check the rest: this is a sample")
 
 
-def load_sample(step: dict, images: Sequence[dict], size: int = SAMPLE) -> Iterator[tuple[str, dict | Exception]]:
-    """Yield the path of each image of a sample, from the first to the last, and what a step loads or raises."""
+def load_sample(
+    step: dict, images: Sequence[dict], unreadable: list[str], size: int = SAMPLE
+) -> Iterator[tuple[dict, dict]]:
+    """Yield each image of a sample, from the first to the last, and what a step loads. List what is unreadable."""
     load = TRANSFORMS.build(step)
-    for place in np.linspace(0, len(images) - 1, min(size, len(images))).astype(int):
+    for image in (images[place] for place in np.linspace(0, len(images) - 1, min(size, len(images))).astype(int)):
         try:
-            yield images[place]["img_path"], load(dict(images[place], seg_fields=[]))
+            yield image, load(dict(image, seg_fields=[]))
         except Exception as error:  # every decoder has its own exceptions
-            yield images[place]["img_path"], error
+            unreadable.append(f"{image.get('seg_map_path', image['img_path'])} cannot be read ({reason(error)})")
 
 
 def pipeline_step(dataset: dict, name: str) -> dict | None:

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.optim import AmpOptimWrapper
 
 from ..training.batches import UnequalBatch
 from ..utils.cli import cli_main
@@ -22,7 +22,7 @@ from ..weights.models import find_checkpoint_in, find_config, find_model, last_c
 from ..weights.reader import load_checkpoint
 from .doctor import check_test, check_training
 from .findings import Finding
-from .preflight import check_checkpoint, find_script, is_mixed_precision
+from .preflight import check_checkpoint, find_script
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -40,7 +40,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
         The exit code.
     """
     options, flags = _parser(tool).parse_known_intermixed_args(argv)
-    options.prints = _is_first_process()
+    options.prints = (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") == "0"
 
     def run() -> int:
         try:
@@ -55,7 +55,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
         return 0
 
     end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
-    return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError, URLError)
+    return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:
@@ -77,12 +77,6 @@ def _parser(tool: str) -> argparse.ArgumentParser:
     parser.add_argument("--cfg-options", nargs="+", action="extend", metavar="KEY=VALUE", help="change the config")
     parser.add_argument("--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)")
     return parser
-
-
-def _is_first_process() -> bool:
-    """Whether this process is the first of its machine, by the variables of torchrun, Slurm and Open MPI."""
-    names = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0) == 0
 
 
 def _load(tool: str, options: argparse.Namespace, arguments: list[str]) -> tuple[Config, Any]:
@@ -124,8 +118,8 @@ def _train(options: argparse.Namespace, flags: list[str]) -> Any:
     """Return the library's script with its arguments, after checks that the training can start."""
     options.config = find_config(options.config)
     cfg, script = _load("train", options, flags)
-    args, changes = script.parse_args(), {}
-    if get_device() == "cpu" and (args.amp or is_mixed_precision(cfg)):
+    args, changes, wrapper = script.parse_args(), {}, cfg.get("optim_wrapper") or {}
+    if get_device() == "cpu" and (args.amp or wrapper.get("type") in ("AmpOptimWrapper", AmpOptimWrapper)):
         args.amp, changes = False, {"optim_wrapper.type": "mmengine.CPUAmpOptimWrapper"}
     if options.resume is not None:
         checkpoint = options.resume or _find_last(options.work_dir)

@@ -12,8 +12,8 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch import nn
 
-from ..utils.configs import part_class, type_name
-from ..utils.errors import preview, reason
+from ..utils.configs import part_class
+from ..utils.errors import preview
 from .findings import Finding, fail, note, ok
 from .images import SAMPLE, build_dataset, check_images, load_sample, pipeline_step
 
@@ -36,7 +36,7 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
     kinds = [part_class(each, TRANSFORMS) for each in dataset["pipeline"]]
     if missing or step is None or {kind.__module__.partition(".")[0] for kind in kinds if kind} - _LIBRARIES:
         return  # an own step may read or correct the maps
-    wrong = list(_check_headers(dataset, images))
+    wrong = list(_check_headers(images))
     yield from wrong
     if wrong:
         return
@@ -61,11 +61,9 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
     yield ok(f"{len(images)} images with segmentation maps; {len(counts)} labels in a sample")
 
 
-def _check_headers(dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
+def _check_headers(images: Sequence[dict]) -> Iterator[Finding]:
     """Check the channels and sizes of all maps by the headers of the files. Other checks report broken files."""
-    coloured, misplaced, names = [], [], [type_name(step) for step in dataset["pipeline"]]
-    later = dataset["pipeline"][names.index("LoadAnnotations") :] if "LoadAnnotations" in names else []
-    resize = next((step for step in later if "Resize" in type_name(step)), dict(keep_ratio=True))
+    coloured, misplaced = [], []
     for path, own in ((image["seg_map_path"], image["img_path"]) for image in images):
         with (
             contextlib.suppress(OSError, Image.DecompressionBombError),
@@ -74,7 +72,7 @@ def _check_headers(dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
         ):
             if len(drawn.getbands()) > 1:
                 coloured.append(f"{path} has {len(drawn.getbands())} channels")
-            elif drawn.size != photo.size and resize.get("keep_ratio"):  # else both are resized to one size
+            elif drawn.size != photo.size:
                 misplaced.append(f"{path} has {drawn.size[::-1]} pixels, its image {photo.size[::-1]}")
     if coloured:
         fix = "write segmentation maps of one channel, or with a palette, whose values are class numbers"
@@ -85,13 +83,9 @@ def _check_headers(dataset: dict, images: Sequence[dict]) -> Iterator[Finding]:
 
 def _count_labels(step: dict, images: Sequence[dict], size: int) -> tuple[Counter[int], list[str]]:
     """Return the pixels of each label in a sample, and descriptions of unreadable maps."""
-    counts, unreadable = Counter[int](), []
-    paths = {image["img_path"]: image["seg_map_path"] for image in images}
-    for path, loaded in load_sample(step, images, size):
-        if isinstance(loaded, Exception):
-            unreadable.append(f"{paths[path]} cannot be read ({reason(loaded)})")
-            continue
-        given = mmcv.imread(paths[path], "unchanged", backend=step.get("imdecode_backend", "pillow"))
+    counts, unreadable = Counter[int](), list[str]()
+    for image, loaded in load_sample(step, images, unreadable, size):
+        given = mmcv.imread(image["seg_map_path"], "unchanged", backend=step.get("imdecode_backend", "pillow"))
         wrapped = given[given > IGNORED] if given.itemsize > 1 else given[:0]  # mmseg keeps the last 8 bits
         for labels in (loaded["gt_seg_map"], wrapped):
             counts.update(dict(zip(*(each.tolist() for each in np.unique(labels, return_counts=True)), strict=True)))

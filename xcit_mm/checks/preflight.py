@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.optim import AmpOptimWrapper
-from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
+from mmengine.registry import OPTIMIZERS
 
 from ..models import XCiT, XCiTClassifier
 from ..utils.configs import backbone_class, data_preprocessor, part_class, type_name
@@ -53,11 +52,6 @@ def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
         text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW"
         fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))"
         yield note("D205", text, fix)
-
-
-def is_mixed_precision(cfg: Config) -> bool:
-    """Return whether a config trains with mmengine's AmpOptimWrapper."""
-    return part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.get("default_scope")) is AmpOptimWrapper
 
 
 def check_backbone(cfg: Config) -> None:

@@ -9,7 +9,6 @@ from mmengine.registry import HOOKS
 
 from ..models import XCiT
 from ..utils.configs import channel_order, part_class
-from ..weights.bands import FILL_HINT
 from ..weights.layouts import parse_checkpoint
 from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, local_path
@@ -52,7 +51,5 @@ def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterato
         else:
             match_trunk(model.backbone, parse_checkpoint(content, given.get("use_ema", False)), fill_stem=fill_stem)
     except ValueError as error:
-        fix = "take weights of this model, or correct the model; to fine-tune on other classes, "
-        fix += f"StrictLoadHook(strict_heads=False); on other bands, {FILL_HINT} in init_cfg or StrictLoadHook"
-        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
+        yield fail("D704", f"{option} {name} does not fit: {error}", "take weights of this model, or correct the model")
     yield ok(f"{option} {name} fits")

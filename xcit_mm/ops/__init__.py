@@ -1,5 +1,5 @@
 """Operators of a compiled mmcv, in torch: non-maximum suppression, RoIAlign, focal loss."""
 
-from .finder import has_gpu_kernels, install, is_compiled
+from .finder import install, is_compiled
 
-__all__ = ["has_gpu_kernels", "install", "is_compiled"]
+__all__ = ["install", "is_compiled"]

@@ -44,8 +44,3 @@ def is_compiled() -> bool:
         ImportError: If mmcv cannot be imported, or its operators were compiled for another torch.
     """
     return importlib.import_module(NAME).__file__ != mmcv_ext.__file__
-
-
-def has_gpu_kernels() -> bool:
-    """Return whether torchvision can be imported, whose kernels the stand-in calls on a GPU."""
-    return mmcv_ext.torchvision_kernels() is not None

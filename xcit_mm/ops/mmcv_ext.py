@@ -9,11 +9,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import nms as suppression
 from . import roi_align as pooling
 
 
@@ -64,20 +64,40 @@ def get_compiler_version() -> str:
     return "none (xcit_mm.ops)"
 
 
-def get_compiling_cuda_version() -> str:
-    return "none (xcit_mm.ops)"
+get_compiling_cuda_version = get_compiler_version
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
+    """Return the indices (kept,) of the boxes that do not overlap a better box, by descending score.
+
+    Args:
+        boxes: (n, 4), x1, y1, x2, y2 in pixels.
+        scores: (n,)
+        iou_threshold: A box is dropped if its intersection over union with a better box is larger.
+        offset: 1 if x2 and y2 are the last pixels of the box, 0 if they are its border.
+    """
     if offset == 0 and (kernels := _kernels(boxes)):
         return kernels.nms(_wide(boxes), _wide(scores), iou_threshold)
-    return suppression.nms(boxes, scores, iou_threshold, offset)
+    order = scores.sort(descending=True).indices
+    wide = torch.promote_types(boxes.dtype, torch.float32)
+    corners = boxes[order].detach().to("cpu", wide).T.contiguous().numpy()
+    index, kept = np.arange(len(order)), []
+    while len(index):
+        kept.append(int(index[0]))
+        free = ~(_iou(corners[:, :1], corners[:, 1:], offset) > iou_threshold)
+        corners, index = corners[:, 1:][:, free], index[1:][free]
+    return order[kept]
 
 
-def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, **options: Any) -> Tensor:
-    kept, indices = suppression.soft_nms(boxes, scores, **options)
-    dets[: len(kept)] = kept
-    return indices
+def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
+    """Return the intersection over union of boxes (4, 1) and (4, n), 0 for two boxes without area."""
+    (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) = a, b
+    width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
+    height = np.minimum(ay2, by2) - np.maximum(ay1, by1) + offset
+    intersection = width.clip(min=0) * height.clip(min=0)
+    areas = (ax2 - ax1 + offset) * (ay2 - ay1 + offset) + (bx2 - bx1 + offset) * (by2 - by1 + offset)
+    union = areas - intersection
+    return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
 def _grid(

@@ -37,20 +37,14 @@ def _weights(start: Tensor, length: Tensor, bins: int, size: int, sampling_ratio
 def _windows(
     rois: Tensor, shape: tuple[int, ...], bins: tuple[int, ...], scale: float, sampling_ratio: int, aligned: bool
 ) -> Iterator[Window]:
-    """For each RoI: its index; image, rows and columns that it reads; their weights (bins, h) and (bins, w).
-
-    Raises:
-        ValueError: If a compiled mmcv would reject a RoI, or read foreign memory for it.
-    """
-    finite = rois.isfinite().all(1)
-    ordered = (rois[:, 1:3] <= rois[:, 3:]).all(1) if aligned else finite
-    for valid, problem in (
-        (finite, "is not finite"),
-        (ordered, "ends before it begins: give x1, y1, x2, y2 with x1 <= x2 and y1 <= y2"),
-        ((rois[:, 0] >= 0) & (rois[:, 0] < shape[0]), f"is of an image that is not among the {shape[0]} of the batch"),
-    ):
-        if not valid.all():
-            raise ValueError(f"RoI {rois[~valid][0].tolist()} (image, x1, y1, x2, y2) {problem}")
+    """For each RoI: its index; image, rows and columns that it reads; their weights (bins, h) and (bins, w)."""
+    # A compiled mmcv rejects what is not valid, or reads foreign memory.
+    valid = rois.isfinite().all(1) & (rois[:, 0] >= 0) & (rois[:, 0] < shape[0])
+    if aligned:
+        valid &= (rois[:, 1:3] <= rois[:, 3:]).all(1)
+    if not valid.all():
+        given = f"RoI {rois[~valid][0].tolist()} (image, x1, y1, x2, y2)"
+        raise ValueError(f"{given}: must be finite, of one of {shape[0]} images, with x1 <= x2 and y1 <= y2")
     x1, y1, x2, y2 = (rois[:, 1:] * scale - (0.5 if aligned else 0.0)).unbind(1)
     weights, ends = [], []
     for start, end, count, size in ((y1, y2, bins[0], shape[1]), (x1, x2, bins[1], shape[2])):

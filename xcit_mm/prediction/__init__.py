@@ -1,12 +1,11 @@
 """A trained model on one image, as Predictor and Prediction, and on many, as a folder of records; drawing; tiles."""
 
 from .listing import Item, Listing, find_items
-from .prediction import Instances, Prediction
+from .prediction import Prediction
 from .predictor import Predictor
 from .run import RunReport, predict_many
 
 __all__ = [
-    "Instances",
     "Item",
     "Listing",
     "Prediction",

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
+import supervision as sv
 from PIL import Image
 from pycocotools import mask as rle
 
@@ -16,40 +16,6 @@ from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
-
-
-class Instances(NamedTuple):
-    """Objects in an image, in descending order of scores.
-
-    Attributes:
-        boxes: Left, top, right and bottom in pixels of the image, (n, 4).
-        scores: (n,).
-        labels: Class numbers from 0, (n,).
-        masks: (n, H, W), bool, or if encoded, as from tiles, a list of n in COCO's run-length code. None for a model
-            without masks.
-    """
-
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
-    masks: np.ndarray | list[dict] | None
-
-    @classmethod
-    def from_coco(cls, results: Sequence[dict[str, Any]], category_ids: Sequence[int]) -> "Instances":
-        """Convert COCO results of an image, as `Prediction.to_coco` returns them."""
-        boxes = np.array([result["bbox"] for result in results], np.float32).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
-        labels = np.array([category_ids.index(result["category_id"]) for result in results], int)
-        masks = [result["segmentation"] for result in results if "segmentation" in result]
-        scores = np.array([result["score"] for result in results])
-        return cls(boxes, scores, labels, masks if len(masks) == len(results) else None)
-
-    def select(self, numbers: np.ndarray) -> "Instances":
-        """Select instances by their numbers, in this order."""
-        masks = self.masks
-        masks = [masks[number] for number in numbers] if isinstance(masks, list) else masks
-        masks = masks[numbers] if isinstance(masks, np.ndarray) else masks
-        return Instances(self.boxes[numbers], self.scores[numbers], self.labels[numbers], masks)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,14 +26,14 @@ class Prediction:
 
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
-        instances: A detector's instances, else None.
+        instances: A detector's objects in descending order of scores, else None. Masks of tiles are a `CompactMask`.
         segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
         names: Name of each class.
         palette: Color of each class in drawings, RGB, if the config has colors.
     """
 
     image: np.ndarray
-    instances: Instances | None
+    instances: sv.Detections | None
     segmentation: np.ndarray | None
     names: Sequence[str]
     palette: Palette | None = None
@@ -75,36 +41,33 @@ class Prediction:
     @property
     def boxes(self) -> np.ndarray:
         """Left, top, right and bottom in pixels, (n, 4), by descending score. A segmentor's raises AttributeError."""
-        return self._objects.boxes
+        return self._objects.xyxy
 
     @property
     def scores(self) -> np.ndarray:
         """Score of each object, (n,)."""
-        return self._objects.scores
+        return self._objects.confidence
 
     @property
     def labels(self) -> np.ndarray:
         """Class number of each object, from 0, (n,)."""
-        return self._objects.labels
+        return self._objects.class_id
 
     @property
     def masks(self) -> np.ndarray | None:
         """Mask of each object, (n, H, W), bool, or None for a model without masks."""
-        masks = self._objects.masks
-        if not isinstance(masks, list):
-            return masks
-        return np.array([rle.decode(code) for code in masks], bool).reshape(-1, *self.image.shape[:2])
+        masks = self._objects.mask
+        return None if masks is None else np.asarray(masks)
 
     @property
-    def _objects(self) -> Instances:
+    def _objects(self) -> Any:
         if self.instances is None:
             raise AttributeError("a segmentor predicts no objects: use segmentation")
         return self.instances
 
     def above(self, score: float) -> "Prediction":
         """Select the objects with a higher score."""
-        found = self._objects
-        return replace(self, instances=found.select(np.flatnonzero(found.scores > score)))
+        return replace(self, instances=self._objects[self.scores > score])
 
     def draw(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a segmentation map.
@@ -123,7 +86,7 @@ class Prediction:
         style = self.names, self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
-        return draw_instances(image, self.above(min_score).to_supervision(), *style)
+        return draw_instances(image, self.above(min_score).instances, *style)
 
     def plot(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> Image.Image:
         """Return the drawing of `draw` as an image of Pillow, in RGB."""
@@ -138,42 +101,29 @@ class Prediction:
             image_id: Id of the image.
             category_ids: Id of each class. Default: from 1 on.
         """
-        found, size = self._objects, list(self.image.shape[:2])
         ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
-        left, top, right, bottom = found.boxes.T
+        left, top, right, bottom = self.boxes.T
         boxes = np.stack([left, top, right - left, bottom - top], axis=1).tolist()
-        values = zip(found.labels.tolist(), boxes, found.scores.tolist(), strict=True)
+        values = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
         results: list[dict[str, Any]] = [
             dict(image_id=image_id, category_id=ids[label], bbox=box, score=score) for label, box, score in values
         ]
-        for mask, result in zip(() if found.masks is None else found.masks, results, strict=False):
-            code: Any = mask if isinstance(mask, dict) else rle.encode(np.asfortranarray(mask.view(np.uint8)))
-            result["segmentation"] = dict(size=size, counts=code["counts"].decode())
+        for number, result in enumerate(() if self._objects.mask is None else results):
+            code: Any = rle.encode(_mask_in_columns(self._objects.mask, number))
+            result["segmentation"] = dict(size=code["size"], counts=code["counts"].decode())
         return results
 
-    def to_supervision(self) -> Any:
-        """Return the objects as `supervision.Detections`. Masks of tiles are a `supervision.CompactMask`."""
-        import supervision as sv
-
-        found = self._objects
-        masks: Any = found.masks
-        if isinstance(masks, list):
-            left, top, width, height = rle.toBbox(masks).reshape(-1, 4).T
-            boxes = np.stack([left, top, left + width - 1, top + height - 1], axis=1).clip(0)
-            masks = sv.CompactMask.from_coco_rle(masks, boxes, self.image.shape[:2])
-        names = np.array(self.names)[found.labels]
-        return sv.Detections(found.boxes, masks, found.scores, found.labels, data=dict(class_name=names))
+    def to_supervision(self) -> sv.Detections:
+        """Return the objects as supervision's annotators and metrics take them, with the classes' names."""
+        return replace(self._objects, data=dict(class_name=np.array(self.names)[self.labels]))
 
     def to_pandas(self) -> Any:
         """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name.
 
-        Raises:
-            ModuleNotFoundError: If pandas is not installed.
+        Needs pandas.
         """
-        try:
-            pandas = import_module("pandas")
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
+        import pandas
+
         table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
         names = [self.names[label] for label in self.labels]
         return table.assign(score=self.scores, label=self.labels, name=names)
@@ -198,3 +148,13 @@ class Prediction:
         drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
         drawn.save(png, "PNG")
         return png.getvalue()
+
+
+def _mask_in_columns(masks: np.ndarray | sv.CompactMask, number: int) -> np.ndarray:
+    """Return a mask (H, W), uint8, column by column in memory, as pycocotools takes it."""
+    if isinstance(masks, np.ndarray):
+        return np.asfortranarray(masks[number].view(np.uint8))
+    whole, crop = np.zeros(masks.shape[1:], np.uint8, order="F"), masks.crop(number)
+    left, top = masks.offsets[number]
+    whole[top : top + crop.shape[0], left : left + crop.shape[1]] = crop
+    return whole

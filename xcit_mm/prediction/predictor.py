@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import supervision as sv
 import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
@@ -20,7 +21,7 @@ from ..models.build import model_from_config
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..weights.models import find_model
-from .prediction import Instances, Prediction
+from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import predict_tiled, windows
 
@@ -219,7 +220,6 @@ class Predictor:
             found.bboxes = mask2bbox(found.masks)
         if "masks" in found:
             found.masks = found.masks.bool()  # without objects, SOLO's are floating-point numbers
-        arrays = found.numpy()
-        instances = Instances(arrays.bboxes, arrays.scores, arrays.labels, arrays.get("masks"))
-        order = np.argsort(-arrays.scores, kind="stable")  # each head has its own
-        return Prediction(image, instances.select(order), None, names, palette)
+        arrays = found.numpy()[np.argsort(-found.scores.numpy(), kind="stable")]  # each head has its own order
+        masks, scores, labels = arrays.get("masks"), arrays.scores, arrays.labels
+        return Prediction(image, sv.Detections(arrays.bboxes, masks, scores, labels), None, names, palette)

@@ -19,7 +19,7 @@ from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
 from ..version import __version__
 from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
-from .listing import Item, Listing, number_items
+from .listing import Listing, number_items
 from .predictor import Predictor
 from .processes import predict_on_ray, rank_and_size, wait_for_ranks
 from .records import PARTS, drop_failures, item_of, iter_records, read_deaths
@@ -37,17 +37,15 @@ class RunReport(NamedTuple):
         out: Folder of the results.
         predicted: Number of images and videos that were predicted, now or earlier.
         failures: Path and reason of each that failed.
-        interrupted: Whether Ctrl-C ended the run.
     """
 
     out: Path
     predicted: int
     failures: list[str]
-    interrupted: bool = False
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"{'interrupted: ' * self.interrupted}{self.predicted} predicted{failed}: {self.out}"
+        return f"{self.predicted} predicted{failed}: {self.out}"
 
 
 def predict_many(
@@ -75,8 +73,7 @@ def predict_many(
         retry_failed: Whether to predict failures again.
 
     Returns:
-        Results and failures in the folder, or None in the ranks of torchrun other than 0. After Ctrl-C, the results of
-        completed items are merged.
+        Results and failures in the folder, or None in the ranks of torchrun other than 0.
 
     Raises:
         FileExistsError: If the folder has files of another origin.
@@ -92,7 +89,7 @@ def predict_many(
         drawn = _open(out, settings, drawing, overwrite)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if next(predictor.model.parameters()).device.type == "cpu" else 2
-    worker, interrupted = Worker(out, predictor, ids, drawing, workers), False
+    worker = Worker(out, predictor, ids, drawing, workers)
     if rank == 0 and retry_failed:
         drop_failures(out)
     wait_for_ranks()
@@ -100,27 +97,13 @@ def predict_many(
     pending = [item for item in number_items(listing.items, known) if item.path not in known]
     left = list((out / PARTS).glob("*.in-flight"))
     deaths = read_deaths(left)
-    pending.sort(key=lambda item: item.path not in deaths)
     wait_for_ranks()
-    try:
-        if rank == 0:
-            for path in left:
-                path.unlink()
-            if drawn != drawing:
-                worker.redraw()
-                _write_run(out, settings, drawing)
-        _predict(worker, pending, deaths, ray)
-    except KeyboardInterrupt:
-        if size > 1:
-            raise
-        interrupted = True
-    wait_for_ranks()
-    return _merge(worker)._replace(interrupted=interrupted) if rank == 0 else None
-
-
-def _predict(worker: Worker, pending: list[Item], deaths: dict[str, int], ray: str | None) -> None:
-    """Predict this rank's items, or those of all ranks on a Ray cluster."""
-    rank, size = rank_and_size()
+    if rank == 0:
+        for path in left:
+            path.unlink()
+        if drawn != drawing:
+            worker.redraw()
+            _write_run(out, settings, drawing)
     own, name = pending[rank::size], f"part-{time.time_ns():020}-{rank}"
     options = dict(desc=f"rank {rank}" if size > 1 else None, position=rank, disable=not own)
     with progress_bar(len(own), "image", **options) as bar:
@@ -128,6 +111,8 @@ def _predict(worker: Worker, pending: list[Item], deaths: dict[str, int], ray: s
             predict_on_ray(ray, worker, pending, deaths, bar.update)
         else:
             worker.predict(own, name, deaths, bar.update)
+    wait_for_ranks()
+    return _merge(worker) if rank == 0 else None
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:

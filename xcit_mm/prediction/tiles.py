@@ -1,15 +1,15 @@
 """Large images as overlapping tiles, each of which contributes its interior."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
-import pycocotools.mask
 import shapely
+import supervision as sv
 
-from .prediction import Instances, Prediction
+from .prediction import Prediction
 from .seams import Objects, concatenate, merge_objects, outline
 
 
@@ -90,8 +90,8 @@ def predict_tiled(
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
-    A map consists of the interiors of the tiles. Masks are in COCO's run-length code, since many objects of a large
-    image would not fit into memory.
+    A map consists of the interiors of the tiles. Masks are compact, since many of a large image would not fit into
+    memory.
     """
     shape = image.shape[:2]
     tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
@@ -108,17 +108,19 @@ def predict_tiled(
     if labels is not None:
         return replace(part, image=image, segmentation=labels)
     merged = merge_objects(concatenate(objects for _, objects in found))
-    masks = [_encode(shape_, shape) for shape_ in merged.shapes] if found[0][0] else None
-    instances = Instances(merged.boxes, merged.scores, merged.labels, masks)
-    return replace(part, image=image, instances=instances)
+    masks = _compact_masks(merged.shapes, shape) if found[0][0] else None
+    return replace(part, image=image, instances=sv.Detections(merged.boxes, masks, merged.scores, merged.labels))
 
 
-def _encode(polygons: shapely.Geometry, size: tuple[int, int]) -> dict:
-    """Return COCO's run-length code of polygons along the edges of pixels."""
-    mask = np.zeros(size, np.uint8, order="F")
-    if not polygons.is_empty:
-        left, top, right, bottom = map(int, polygons.bounds)
+def _compact_masks(shapes: Iterable[shapely.Geometry], size: tuple[int, int]) -> sv.CompactMask:
+    """Return the masks (n, *size) of polygons along the edges of pixels, of which each has the size of its polygons."""
+    none = np.zeros((0, 2), np.int32)
+    masks = [sv.CompactMask([], none, none, size)]
+    for polygons in shapes:
+        left, top, right, bottom = (0, 0, 1, 1) if polygons.is_empty else map(int, polygons.bounds)
         shapely.prepare(polygons)
         y, x = np.mgrid[top:bottom, left:right] + 0.5
-        mask[top:bottom, left:right] = shapely.contains_xy(polygons, x, y)
-    return pycocotools.mask.encode(mask)
+        inside = shapely.contains_xy(polygons, x, y)
+        box = np.array([[0, 0, right - left - 1, bottom - top - 1]])  # of the first and the last pixel
+        masks.append(sv.CompactMask.from_dense(inside[None], box, inside.shape).with_offset(left, top, size))
+    return sv.CompactMask.merge(masks)

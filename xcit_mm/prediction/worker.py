@@ -1,20 +1,23 @@
 """A process that predicts items into the folder of a run: records, segmentation maps and drawings."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
+import supervision as sv
+from pycocotools import mask as rle
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.errors import reason
 from .listing import Item, drawing_name
-from .prediction import Instances, Prediction
+from .prediction import Prediction
 from .predictor import Predictor
 from .reading import TIMEOUT, Reader, iter_predictions, load
 from .records import Writer, item_of, iter_records, record_line
@@ -44,23 +47,18 @@ class Worker:
         """Predict items, and write their records to part files whose names begin with `name`.
 
         Args:
-            deaths: How many processes died with an item in flight. Each of these is predicted alone: first those of one
-                death; last the others, if another process has survived them.
+            deaths: How many processes died with an item in flight. Each of these is predicted last and alone; after two
+                deaths only if another process has survived it.
             done: Function that is called with the number of completed items.
 
         Raises:
             RuntimeError: If a process that reads images died. The next start finds the image.
         """
-        groups: list[list[Item]] = [[], [], []]
-        for item in items:
-            groups[min(deaths.get(item.path, 0), 2)].append(item)
-        others, once, twice = groups
+        suspects = sorted((item for item in items if item.path in deaths), key=lambda item: deaths[item.path])
         with Writer(self.out, name, deaths) as writer:
-            for item in once:
-                self._predict(writer, [item], min(self.workers, 1), done)
-            self._predict(writer, others, self.workers, done)
-            for item in twice:
-                if self._is_killer(item):
+            self._predict(writer, [item for item in items if item.path not in deaths], self.workers, done)
+            for item in suspects:
+                if deaths[item.path] > 1 and self._is_killer(item):
                     writer.add(item, error=KILLER)
                     done(1)
                 else:
@@ -70,8 +68,8 @@ class Worker:
         reader = Reader([item for item in items if not item.is_video], self.predictor)
         for item, found in iter_predictions(self.predictor, load(reader, workers, writer.mark)):
             if isinstance(found, Prediction):
+                self._draw(item, [found])  # first, since what has a record is done
                 writer.add(item, **self._fields(item, found))
-                self._draw(item, [found])
             else:
                 writer.add(item, error=found)
             writer.mark(item)
@@ -84,16 +82,12 @@ class Worker:
 
     def _is_killer(self, item: Item) -> bool:
         """Return whether a process dies of an item or hangs. Two that died may have had other reasons."""
-        context = spawn(_predict_alone, (self.predictor.arguments, item), join=False)
-        try:
-            return not context.join(None if item.is_video else TIMEOUT)
-        except ProcessExitedException:
-            return True
-        except ProcessRaisedException:  # an error of the image or the model, which has its record
-            return False
-        finally:
-            for process in context.processes:
-                process.kill()
+        process = get_context("spawn").Process(target=_predict_alone, args=(self.predictor.arguments, item))
+        process.start()
+        process.join(None if item.is_video else TIMEOUT)
+        code = process.exitcode
+        process.kill()
+        return code != 0
 
     def _predict_video(self, item: Item, part: Path) -> None:
         """Predict a video into a part file of its own, which ends with the reason if a frame fails."""
@@ -155,14 +149,25 @@ class Worker:
 
     def _stored(self, record: dict[str, Any], image: np.ndarray) -> Prediction:
         """Return a stored prediction, for its image."""
-        names, palette = self.predictor.names, self.predictor.metainfo.get("palette")
-        if image.shape[:2] != (record["height"], record["width"]):
-            raise ValueError(f"the image has {image.shape[:2]} pixels, its record {record['height'], record['width']}")
+        names, palette, size = self.predictor.names, self.predictor.metainfo.get("palette"), image.shape[:2]
+        if size != (record["height"], record["width"]):
+            raise ValueError(f"the image has {size} pixels, its record {record['height'], record['width']}")
         if not self.predictor.is_detector:
             content = np.fromfile(self._map_path(item_of(record), record.get("frame")), np.uint8)
             return Prediction(image, None, cv2.imdecode(content, cv2.IMREAD_UNCHANGED), names, palette)
-        found = Instances.from_coco(record["objects"], self.category_ids)
-        return Prediction(image, found, None, names, palette)
+        objects = record["objects"]
+        boxes = _corners([each["bbox"] for each in objects])
+        codes = [each["segmentation"] for each in objects if "segmentation" in each]
+        masks = sv.CompactMask.from_coco_rle(codes, _corners(rle.toBbox(codes)) - (0, 0, 1, 1), size) if codes else None
+        scores = np.array([each["score"] for each in objects])
+        labels = np.array([self.category_ids.index(each["category_id"]) for each in objects], int)
+        return Prediction(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
+
+
+def _corners(boxes: Any) -> np.ndarray:
+    """Convert COCO's boxes (n, 4), left, top, width and height, to left, top, right and bottom."""
+    left, top, width, height = np.array(boxes, np.float32).reshape(-1, 4).T
+    return np.stack([left, top, left + width, top + height], axis=1)
 
 
 def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
@@ -170,8 +175,9 @@ def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
     return id_ if frame is None else (id_ + 1) * 10**9 + frame if isinstance(id_, int) else f"{id_}/{frame}"
 
 
-def _predict_alone(rank: int, arguments: dict[str, Any], item: Item) -> None:
-    """Predict an item in another process, by a model of its own."""
+def _predict_alone(arguments: dict[str, Any], item: Item) -> None:
+    """Predict an item in another process, by a model of its own. Its error is no death: it has its record later."""
     predictor = Predictor(**arguments)
-    for image in iter_frames(item.path) if item.is_video else [item.path]:
-        predictor(image)
+    with suppress(Exception):
+        for image in iter_frames(item.path) if item.is_video else [item.path]:
+            predictor(image)

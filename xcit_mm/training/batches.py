@@ -8,19 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import broadcast_object_list, get_rank, get_world_size
-from mmengine.logging import print_log
+from mmengine.dist import broadcast_object_list, get_rank
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from ..utils.compat import train_dataloader_config
-
-# Options of a DataLoader besides its data set and its samplers.
-_OPTIONS = [
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
-]
 
 
 def seed_generators(*numbers: int) -> None:
@@ -62,51 +55,51 @@ class SeededDataset(Dataset):
 
 
 class NumberedBatches(Sampler):
-    """Batches of a batch sampler, as lists of ((epoch, batch, position), index).
+    """Batches of indices with numbers, as lists of ((epoch, batch, position), index).
 
     They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only the indices of
     earlier batches are read.
+
+    Args:
+        batch_sampler: Config of the batches. By default they are `batch_size` indices of `sampler`.
     """
 
     epoch = first = 0
 
-    def __init__(self, batches: Any, endless: bool) -> None:
-        self._batches, self._endless = batches, endless
-        self.sampler: Any = getattr(batches, "sampler", None)  # whose epoch mmengine's DistSamplerSeedHook sets
-        self.batch_size = getattr(batches, "batch_size", None)
+    def __init__(
+        self, sampler: Any, batch_size: int, endless: bool, batch_sampler: dict | None, drop_last: bool
+    ) -> None:
+        self.sampler, self.batch_size, self._endless = sampler, batch_size, endless  # mmengine's hooks read the first
+        config = batch_sampler or dict(type=BatchSampler, drop_last=drop_last)
+        self._batches = DATA_SAMPLERS.build(config, default_args=dict(sampler=sampler, batch_size=batch_size))
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        count = 0
-        for epoch in itertools.count(self.epoch) if self._endless else [self.epoch]:
+        numbers = itertools.count()
+        for epoch in itertools.count(self.epoch) if self._endless and len(self) else [self.epoch]:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
-            start = count
-            for count, indices in enumerate(self._batches, start + 1):
-                if count > self.first:
-                    yield [((epoch, count - 1, position), index) for position, index in enumerate(indices)]
-            if count == start:  # there are no batches
-                return
+            for indices, number in zip(self._batches, numbers, strict=False):
+                if number >= self.first:
+                    yield [((epoch, number, position), index) for position, index in enumerate(indices)]
 
 
-def numbered_loader(loader: DataLoader, config: dict[str, Any], seed: tuple[int, int], endless: bool) -> DataLoader:
-    """Return a loader of the same batches with a `NumberedBatches` and a `SeededDataset`, for a seed and a process.
+def numbered_loader(dataset: Any, config: dict[str, Any], seed: tuple[int, int], endless: bool) -> DataLoader:
+    """Build a loader whose batches have numbers and whose random numbers depend on them, a seed and a process.
 
     Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has already read ahead.
     """
-    size: Any = config.get("batch_size")
-    sampler = DATA_SAMPLERS.build(config["sampler"], default_args=dict(dataset=loader.dataset, seed=seed[0]))
-    if config.get("batch_sampler"):
-        batches = DATA_SAMPLERS.build(config["batch_sampler"], default_args=dict(sampler=sampler, batch_size=size))
-    else:
-        batches = BatchSampler(sampler, size, config.get("drop_last", False))
-    return DataLoader(
-        SeededDataset(loader.dataset, seed),
-        batch_sampler=NumberedBatches(batches, endless),
-        **{name: getattr(loader, name) for name in _OPTIONS},
+    config, seeded = dict(config), SeededDataset(dataset, seed)
+    config["batch_sampler"] = dict(
+        type=NumberedBatches,
+        endless=endless,
+        batch_sampler=config.get("batch_sampler"),
+        drop_last=config.pop("drop_last", False),
     )
+    config["dataset"] = dict(type=lambda: seeded)  # mmengine copies a data set, but no function
+    return Runner.build_dataloader(config, seed=seed[0])
 
 
 class UnequalBatch(ValueError):
@@ -120,51 +113,33 @@ class _Batches(itertools.chain):
 
 
 class NumberedLoop:
-    """The training loop of a runner, with another loader and random numbers, both by the number of a batch.
+    """The training loop of a runner, with another loader and random numbers, both by the number of a batch."""
 
-    Args:
-        former: Position in the checkpoint from which the run resumes. None if it does not resume.
-    """
-
-    def __init__(self, runner: Runner, former: dict[str, int] | None) -> None:
+    def __init__(self, runner: Runner) -> None:
         loop: Any = runner.train_loop
         self._loop, self._endless = loop, isinstance(loop, IterBasedTrainLoop)
         seed = [runner.seed]
         broadcast_object_list(seed)  # with diff_rank_seed every process has its own
-        self._seed = (seed[0], get_rank())
-        loop.dataloader = numbered_loader(loop.dataloader, train_dataloader_config(runner), self._seed, self._endless)
+        self._seed, config = (seed[0], get_rank()), train_dataloader_config(runner)
+        loop.dataloader = numbered_loader(loop.dataloader.dataset, config, self._seed, self._endless)
         self._batches: Any = loop.dataloader.batch_sampler
-        self._numbering = dict(length=len(loop.dataloader), processes=get_world_size())
-        self._first, self._began = 0, (0, 0)
-        if former is not None and self._numbering.items() <= former.items():
-            self._first = former["batch"]
-        elif former is not None:
-            self._first = loop.iter if self._endless else 0
-            print_log("the checkpoint is of another number of processes or of batches: other batches follow", "current")
         loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
 
     @staticmethod
     def supports(runner: Runner) -> bool:
-        """Return whether batches can have numbers: the data have a config and indices, the loop is mmengine's."""
-        loop, given = runner.train_loop, train_dataloader_config(runner)
-        sampler = given.get("sampler") if isinstance(given, dict) else None
-        known = isinstance(loop, EpochBasedTrainLoop | IterBasedTrainLoop) and isinstance(sampler, dict)
-        return known and not isinstance(loop.dataloader.dataset, IterableDataset)
+        """Return whether batches can have numbers: the loop is mmengine's, and loader and sampler have a config."""
+        known = isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop)
+        config = train_dataloader_config(runner)
+        return known and isinstance(config, dict) and isinstance(config.get("sampler"), dict)
 
     def start_epoch(self) -> None:
-        """Find the first batch of an epoch, or of the whole run in the iteration-based loop."""
+        """Go to the batch of the loop's iteration: in its epoch, or in the whole run of the iteration-based loop."""
         loop = self._loop
-        self._batches.epoch, self._batches.first = loop.epoch, self._first
-        self._began, self._first = (loop.epoch, loop.iter - self._first), 0
+        self._batches.epoch = loop.epoch
+        self._batches.first = loop.iter if self._endless else loop.iter % max(1, len(self._batches))
         if self._endless:  # the loop skips the batches before its place
             skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
             loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
-
-    def position(self, meta: dict[str, Any]) -> dict[str, int]:
-        """Return the number of the next batch, for a checkpoint with this `meta`, and the numbering of batches."""
-        epoch, iteration = self._began
-        batch = meta["iter"] - iteration if self._endless or meta["epoch"] == epoch else 0
-        return dict(batch=batch, **self._numbering)
 
     def _run_iter(self, run_iter: Callable, *given: Any) -> None:
         *number, batch = given  # the epoch-based loop counts from 0 and gives a number

@@ -38,7 +38,7 @@ def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -
             wrong.append(f"the output of {names[module]} ({type(module).__name__})")
 
     with register_module_forward_hook(inspect), suppress(Exception):  # the matching of Mask2Former raises at NaN
-        model(*args, **kwargs)
+        model.forward(*args, **kwargs)  # without the hooks of the model, which may have called this function
     gradients = [name for name, p in model.named_parameters() if not is_finite(p.grad)]
     wrong += [f"the gradient of {name}" for name in gradients[-1:]]  # the backward pass begins at the last
     images = [sample.img_path for sample in kwargs.get("data_samples") or () if getattr(sample, "img_path", None)]

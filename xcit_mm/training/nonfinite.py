@@ -1,6 +1,7 @@
 """Stop before an optimizer step whose loss or gradients are NaN or infinite, and name where the value comes from."""
 
 import logging
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class NonFiniteHook(Hook):
         if action not in ("stop", "skip"):
             raise ValueError(f"{action=}: choose 'stop' or 'skip'")
         self.action, self.max_skips, self.skips = action, max_skips, 0
-        self._handles: list[Any] = []
+        self._hooked = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
         self.after_train(runner)  # of a training that raised
@@ -45,21 +46,18 @@ class NonFiniteHook(Hook):
         self._buffers = {n: b for n, b in self._model.named_buffers() if b.is_floating_point() and is_finite(b)}
         # A copy of the model shares these functions, whereas methods would be copied with the run.
         after_forward, before_step = (lambda *given: self._after_forward(*given)), (lambda *_: self._before_step())
-        self._handles = [
-            self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
-            self._wrapper.optimizer.register_step_pre_hook(before_step),
-        ]
+        forward = self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True)
+        for handle in (forward, self._wrapper.optimizer.register_step_pre_hook(before_step)):
+            self._hooked.enter_context(handle)
 
     def after_train(self, runner: Runner) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooked.close()
 
     def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
-        if model is not self._model or not model.training:  # a copy, or a validation
-            return
-        if output is not None:
+        is_training = model is self._model and model.training  # a copy has the same hooks
+        if is_training and output is not None:
             self._given, self._losses = (args, kwargs), output
-        elif get_world_size() == 1 and (found := self._describe(args, kwargs)):
+        elif is_training and get_world_size() == 1 and (found := self._describe(args, kwargs)):
             print_log(found, "current", logging.ERROR)  # it raised, such as in SciPy's matching of NaN
 
     def _before_step(self) -> None:
@@ -72,7 +70,7 @@ class NonFiniteHook(Hook):
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         if self._checked != runner.iter:  # no step: gradients accumulate, or a loss scaler skipped it
             scaler = getattr(self._wrapper, "loss_scaler", None)
-            failed = scaler and scaler.is_enabled() and self._wrapper.should_update() and scaler.get_scale() < 1
+            failed = scaler and self._wrapper.should_update() and scaler.get_scale() < 1
             self._check(torch.tensor(torch.inf if failed else 0.0))
 
     @torch.no_grad()
@@ -88,18 +86,15 @@ class NonFiniteHook(Hook):
             return
         found = all_gather_object(self._describe(*self._given))
         self._wrapper.optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
-        texts = [f"in process {rank} " * (len(found) > 1) + text for rank, text in enumerate(found) if text]
         nothing = "loss or gradients are not finite, every output of a module is"
-        message = f"iteration {self._runner.iter}: {'; '.join(texts) or nothing}"
+        message = f"iteration {self._runner.iter}: {'; '.join(filter(None, found)) or nothing}"
         self.skips += 1
         if self.action == "stop" or self.skips > self.max_skips or "the buffer " in message:
             raise FloatingPointError(message)
         print_log(f"{message}; skipped ({self.skips} of at most {self.max_skips} in a row)", "current", logging.ERROR)
 
     def _describe(self, *given: Any) -> str:
-        model, self._model = self._model, None  # not to record this forward pass
         with self._wrapper.optim_context(self._runner.model):  # in the same precision
-            found = describe_non_finite(model, *given)
-        self._model = model
+            found = describe_non_finite(self._model, *given)
         broken = [f"the buffer {name} is not finite" for name, x in self._buffers.items() if not is_finite(x)]
         return "; ".join([found] * bool(found) + broken[:1])

@@ -1,5 +1,6 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,14 +10,12 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.atomic import atomic_write, unfinished_files
-from ..utils.compat import is_resuming
 from .batches import NumberedLoop
 from .finite import is_finite
 
 
 class AtomicBackend(LocalBackend):
-    """mmengine's backend for local files, which are whole or absent.
+    """mmengine's backend for local files, which are whole or absent after a kill.
 
     mmengine removes a file before it writes the next one, and a kill would leave none. Here the next one comes first.
     """
@@ -25,21 +24,34 @@ class AtomicBackend(LocalBackend):
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         """Write a file, then remove the outdated ones. Raise OSError on a full disk: all files stay as they were."""
-        path = Path(filepath)
-        for leftover in unfinished_files(path):  # of a killed run, as large as a checkpoint
-            leftover.unlink(missing_ok=True)
+        path, pointer = Path(filepath), Path(filepath).with_name("last_checkpoint")
         try:
-            with atomic_write(path) as file:
-                file.write(obj)
+            _write(obj, path)
         except OSError as error:
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
             raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
         for former in self.outdated - {path}:
+            if pointer.is_file() and Path(pointer.read_text()) == former:  # mmengine names the new file later
+                _write(str(path).encode(), pointer)
             former.unlink(missing_ok=True)
         self.outdated.clear()
 
     def remove(self, filepath: str | Path) -> None:
         self.outdated.add(Path(filepath))
+
+
+def _write(content: bytes | memoryview, path: Path) -> None:
+    """Write a file under another name, which the next file replaces after a kill, and rename it.
+
+    The operating system writes it to the disk when it likes, as it does for mmengine.
+    """
+    unfinished = path.with_name(".unfinished")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 register_backend("atomic", AtomicBackend)
@@ -50,7 +62,7 @@ class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with the same arguments, for runs that may be killed at any moment.
 
     Local files are written whole or not at all, and a checkpoint is removed only after the next one is complete.
-    Weights or statistics that are not finite replace no checkpoint. A checkpoint holds the number of the next batch,
+    Weights or statistics that are not finite replace no checkpoint. The iteration of a checkpoint tells the next batch,
     and the random numbers of a batch depend on its number, the seed and the process alone. So training resumes at the
     next batch, also within an epoch, and draws the same numbers as uninterrupted training.
 
@@ -62,14 +74,11 @@ class ResumableCheckpointHook(CheckpointHook):
         if not (kwargs.get("backend_args") or kwargs.get("file_client_args") or "://" in str(kwargs.get("out_dir"))):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
-        self._former: dict[str, int] | None = None
-        self._loop: NumberedLoop | None = None
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        if NumberedLoop.supports(runner):
-            self._loop = NumberedLoop(runner, self._former)
-        else:
+        self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
+        if not self._loop:
             print_log("the batches have no numbers: a resumed run starts with other batches", "current")
 
     def before_train_epoch(self, runner: Runner) -> None:
@@ -83,9 +92,3 @@ class ResumableCheckpointHook(CheckpointHook):
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
                 "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
             )
-        if self._loop:
-            checkpoint["position"] = self._loop.position(checkpoint["meta"])
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if is_resuming(runner):
-            self._former = checkpoint.get("position") or {}

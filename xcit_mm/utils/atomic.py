@@ -33,8 +33,3 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`."""
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
         yield file
-
-
-def unfinished_files(path: Path) -> Iterator[Path]:
-    """Find the files that killed processes left unfinished. The name in `path` may be a glob pattern."""
-    return path.parent.glob(f".{'[0-9a-f]' * 8}-{path.name}")

@@ -196,15 +196,10 @@ def channel_order(cfg: Config) -> str:
     if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
         options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
         return f"as {name}({options}) gives them"
-    return "RGB" if takes_rgb(cfg) else "BGR"
-
-
-def takes_rgb(cfg: Config) -> bool:
-    """Return whether the model takes images as RGB. mmcv loads BGR, and the preprocessor or a step may swap it."""
-    preprocessor = data_preprocessor(cfg)
-    step = normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
+    # mmcv loads BGR, and the preprocessor or a step may swap it.
+    preprocessor, normalize = data_preprocessor(cfg), normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
     swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
-    return swaps != step.get("to_rgb", True)
+    return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
 
 
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 RGB = 3
 LINEAR_STEM = "patch_embed.proj.weight"
-FILL_HINT = "fill_stem='rgb-mean' (or 'rgb-zero', 'mean')"
+FILL_HINT = "to fine-tune: fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
 
 # Filters (C, N, h, w) of N bands from filters (C, 3, h, w) of red, green and blue.
 STEM_RULES: dict[str, Callable[[Tensor, int], Tensor]] = {

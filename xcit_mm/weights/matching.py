@@ -19,19 +19,11 @@ from .reader import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."
-_KEEP_HEADS = "strict_heads=False"
+KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint does not fit the model.
-
-    Attributes:
-        remedy: The option that may help where training starts, or ''.
-    """
-
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.remedy = remedy
+    """A checkpoint does not fit the model."""
 
 
 def load_pretrained(
@@ -68,9 +60,7 @@ def load_pretrained(
         weights = parse_checkpoint(content, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)
     except ValueError as error:
-        remedy = getattr(error, "remedy", "")
-        remedy = f": {remedy} in init_cfg, for fine-tuning" if remedy else ""
-        raise ValueError(f"{checkpoint} does not fit the model: {error}{remedy}") from None
+        raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     part = "head" if "head.weight" in initial else "pyramid"
     print_log(
@@ -107,8 +97,7 @@ def match_model(
         # A head that keeps its values has those of the model, since mmengine requires all tensors.
         return model.state_dict() | state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
-        message = f"the checkpoint does not fit the model: {error}"
-        raise CheckpointMismatch(message, getattr(error, "remedy", "")) from None
+        raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
 
 
 def match_trunk(
@@ -121,7 +110,7 @@ def match_trunk(
     classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit: a CheckpointMismatch if an option might help.
+        ValueError: If they do not fit. If an option helps where training starts, the message names it.
     """
     expected = backbone.state_dict()
     found, asked = describe(weights.trunk), describe(expected, backbone.arch.depth)
@@ -147,9 +136,9 @@ def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None)
     stem = trunk[key]
     if stem.shape[1] == bands:
         return trunk
-    mismatch = f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}"
     if stem.shape[1] != RGB or rule is None:
-        raise CheckpointMismatch(mismatch, FILL_HINT if stem.shape[1] == RGB else "")
+        hint = f"; {FILL_HINT}" if stem.shape[1] == RGB else ""
+        raise ValueError(f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}{hint}")
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
@@ -162,7 +151,7 @@ def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: 
         return _check_coverage(expected, weights.trunk)
     if strict and own_head is not None:
         found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise CheckpointMismatch(f"the file {found}, the model has num_classes={len(own_head)}", _KEEP_HEADS)
+        raise ValueError(f"the file {found}, the model has num_classes={len(own_head)}; {KEEP_HINT}")
     return _check_coverage(_without(expected, "head."), _without(weights.trunk, "head."))
 
 
@@ -179,8 +168,8 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     try:
         return _check_coverage(expected, given)
     except ValueError as error:
-        message = f"{error} (other classes? take the config that it was trained with)"
-        raise CheckpointMismatch(message, _KEEP_HEADS if strict else "") from None
+        hint = f" (other classes? take the config that it was trained with; {KEEP_HINT})" if strict else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
@@ -246,9 +235,4 @@ class StrictLoadHook(Hook):
             model = model.module
         starts_training = is_training_run(runner) and not is_resuming(runner)
         strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if starts_training else (True, None)
-        try:
-            checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
-        except CheckpointMismatch as error:
-            if not (starts_training and error.remedy):
-                raise
-            raise CheckpointMismatch(f"{error}; to fine-tune, StrictLoadHook with {error.remedy}") from None
+        checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)

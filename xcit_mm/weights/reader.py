@@ -6,7 +6,6 @@ and functions opens a file, imports a module or calls what the file chooses.
 
 import argparse
 import re
-import tarfile
 import threading
 import warnings
 import zipfile
@@ -119,9 +118,9 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
 
 # mmengine logs a loader by its function's name less "load_from_".
-@CheckpointLoader.register_scheme(prefixes=["xcit://", HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
+@CheckpointLoader.register_scheme(prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read what mmengine has no reader for: a published file, a model of the Hub, or safetensors."""
+    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do not name."""
     return load_checkpoint(filename, map_location)
 
 
@@ -149,8 +148,6 @@ def _explain(path: Path, start: bytes, error: Exception) -> str:
         return f"it is empty, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
-    if tarfile.is_tarfile(path):
-        return "it is a tar archive: extract it, and give the checkpoint in it"
     text, damaged = str(error), None
     if "TorchScript" in text:
         return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"

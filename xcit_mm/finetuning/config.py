@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from ..checks.coco import Coco, read_coco
+from ..checks.launch import run_tool
 from ..utils.atomic import atomic_write
 from ..utils.cli import cli_main
 from ..utils.configs import read_config, type_name
 from ..utils.images import find_image_folder
 from ..utils.scripts import shipped_folder
 from ..weights.models import find_model
-from .coco import Coco, read_coco
-from .formats import EXPECTED, SPLITS, convert
-from .launch import run_tool
+from .to_coco import EXPECTED, SPLITS, convert
 
 _BATCH_SIZE = 2
 _VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"

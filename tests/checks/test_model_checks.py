@@ -1,0 +1,96 @@
+"""The doctor reports parts of a model that do not fit each other."""
+
+from collections.abc import Iterator
+
+import pytest
+from doctor_data import RETINANET, SHAPES, UPERNET, assert_named, failures
+from mmengine.config import Config
+from mmengine.registry import MODELS, Registry
+from paths import CONFIGS
+
+from xcit_mm import XCiT
+from xcit_mm.checks.preflight import check_backbone, check_imports
+
+pytestmark = pytest.mark.usefixtures("doctors_place")
+
+
+@pytest.mark.parametrize(
+    "config, option, expected",
+    [
+        (
+            RETINANET,
+            "model.neck.start_level=1",  # as in mmdet's own RetinaNet
+            ("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "16, 32, 64, 128, 256"),
+        ),
+        (
+            CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py",
+            "model.panoptic_head.pixel_decoder.strides=(8,16,32,64)",
+            ("D606", "panoptic_head.pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32"),
+        ),
+    ],
+    ids=["start_level", "Mask2Former"],
+)
+def test_wrong_strides_are_a_failure(config, option, expected):
+    assert_named(failures(config, option), [expected])
+
+
+def test_mask2former_of_mmseg_in_windows_is_refused_by_name():
+    config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
+    (found, *_) = failures(config, "model.test_cfg.mode=slide")
+    assert "Mask2FormerHead of mmseg predicts whole images only" in found.text and "D311" not in found.code
+
+
+@pytest.mark.parametrize(
+    "config, options",
+    [
+        (UPERNET, ["decode_head.in_index=(2,3)", "decode_head.in_channels=[192,192]"]),
+        (RETINANET, ["backbone.strides=(4,8,16,32)", f"neck.in_channels={[384] * 4}", "neck.start_level=1"]),
+    ],
+)
+def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(config, options, monkeypatch):
+    options = [f"model.{option}".replace(" ", "") for option in options]
+    assert "D609" not in [finding.code for finding in failures(config, *options)]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert_named([finding for finding in failures(config, *options) if finding.code == "D609"], [("D609", "fpn1.0")])
+    assert "D609" not in [finding.code for finding in failures(config, *options, "find_unused_parameters=True")]
+
+
+@pytest.fixture
+def another_library() -> Iterator[str]:
+    """Scope of a library with its own XCiT, as mmpretrain has."""
+    registry = Registry("model", parent=MODELS, scope="xcitlib")
+
+    @registry.register_module(name="XCiT")
+    class Theirs:
+        def __init__(self, embed_dims: int) -> None: ...
+
+    yield "xcitlib"
+    del MODELS._children["xcitlib"]
+
+
+@pytest.mark.parametrize("default_scope, name", [("xcitlib", "XCiT"), ("mmseg", "xcitlib.XCiT")])
+def test_backbone_of_another_library_is_not_checked(default_scope, name, another_library):
+    cfg = Config(dict(default_scope=default_scope, model=dict(backbone=dict(type=name, embed_dims=192))))
+    check_backbone(cfg)
+    assert list(check_imports(cfg)) == []
+
+
+@pytest.mark.parametrize("kind", ["XCiT", "mmengine.XCiT", XCiT])
+def test_xcit_is_checked_by_any_name(kind):
+    cfg = Config.fromfile(SHAPES)
+    cfg.model.backbone.type = kind
+    check_backbone(cfg)
+    cfg.model.backbone.arch = "s13"
+    with pytest.raises(ValueError, match="unknown arch 's13'"):
+        check_backbone(cfg)
+
+
+def test_mean_of_other_bands_raises():
+    cfg = Config.fromfile(SHAPES)
+    cfg.model.backbone.in_channels = 4
+    with pytest.raises(ValueError, match=r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give"):
+        check_backbone(cfg)
+    cfg.model.data_preprocessor.update(mean=[1.5], std=[1.0])
+    check_backbone(cfg)
+    cfg.model.data_preprocessor.update(mean=None, std=None)
+    check_backbone(cfg)
