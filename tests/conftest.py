@@ -1,10 +1,9 @@
-import functools
 import importlib
 import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,16 +44,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is")
         # By default a GPU computes float32 convolutions in TF32, with errors of a thousandth.
         torch.backends.cudnn.allow_tf32 = False
-
-
-@pytest.fixture(scope="session", autouse=True)
-def metafiles() -> Iterator[None]:
-    """Cache the metafiles of the libraries, which mmengine reads for every base of a config."""
-    from mmengine.config import utils
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "load", functools.cache(utils.load))
-        yield
 
 
 @pytest.fixture(scope="session")

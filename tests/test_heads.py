@@ -6,10 +6,9 @@ from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from paths import ROOT
-from tiny_recipes import TRUNK, WIDTH, first_batch, read, tiny
+from tiny_recipes import first_batch, read, tiny
 from torch import Tensor, nn
 
-from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
 
 # Learning rates of backbone and heads, and weight decay.
@@ -112,32 +111,3 @@ def test_a_step_trains_every_parameter_and_the_model_predicts(leaf, shapes):
             (sample,) = MODELS.build(dict(**cfg.tta_model, module=model)).test_step(pseudo_collate([views]))
         assert len(views["inputs"]) in (6, 12)
         assert_prediction(sample, (96, 96))
-
-
-@pytest.mark.mmpretrain
-class TestMmpretrain:
-    """mmpretrain has its own XCiT. The XCiT of this package is its 'mmengine.XCiT'."""
-
-    @pytest.fixture(autouse=True)
-    def scope(self, mmpretrain):
-        init_default_scope("mmpretrain")
-
-    def test_a_classifier_trains_the_whole_trunk_of_this_package(self):
-        from mmpretrain.registry import MODELS as MMPRETRAIN
-        from mmpretrain.structures import DataSample
-
-        assert MMPRETRAIN.get("XCiT") is not XCiT is MMPRETRAIN.get("mmengine.XCiT")
-        torch.manual_seed(0)
-        backbone = dict(type="mmengine.XCiT", strides=(32,), **TRUNK)
-        head = dict(type="LinearClsHead", num_classes=5, in_channels=WIDTH, loss=dict(type="CrossEntropyLoss"))
-        model = MMPRETRAIN.build(
-            dict(type="ImageClassifier", backbone=backbone, neck=dict(type="GlobalAveragePooling"), head=head)
-        )
-        images = torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8)
-        batch = dict(inputs=images, data_samples=[DataSample().set_gt_label(label) for label in (1, 3)])
-        losses, reached = take_a_step(model, dict(optimizer=dict(type="AdamW", lr=1e-3)), batch)
-        assert losses["loss"].isfinite()
-        assert reached == {name for name, _ in model.named_parameters()}
-        assert [tuple(pooled.shape) for pooled in model.extract_feat(images.float())] == [(2, WIDTH)]
-        samples = model.eval().test_step(dict(batch))
-        assert all(sample.pred_score.sum().item() == pytest.approx(1.0) for sample in samples)

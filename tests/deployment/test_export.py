@@ -7,19 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import fill
 from mmengine.config import Config
 from onnx_files import dimensions, load_standard, metadata
 from paths import ROOT
 
-from xcit_mm import XCiT
 from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare, evaluate_files
 from xcit_mm.deployment.metadata import model_metadata
 from xcit_mm.deployment.supported import check_segmentor
-from xcit_mm.deployment.traceable import BinAverage, exportable
+from xcit_mm.deployment.traceable import BinAverage
 from xcit_mm.models import backbone_from_config
-from xcit_mm.utils.compat import BatchNorm
 
 onnx = pytest.importorskip("onnx")
 runtime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
@@ -61,19 +58,6 @@ def small(write_trained):
 def test_bin_average_equals_adaptive_pooling(output_size, height, width):
     x = torch.randn(2, 4, height, width, dtype=torch.double)
     torch.testing.assert_close(BinAverage(output_size)(x), F.adaptive_avg_pool2d(x, output_size))
-
-
-@pytest.mark.parametrize("given, used", [("auto", "covariance"), ("plain", "plain")])
-def test_traced_copy_folds_batch_norm_and_keeps_the_model(given, used):
-    model = fill(XCiT(dict(embed_dim=32, depth=1, num_heads=4, eta=1.0), out_indices=(0,), attn_implementation=given))
-    x = torch.randn(1, 3, 75, 101)
-    with torch.no_grad():
-        before = model(x)[0]
-        copy = exportable(model)
-        torch.testing.assert_close(copy(x)[0], before, rtol=1e-4, atol=1e-4)
-        assert torch.equal(model(x)[0], before)
-    assert (model.blocks[0].attn.implementation, copy.blocks[0].attn.implementation) == (given, used)
-    assert [name for name, m in copy.named_modules() if isinstance(m, BatchNorm)] == ["blocks.0.local_mp.bn"]
 
 
 def assert_agrees_with_torch_at_any_size(trained, path: Path) -> None:

@@ -184,7 +184,9 @@ def test_invalid_arguments_are_named(kwargs, message):
 @pytest.mark.usefixtures("mmpretrain")
 def test_config_trains_in_mmpretrain(tmp_path):
     from mmengine.runner import Runner
+    from mmpretrain.registry import MODELS as MMPRETRAIN
 
+    assert MMPRETRAIN.get("XCiT") is not XCiT is MMPRETRAIN.get("mmengine.XCiT")  # mmpretrain has its own
     rng = np.random.RandomState(0)
     for split, count in (("train", 8), ("val", 4)):
         for channel, name in ((0, "blue"), (2, "red")):

@@ -11,14 +11,16 @@ from paths import CONFIGS, ROOT
 from xcit_mm.ops import is_compiled
 
 NOTEBOOK = """
-import importlib
 try:
-    importlib.import_module(LIBRARY)
+    import mmdet.apis
+except ModuleNotFoundError as error:
+    print(error)
+try:
+    import mmseg.models
 except ModuleNotFoundError as error:
     print(error)
 import xcit_mm
-importlib.import_module(LIBRARY)
-import mmcv.ops
+import mmdet.apis, mmcv.ops
 import mmseg.models.decode_heads.point_head as heads
 print("found" if heads.point_sample else "late")
 """
@@ -32,10 +34,8 @@ SHORT = (
 
 @pytest.mark.forks
 @pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
-@pytest.mark.parametrize("library", ["mmdet.apis", "mmseg.models"])
-def test_importing_a_library_before_xcit_mm_works_or_warns(tmp_path, library):
-    code = NOTEBOOK.replace("LIBRARY", repr(library))
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+def test_importing_the_libraries_before_xcit_mm_works_or_warns(tmp_path):
+    run = subprocess.run([sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-2000:]
     # The forks' mmseg imports without the operators, and then never finds them.
     warned = "was imported before xcit_mm, without operators: restart, import" in run.stderr
