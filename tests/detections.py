@@ -1,10 +1,11 @@
 """Comparison of detections that are equal up to rounding."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
-TOLERANCE = 1e-3  # of a box in the image's longer side, of a score in the highest
+TOLERANCE = 3e-5  # of a box in the image's longer side, of a score in the highest
 
 
 class Detections(NamedTuple):
@@ -16,49 +17,26 @@ class Detections(NamedTuple):
     masks: np.ndarray | None
 
 
-class Comparison:
-    """Differences between detections of several images.
+def assert_same(found: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float) -> int:
+    """Check that each detection has a match of the same class, with box and score within the tolerance.
 
-    Attributes:
-        detections: Number on both sides.
-        unmatched: Number without a match: of the same class, with box and score within the tolerance.
-        boxes: Largest difference of a coordinate of two matches, in the image's longer side.
-        scores: Largest difference of their scores, in the image's highest score.
-        pixels: In the union of their masks.
-        different_pixels: In one of their masks alone.
+    Args:
+        size: Height and width of the image.
+        cut: Score below which detections are left out. Rounding decides whether a score of about `cut` is below.
+        pixels: Share of the pixels of all masks that may be in one of two matching masks alone.
+
+    Returns:
+        Number of detections.
     """
-
-    def __init__(self) -> None:
-        self.boxes = self.scores = 0.0
-        self.detections = self.unmatched = self.pixels = self.different_pixels = 0
-
-    def add(self, found: Detections, expected: Detections, size: tuple[int, ...], cut: float) -> None:
-        """Compare the detections of one image.
-
-        A detection without a match does not count if its score is within the tolerance of `cut`, since rounding decides
-        whether it is above.
-        """
-        top = max(found.scores.max(initial=0), expected.scores.max(initial=0))
-        boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
-        scores = np.abs(found.scores[:, None] - expected.scores) / max(top, 1e-12)
-        fits = (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (found.labels[:, None] == expected.labels)
-        distance, pairs = np.where(fits, boxes + scores, np.inf), []
-        while distance.size and distance.min() < np.inf:  # the closest pair first
-            i, j = np.unravel_index(distance.argmin(), distance.shape)
-            distance[i], distance[:, j] = np.inf, np.inf
-            pairs.append((i, j))
-            self.boxes, self.scores = max(self.boxes, float(boxes[i, j])), max(self.scores, float(scores[i, j]))
-            if found.masks is not None and expected.masks is not None:
-                self.pixels += int((found.masks[i] | expected.masks[j]).sum())
-                self.different_pixels += int((found.masks[i] ^ expected.masks[j]).sum())
-        for side, values in enumerate((found.scores, expected.scores)):
-            alone = np.delete(values, [pair[side] for pair in pairs])
-            unmatched = int((np.abs(alone - cut) > TOLERANCE * top).sum())
-            self.unmatched += unmatched
-            self.detections += len(pairs) + unmatched
-
-
-def to_detections(instances: Any) -> Detections:
-    """Convert mmdet's detections."""
-    values = instances.numpy()
-    return Detections(values.bboxes, values.scores, values.labels, values.get("masks"))
+    top = max(found.scores.max(initial=0), expected.scores.max(initial=0), 1e-12)
+    boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
+    scores = np.abs(found.scores[:, None] - expected.scores) / top
+    fits = (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (found.labels[:, None] == expected.labels)
+    rows, columns = linear_sum_assignment(np.where(fits, boxes + scores, 1))
+    rows, columns = (pairs[fits[rows, columns]] for pairs in (rows, columns))
+    alone = np.concatenate([np.delete(found.scores, rows), np.delete(expected.scores, columns)])
+    assert (np.abs(alone - cut) <= TOLERANCE * top).all(), f"without a match: scores {alone}"
+    if found.masks is not None and expected.masks is not None:
+        masks = found.masks[rows], expected.masks[columns]
+        assert (masks[0] ^ masks[1]).sum() <= max(pixels * (masks[0] | masks[1]).sum(), 4)
+    return len(rows)
