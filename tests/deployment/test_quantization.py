@@ -44,11 +44,6 @@ def test_int8_detector_runs_and_is_scored(mask_rcnn, mask_rcnn_file, shapes, cal
     for layer in ("attn", "local_mp.conv1", "rpn_cls", "rpn_reg", "fc_cls", "fc_reg", "conv_logits"):
         assert [name for name in float32 if f".{layer}/" in name]
         assert not [name for name in int8 if f".{layer}/" in name]
-    quantised = {output for node in file.graph.node if node.op_type == "DequantizeLinear" for output in node.output}
-    for node in file.graph.node:
-        if node.op_type in ("Softmax", "LayerNormalization", "Erf"):
-            assert quantised.isdisjoint(node.input), node.name
-
     assert metadata(file) == metadata(onnx.load(mask_rcnn_file))
     (threshold,) = (tensor for tensor in file.graph.initializer if tensor.name == "score_thr")
     assert onnx.numpy_helper.to_array(threshold) == pytest.approx(0.25)

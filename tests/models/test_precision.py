@@ -17,11 +17,6 @@ def test_bfloat16_is_fast_where_the_processor_multiplies_in_it(flags, expected, 
     assert fast_dtype("cpu") == expected
 
 
-def test_float32_where_torch_does_not_know_the_processor(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert fast_dtype("cpu") == "float32"
-
-
 class RoIAlign(nn.Module):
     def forward(self, maps: Tensor, boxes: Tensor) -> bool:
         return maps.is_contiguous()
