@@ -97,10 +97,12 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
     is_pair = (first < second) & (found.labels[first] == found.labels[second])
     is_pair &= (tiles[first] != tiles[second]).any(axis=1)
     first, second = first[is_pair], second[is_pair]
-    areas = shapely.box(*tiles.T)
-    seen = shapely.intersection(areas[first], areas[second])
-    parts = [shapely.intersection(*pair) for pair in ((shapes[first], shapes[second]), (shapes[first], seen))]
-    parts.append(shapely.intersection(shapes[second], seen))
+    pairs, number = np.unique(np.hstack([tiles[first], tiles[second]]), axis=0, return_inverse=True)
+    areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
+    shapely.prepare(areas)
+    seen = areas[number]
+    parts = [shapely.intersection(shapes[first], shapes[second]), _clip(shapes[first], seen)]
+    parts.append(_clip(shapes[second], seen))
     both, one, two = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
     agreement = both / np.maximum(one + two - both, 1e-9)
     if (shapely.get_num_coordinates(shapes) > 5).any():  # masks
@@ -109,3 +111,10 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
             agreement = np.maximum(agreement, is_inside * both / np.maximum(size, 1e-9))
     order = np.argsort(-agreement, kind="stable")[: np.count_nonzero(agreement > MIN_AGREEMENT)]
     return list(zip(first[order].tolist(), second[order].tolist(), strict=True))
+
+
+def _clip(shapes: np.ndarray, areas: np.ndarray) -> np.ndarray:
+    """Return the parts of shapes in an area each. Most shapes lie in it, which is quick to see."""
+    parts, cut = shapes.copy(), ~shapely.covers(areas, shapes)
+    parts[cut] = shapely.intersection(shapes[cut], areas[cut])
+    return parts
