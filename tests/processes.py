@@ -108,10 +108,17 @@ def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path])
     runpy.run_path(script, run_name="__main__")
 
 
+def end_workers_with_this_process() -> None:
+    """Let processes that this one forks die with it. torch's workers may wait for a killed process for ever."""
+    prctl = ctypes.CDLL(None).prctl
+    os.register_at_fork(after_in_child=lambda: prctl(1, signal.SIGKILL))  # PR_SET_PDEATHSIG of Linux
+
+
 def _settle(cwd: Path, files: list[Path]) -> None:
     """Go to a folder, and write stdout and stderr to files."""
     import torch
 
+    end_workers_with_this_process()
     os.chdir(cwd)
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -129,9 +136,6 @@ def arrange_death(call: str, count: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for worker in multiprocessing.active_children():  # else they may wait for this process for ever
-                worker.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
     replace, call_hook = os.replace, Runner.call_hook

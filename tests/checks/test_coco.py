@@ -97,7 +97,6 @@ BREAKS = {
         *("D408", "54 of 80", "26 have an unknown"),
     ),
     "relative boxes": (change_each(to_relative), "D408", "0 of 80"),
-    "no area": (set_all(area=0), "D408", "0 of 80"),
     "only crowds": (
         change_json(lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])),
         *("D409", "80 of 80"),

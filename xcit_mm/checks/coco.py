@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from ..utils.configs import evaluators, metainfo
+from ..utils.configs import evaluators, metainfo, pipeline_step
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
-from .images import build_dataset, check_images, pipeline_step
+from .images import build_dataset, check_images
 
 Coco = dict[str, Any]
 MIN_BOXES = 20  # boxes that cannot be alike by chance
@@ -56,7 +56,7 @@ def read_coco(path: str | Path, masks: bool = False) -> Coco:
 def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
     """Check a data set of a split against its json, also against another json that scores, and its images."""
     path, classes = os.path.join(dataset.get("data_root") or "", dataset["ann_file"]), metainfo(dataset)["classes"]
-    masks = (pipeline_step(dataset, "LoadAnnotations") or {}).get("with_mask", False)
+    masks = (pipeline_step(dataset.get("pipeline", []), "LoadAnnotations") or {}).get("with_mask", False)
     scored = [each["ann_file"] for each in evaluators(cfg, split) if "ann_file" in each]
     names = {os.path.realpath(name): name for name in [*scored, path]}.values()  # each file once
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mmengine.registry import DATASETS, TRANSFORMS
 
-from ..utils.configs import loading_step, type_name
+from ..utils.configs import loading_step
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note
 
@@ -51,8 +51,3 @@ def load_sample(
             yield image, load(dict(image, seg_fields=[]))
         except Exception as error:  # every decoder has its own exceptions
             unreadable.append(f"{image.get('seg_map_path', image['img_path'])} cannot be read ({reason(error)})")
-
-
-def pipeline_step(dataset: dict, name: str) -> dict | None:
-    """Return the first step of this type in a data set's pipeline."""
-    return next((step for step in dataset.get("pipeline", []) if type_name(step) == name), None)

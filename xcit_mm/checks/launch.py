@@ -140,7 +140,7 @@ def _train(options: argparse.Namespace, flags: list[str]) -> Any:
 
 
 def _find_last(work_dir: Path) -> str | None:
-    """Return the last checkpoint of a run, or else its newest: a kill may leave a pointer that is empty or outdated."""
+    """Return the last checkpoint of a run, or else its newest: a kill may leave an empty pointer."""
     checkpoint = last_checkpoint(work_dir)
     if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
         return checkpoint

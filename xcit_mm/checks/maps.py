@@ -12,10 +12,10 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch import nn
 
-from ..utils.configs import part_class
+from ..utils.configs import part_class, pipeline_step
 from ..utils.errors import preview
 from .findings import Finding, fail, note, ok
-from .images import SAMPLE, build_dataset, check_images, load_sample, pipeline_step
+from .images import SAMPLE, build_dataset, check_images, load_sample
 
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
@@ -24,7 +24,7 @@ _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) -> Iterator[Finding]:
     """Check images and segmentation maps. It is `decisive` if training has no other data set with other classes."""
     built = build_dataset(dataset)
-    images, step = built.data_list, pipeline_step(dataset, "LoadAnnotations")
+    images, step = built.data_list, pipeline_step(dataset["pipeline"], "LoadAnnotations")
     if not images:
         yield fail("D314", f"no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
         return

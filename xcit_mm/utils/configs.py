@@ -197,18 +197,20 @@ def channel_order(cfg: Config) -> str:
         options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
         return f"as {name}({options}) gives them"
     # mmcv loads BGR, and the preprocessor or a step may swap it.
-    preprocessor, normalize = data_preprocessor(cfg), normalize_step(_tested_pipeline(cfg)) or dict(to_rgb=False)
+    preprocessor = data_preprocessor(cfg)
+    normalize = pipeline_step(_tested_pipeline(cfg), "Normalize") or dict(to_rgb=False)
     swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
     return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
 
 
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
     """Return the mean and std that normalise images, of the data preprocessor or of a step of the test pipeline."""
-    preprocessor = data_preprocessor(cfg)
-    given = preprocessor if preprocessor.get("mean") is not None else normalize_step(_tested_pipeline(cfg)) or {}
+    given = data_preprocessor(cfg)
+    if given.get("mean") is None:
+        given = pipeline_step(_tested_pipeline(cfg), "Normalize") or {}
     return given.get("mean"), given.get("std")
 
 
-def normalize_step(pipeline: Sequence[dict]) -> dict | None:
-    """Return the step of a pipeline that normalises, or None."""
-    return next((step for step in pipeline if type_name(step) == "Normalize"), None)
+def pipeline_step(pipeline: Sequence[dict], name: str) -> dict | None:
+    """Return the first step of a pipeline that has a type of this name, or None."""
+    return next((step for step in pipeline if type_name(step) == name), None)
