@@ -23,10 +23,6 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 
-if multiprocessing.parent_process() and sys.platform == "linux":
-    # A process of the server ends with the server, which ends with pytest, also if pytest is killed.
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
 
 class Ended(NamedTuple):
     """How a process ended: `returncode` is minus the signal for one that was killed."""
@@ -108,17 +104,18 @@ def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path])
     runpy.run_path(script, run_name="__main__")
 
 
-def end_workers_with_this_process() -> None:
-    """Let processes that this one forks die with it. torch's workers may wait for a killed process for ever."""
+def end_with_the_parent() -> None:
+    """Let this process end with the server, and its workers with it: torch's may wait for a killed process for ever."""
     prctl = ctypes.CDLL(None).prctl
-    os.register_at_fork(after_in_child=lambda: prctl(1, signal.SIGKILL))  # PR_SET_PDEATHSIG of Linux
+    prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of Linux
+    os.register_at_fork(after_in_child=lambda: prctl(1, signal.SIGKILL))
 
 
 def _settle(cwd: Path, files: list[Path]) -> None:
     """Go to a folder, and write stdout and stderr to files."""
     import torch
 
-    end_workers_with_this_process()
+    end_with_the_parent()
     os.chdir(cwd)
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)

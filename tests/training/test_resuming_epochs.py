@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner
 from paths import CONFIGS
-from processes import arrange_death, end_workers_with_this_process, in_two_processes, run_tool
+from processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
 from tiny_recipes import tiny
 from torch.multiprocessing import ProcessExitedException
 
@@ -96,7 +96,7 @@ def test_20_kills_are_bit_identical(config, whole, tmp_path):
 def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None) -> None:
     """Train without validation in one of two processes, of which the second may be killed."""
     torch.set_num_threads(1)
-    end_workers_with_this_process()
+    end_with_the_parent()
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     if death and rank == 1:
         arrange_death(*death)
