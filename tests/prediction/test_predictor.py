@@ -60,6 +60,8 @@ def test_a_prediction_equals_the_files_of_the_command(kind, predictors, folders,
     assert found.boxes.shape == (count, 4) and found.labels.shape == (count,)
     assert found.masks.shape == (count, 64, 96) and found.masks.dtype == bool
     assert len(found.above(found.scores[2]).boxes) == 2 and found.names == predictors[kind].names
+    best = xcit_mm.Predictor.from_pretrained(folders[kind], device="cpu", min_score=float(found.scores[2]))
+    assert len(best(photo)) == 3
     table = found.to_pandas()
     assert table.columns.tolist() == ["left", "top", "right", "bottom", "score", "label", "name"]
     assert len(table) == count and table["name"][0] == found.names[found.labels[0]]

@@ -190,13 +190,7 @@ class Predictor:
         device = next(self.model.parameters()).device.type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-                samples = self.model.test_step(pseudo_collate(batch))
-            for sample in samples:
-                if "pred_instances" in sample:  # without objects, the labels of SOLO are floating-point numbers
-                    sample.pred_instances.labels = sample.pred_instances.labels.long()
-                    if self.min_score is not None:
-                        sample.pred_instances = sample.pred_instances[sample.pred_instances.scores >= self.min_score]
-            return samples
+                return self.model.test_step(pseudo_collate(batch))
         except (MemoryError, RuntimeError) as error:
             is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
             if not is_out_of_memory and "can't allocate memory" not in str(error):
@@ -215,11 +209,16 @@ class Predictor:
             raise ValueError("the model predicts no instances: only detectors of boxes or masks are supported")
         from mmdet.structures.mask import mask2bbox
 
-        found = sample.pred_instances.cpu()
+        found = sample.pred_instances
+        if self.min_score is not None:
+            found = found[found.scores >= self.min_score]
+        found = found.cpu()
         if isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any():  # SOLO predicts no boxes
             found.bboxes = mask2bbox(found.masks)
-        if "masks" in found:
-            found.masks = found.masks.bool()  # without objects, SOLO's are floating-point numbers
         arrays = found.numpy()[np.argsort(-found.scores.numpy(), kind="stable")]  # each head has its own order
-        masks, scores, labels = arrays.get("masks"), arrays.scores, arrays.labels
-        return Prediction(image, sv.Detections(arrays.bboxes, masks, scores, labels), None, names, palette)
+        boxes, scores, labels, masks = arrays.bboxes, arrays.scores, arrays.labels.astype(int), arrays.get("masks")
+        if masks is not None:
+            masks = masks.astype(
+                bool, copy=False
+            )  # without objects, SOLO's masks and labels are floating-point numbers
+        return Prediction(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
