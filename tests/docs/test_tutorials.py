@@ -63,16 +63,13 @@ def clone(tmp_path) -> Path:
     return tmp_path
 
 
-def prepare(page: str, clone: Path) -> None:
-    """Write the data that a page needs."""
-    if page == "own-photos":
-        write_nuts_clone(clone / "clones" / "nuts")
-    elif page == "street-scenes":
-        write_camvid_clone(clone / "clones" / "camvid")
-    elif page == "huge-image":
-        write_trees_clone(clone / "clones" / "trees")
-    elif page == "from-facebookresearch":
-        published_detector(clone)
+# What writes the data that a page needs, and where.
+DATA = {
+    "own-photos": (write_nuts_clone, "clones/nuts"),
+    "street-scenes": (write_camvid_clone, "clones/camvid"),
+    "huge-image": (write_trees_clone, "clones/trees"),
+    "from-facebookresearch": (published_detector, "."),
+}
 
 
 def run_command(line: str, clone: Path) -> None:
@@ -108,7 +105,9 @@ QUICK = ("from-facebookresearch",)
     [pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow) for page in TUTORIALS],
 )
 def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path):
-    prepare(page.stem, clone)
+    if page.stem in DATA:
+        write, folder = DATA[page.stem]
+        write(clone / folder)
     for language, content in blocks(page):
         if language == "bash":
             for line in commands(content):
