@@ -54,7 +54,7 @@ $(COMPILED)/.ready: $(READY)
 test-slow: $(SITE)/.ready $(if $(SUFFIX),,$(PRETRAIN)/.ready $(COMPILED)/.ready)
 	$(PYTEST)
 	$(SITE)/bin/python -m pytest tests/docs/test_notebooks.py
-	$(if $(SUFFIX),,$(PRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py tests/training/test_resuming_epochs.py)
+	$(if $(SUFFIX),,$(PRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py)
 	$(if $(SUFFIX),,$(COMPILED)/bin/python -m pytest -m compiled tests/ops)
 
 # In the user's environment, whose torch sees a GPU. Without mmdet and mmseg: GPU_TESTS=tests/models

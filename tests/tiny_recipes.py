@@ -45,7 +45,8 @@ def tiny(leaf: Path, shapes: Path) -> Config:
         if cfg.model.get(part):
             cfg.model[part].in_channels = [WIDTH] * len(cfg.model[part].in_channels)
     if "auxiliary_head" in cfg.model:
-        cfg.model.auxiliary_head.in_channels = WIDTH
+        cfg.model.auxiliary_head.update(in_channels=WIDTH, channels=WIDTH)
+        cfg.model.decode_head.channels = WIDTH
     if "rpn_head" in cfg.model:
         cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
         stages = cfg.model.train_cfg.rcnn

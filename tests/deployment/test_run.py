@@ -32,11 +32,8 @@ FPN = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 # As sitecustomize, it hides these libraries from run.py.
 BLOCKER = """
 import sys
-class Hider:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "mmcv", "mmengine", "mmdet", "mmseg", "PIL", "xcit_mm", "pycocotools"):
-            raise ModuleNotFoundError(f"{name} is hidden")
-sys.meta_path.insert(0, Hider())
+hidden = ("torch", "mmcv", "mmengine", "mmdet", "mmseg", "PIL", "xcit_mm", "pycocotools")
+sys.modules.update(dict.fromkeys(hidden))
 """
 
 

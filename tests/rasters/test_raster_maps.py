@@ -135,7 +135,7 @@ def test_memory_does_not_grow_with_the_raster(tmp_path):
         code = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
-from test_maps import Segmentor, predict_raster
+from test_raster_maps import Segmentor, predict_raster
 predict_raster({str(tmp_path / f"{side}.tif")!r}, Segmentor(), {str(tmp_path / f"{side}-map.tif")!r}, tile=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
