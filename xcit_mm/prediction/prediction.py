@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from io import BytesIO
 from typing import Any
 
@@ -120,11 +121,9 @@ class Prediction:
     def to_pandas(self) -> Any:
         """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name.
 
-        Needs pandas.
+        Needs pandas, which is no requirement of this package.
         """
-        import pandas
-
-        table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
+        table = import_module("pandas").DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
         names = [self.names[label] for label in self.labels]
         return table.assign(score=self.scores, label=self.labels, name=names)
 
