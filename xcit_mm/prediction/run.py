@@ -136,7 +136,7 @@ def _settings(predictor: Predictor, category_ids: list[int]) -> dict[str, Any]:
     path = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
     library = __import__("mmdet" if predictor.is_detector else "mmseg")
     settings = predictor.arguments | dict(
-        config=f"{Path(config).name} ({_digest(predictor.cfg.pretty_text.encode())})",
+        config=f"{Path(config).name} ({_digest(repr(predictor.cfg.to_dict()).encode())})",
         checkpoint=f"{Path(path).name} ({_digest(np.memmap(path, np.uint8, 'r').data)})",
         category_ids=category_ids,
         xcit_mm=__version__,
