@@ -2,14 +2,13 @@
 
 from .layouts import Weights, parse_checkpoint
 from .matching import StrictLoadHook, load_pretrained, match_model, match_trunk
-from .published import PUBLISHED, download, ensure_downloaded
+from .published import PUBLISHED, ensure_downloaded
 from .reader import load_checkpoint, load_from_file
 
 __all__ = [
     "PUBLISHED",
     "StrictLoadHook",
     "Weights",
-    "download",
     "ensure_downloaded",
     "load_checkpoint",
     "load_from_file",
