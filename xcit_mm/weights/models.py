@@ -105,9 +105,9 @@ def last_checkpoint(work_dir: Path) -> str | None:
     itself is taken, unless the run saved it in a folder that is no work folder, or on a server.
     """
     pointer = work_dir / "last_checkpoint"
-    if not pointer.is_file():
+    saved = pointer.read_text().strip() if pointer.is_file() else ""
+    if not saved:  # a kill may leave an empty file
         return None
-    saved = pointer.read_text().strip()
     own, original = work_dir / Path(saved).name, Path(saved)
     elsewhere = "://" in saved or (original.is_file() and not (original.parent / pointer.name).exists())
     return saved if elsewhere and not own.is_file() else str(own)
