@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 
 HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
@@ -152,9 +152,7 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
         subprocess.CalledProcessError: If git fails; its output names the reason.
     """
     repository, write = DATA[name]
-    if root.exists():
-        raise FileExistsError(f"{root} exists: remove it first")
-    with atomic_path(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
+    with atomic_folder(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
         if source is None:
             subprocess.run(["git", "clone", "--depth=1", f"https://github.com/{repository}", clone], check=True)
         return write(source or Path(clone), unfinished)

@@ -22,7 +22,7 @@ import numpy as np
 from mmengine.utils import track_iter_progress
 
 from xcit_mm.rasters.gdal import open_raster, require_rasterio
-from xcit_mm.utils.atomic import atomic_path
+from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -152,11 +152,9 @@ def write_dataset(
     """
     if size < 16:
         raise ValueError(f"--size {size}: must be 16 or more")
-    if root.exists():
-        raise FileExistsError(f"{root} exists: remove it first")
     if rasters:
         require_rasterio("--rasters")
-    with atomic_path(root) as unfinished:
+    with atomic_folder(root) as unfinished:
         write_split(unfinished, "training", train, size, seed, rasters)
         write_split(unfinished, "validation", val, size, seed, rasters)
 

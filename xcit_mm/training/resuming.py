@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
 
-import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ..utils.atomic import atomic_path
 from .batches import NumberedLoop
 from .finite import is_finite
 
@@ -41,17 +41,9 @@ class AtomicBackend(LocalBackend):
 
 
 def _write(content: bytes | memoryview, path: Path) -> None:
-    """Write a file under another name, which the next file replaces after a kill, and rename it.
-
-    The operating system writes it to the disk when it likes, as it does for mmengine.
-    """
-    unfinished = path.with_name(".unfinished")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    """Write a file. The operating system writes it to the disk when it likes, as it does for mmengine."""
+    with atomic_path(path, path.with_name(".unfinished"), to_disk=False) as unfinished:
         unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 register_backend("atomic", AtomicBackend)
