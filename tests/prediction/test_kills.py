@@ -12,7 +12,7 @@ import pytest
 from paths import ROOT
 from runs import merged, model_of, read_records, run, start_infer, torchrun
 
-from xcit_mm.prediction import worker
+from xcit_mm.prediction import Item, Predictor, worker
 from xcit_mm.prediction.worker import KILLER
 
 
@@ -156,3 +156,11 @@ def test_a_hanging_image_ends_the_process_that_reads(models, photos, call, refus
         assert "DataLoader timed out after 2 seconds" in refusal(*command)
     code, printed, errors = call(*command)
     assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors
+
+
+@pytest.mark.slow
+def test_an_image_is_no_killer_if_a_second_model_does_not_fit_beside_the_first(models, photos, tmp_path):
+    predictor = Predictor(*models["seg"])
+    predictor.arguments["checkpoint"] = str(tmp_path / "none.pth")  # building it raises, as for want of memory
+    item = Item(str(photos / "00.png"), "00.png")
+    assert not worker.Worker(tmp_path, predictor, [], None, 0)._is_killer(item)

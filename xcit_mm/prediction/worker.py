@@ -176,8 +176,8 @@ def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
 
 
 def _predict_alone(arguments: dict[str, Any], item: Item) -> None:
-    """Predict an item in another process, by a model of its own. Its error is no death: it has its record later."""
-    predictor = Predictor(**arguments)
-    with suppress(Exception):
+    """Predict an item in another process, by a model of its own. An error is no death: it has its record later."""
+    with suppress(Exception):  # a second model may also not fit into the memory
+        predictor = Predictor(**arguments)
         for image in iter_frames(item.path) if item.is_video else [item.path]:
             predictor(image)
