@@ -19,8 +19,6 @@ from xcit_mm.checks import doctor
 from xcit_mm.checks.launch import run_tool
 
 SEG, DET = SCORES
-COPIED = dict(mmseg="fpn_xcit-n12-p16_camvid.py", mmdet="mask-rcnn_xcit-n12-p16_nuts.py")
-MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
 from_file = Config.fromfile
 
 
@@ -162,10 +160,11 @@ def test_correct_runs_start_with_the_given_options(config, shapes, weights):
     assert (cfg.load_from, cfg.work_dir) == (str(weights[config]), "w")
 
 
-@pytest.mark.parametrize("flag", [("--amp",), ("--cfg-options", "optim_wrapper.type=AmpOptimWrapper")])
+@pytest.mark.parametrize("flag", ["--amp", "AmpOptimWrapper", "mmengine.AmpOptimWrapper"])
 def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, monkeypatch):
     monkeypatch.setattr("xcit_mm.checks.launch.get_device", lambda: "cpu")
-    cfg = started("train", DEMO / f"{SEG}.py", *cfg_options(SEG, shapes, 1), *flag)
+    flags = [flag] if flag == "--amp" else ["--cfg-options", f"optim_wrapper.type={flag}"]
+    cfg = started("train", DEMO / f"{SEG}.py", *cfg_options(SEG, shapes, 1), *flags)
     assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
 
 

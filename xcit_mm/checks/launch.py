@@ -10,11 +10,12 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
 
 from ..training.batches import UnequalBatch
 from ..utils.cli import cli_main
 from ..utils.compat import log_config_to_file_only
-from ..utils.configs import read_config, type_name
+from ..utils.configs import part_class, read_config, type_name
 from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
@@ -118,8 +119,9 @@ def _train(options: argparse.Namespace, flags: list[str]) -> Any:
     """Return the library's script with its arguments, after checks that the training can start."""
     options.config = find_config(options.config)
     cfg, script = _load("train", options, flags)
-    args, changes, wrapper = script.parse_args(), {}, cfg.get("optim_wrapper") or {}
-    if get_device() == "cpu" and (args.amp or wrapper.get("type") in ("AmpOptimWrapper", AmpOptimWrapper)):
+    args, changes = script.parse_args(), {}
+    wrapper = part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.default_scope)
+    if get_device() == "cpu" and (args.amp or wrapper is AmpOptimWrapper):
         args.amp, changes = False, {"optim_wrapper.type": "mmengine.CPUAmpOptimWrapper"}
     if options.resume is not None:
         checkpoint = options.resume or _find_last(options.work_dir)
