@@ -216,9 +216,7 @@ class Predictor:
         if isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any():  # SOLO predicts no boxes
             found.bboxes = mask2bbox(found.masks)
         arrays = found.numpy()[np.argsort(-found.scores.numpy(), kind="stable")]  # each head has its own order
-        boxes, scores, labels, masks = arrays.bboxes, arrays.scores, arrays.labels.astype(int), arrays.get("masks")
-        if masks is not None:
-            masks = masks.astype(
-                bool, copy=False
-            )  # without objects, SOLO's masks and labels are floating-point numbers
-        return Prediction(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
+        # Without objects, SOLO's labels and masks are floating-point numbers.
+        labels, masks = arrays.labels.astype(int), arrays.get("masks")
+        masks = None if masks is None else masks.astype(bool, copy=False)
+        return Prediction(image, sv.Detections(arrays.bboxes, masks, arrays.scores, labels), None, names, palette)

@@ -101,8 +101,8 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
     areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
     shapely.prepare(areas)
     seen = areas[number]
-    parts = [shapely.intersection(shapes[first], shapes[second]), _clip(shapes[first], seen)]
-    parts.append(_clip(shapes[second], seen))
+    shared = shapely.intersection(shapes[first], shapes[second])
+    parts = [shared, _clip(shapes[first], seen), _clip(shapes[second], seen)]
     both, one, two = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
     agreement = both / np.maximum(one + two - both, 1e-9)
     if (shapely.get_num_coordinates(shapes) > 5).any():  # masks

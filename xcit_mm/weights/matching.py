@@ -19,7 +19,7 @@ from .reader import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."
-KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
+_KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
 class CheckpointMismatch(ValueError):
@@ -151,7 +151,7 @@ def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: 
         return _check_coverage(expected, weights.trunk)
     if strict and own_head is not None:
         found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise ValueError(f"the file {found}, the model has num_classes={len(own_head)}; {KEEP_HINT}")
+        raise ValueError(f"the file {found}, the model has num_classes={len(own_head)}; {_KEEP_HINT}")
     return _check_coverage(_without(expected, "head."), _without(weights.trunk, "head."))
 
 
@@ -168,7 +168,7 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
     try:
         return _check_coverage(expected, given)
     except ValueError as error:
-        hint = f" (other classes? take the config that it was trained with; {KEEP_HINT})" if strict else ""
+        hint = f" (other classes? take the config that it was trained with; {_KEEP_HINT})" if strict else ""
         raise ValueError(f"{error}{hint}") from None
 
 
