@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import CONFIGS
+from helpers.paths import CONFIGS
 
 # Results must not depend on the number of cores. Processes of pytest-xdist share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -16,7 +16,8 @@ else:
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "2"
 
 
-import configs  # noqa: F401  # makes mmengine parse each metafile only once
+from helpers import configs  # noqa: F401  # makes mmengine parse each metafile only once
+
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 
 BINARY = """

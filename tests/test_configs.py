@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from helpers.configs import read_config_file
+from helpers.paths import CONFIGS, ROOT
+from helpers.published_recipes import LEARNING_RATE, decays, published_rates, stepped_rates
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS, ROOT
-from published_recipes import LEARNING_RATE, decays, published_rates, stepped_rates
 from torch import nn
 
-from configs import read_config_file
 from xcit_mm.weights.published import PUBLISHED
 
 pytestmark = pytest.mark.forks

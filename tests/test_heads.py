@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from helpers.paths import ROOT
+from helpers.tiny_recipes import first_batch, read, tiny
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from paths import ROOT
-from tiny_recipes import first_batch, read, tiny
 from torch import Tensor, nn
 
 from xcit_mm.checks.doctor import diagnose

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from golden import fill
+from helpers.golden import fill
+from helpers.paths import CONFIGS
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
-from paths import CONFIGS
 
 from xcit_mm import XCiTClassifier
 from xcit_mm.weights.published import PUBLISHED

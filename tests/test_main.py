@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from paths import ROOT
-from processes import run_script
+from helpers.paths import ROOT
+from helpers.processes import run_script
 
 from xcit_mm import __version__
 from xcit_mm.__main__ import main

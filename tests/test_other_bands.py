@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from demo_runs import DEMO, cfg_options
+from helpers.demo_runs import DEMO, cfg_options
+from helpers.processes import run_tool
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
-from processes import run_tool
 
 FOUR = DEMO / "fpn_xcit-n12-p16_shapes-4band.py"
 DETECTOR = DEMO / "mask-rcnn_xcit-n12-p16_shapes.py"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from paths import CONFIGS, ROOT, SHARED
+from helpers.paths import CONFIGS, ROOT, SHARED
 
 DATA = SHARED / "data"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from doctor_data import ADE, SHAPES, write_coco, write_segmentation_maps
+from helpers.configs import read_config_file
+from helpers.doctor_data import ADE, SHAPES, write_coco, write_segmentation_maps
 from mmengine.config import Config
-
-from configs import read_config_file
 
 
 def not_in_a_metafile(package: str, config: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doctor_data import (
+from helpers.doctor_data import (
     COCO,
     HEIGHT,
     MASK_RCNN,
@@ -21,8 +21,8 @@ from doctor_data import (
     oks,
     write_image,
 )
-from pages import blocks
-from paths import ROOT
+from helpers.pages import blocks
+from helpers.paths import ROOT
 
 from xcit_mm.checks.findings import Finding
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from doctor_data import (
+from helpers.doctor_data import (
     COCO,
     MASK_RCNN,
     SEMANTIC_FPN,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from doctor_data import (
+from helpers.doctor_data import (
     ADE,
     MAPS,
     MASK_RCNN,
@@ -16,10 +16,10 @@ from doctor_data import (
     findings,
     oks,
 )
+from helpers.paths import CONFIGS, ROOT
+from helpers.processes import run_script
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS, ROOT
-from processes import run_script
 
 from xcit_mm import XCiT
 

@@ -8,13 +8,13 @@ import mmengine.runner
 import pytest
 import torch
 from demo import save_untrained
-from demo_runs import DEMO, SCORES, cfg_options
+from helpers.configs import read_config_file
+from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.paths import CONFIGS, ROOT
+from helpers.processes import run_script
+from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
-from paths import CONFIGS, ROOT
-from processes import run_script
-from processes import run_tool as run_in_process
 
-from configs import read_config_file
 from xcit_mm.checks import doctor
 from xcit_mm.checks.launch import run_tool
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from doctor_data import (
+from helpers.doctor_data import (
     HEIGHT,
     MAPS,
     SEMANTIC_FPN,

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from doctor_data import RETINANET, SHAPES, UPERNET, assert_named, failures
+from helpers.doctor_data import RETINANET, SHAPES, UPERNET, assert_named, failures
+from helpers.paths import CONFIGS
 from mmengine.config import Config
 from mmengine.registry import MODELS, Registry
-from paths import CONFIGS
 
 from xcit_mm import XCiT
 from xcit_mm.checks.preflight import check_backbone, check_imports

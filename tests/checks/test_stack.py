@@ -6,7 +6,7 @@ import sys
 
 import doctor
 import pytest
-from paths import ROOT
+from helpers.paths import ROOT
 
 
 @pytest.fixture

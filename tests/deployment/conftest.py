@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from golden import fill
+from helpers.golden import fill
+from helpers.paths import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import ROOT
 
 from xcit_mm.deployment import export_model
 from xcit_mm.models.build import model_from_config

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from detections import Detections, assert_same
-from golden import fill
+from helpers.detections import Detections, assert_same
+from helpers.golden import fill
+from helpers.onnx_files import dimensions, load_standard, metadata
+from helpers.paths import ROOT
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from onnx_files import dimensions, load_standard, metadata
-from paths import ROOT
 from torch import Tensor
 
 from xcit_mm.deployment.detectors import ExportableDetector

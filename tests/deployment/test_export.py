@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.onnx_files import dimensions, load_standard, metadata
+from helpers.paths import ROOT
 from mmengine.config import Config
-from onnx_files import dimensions, load_standard, metadata
-from paths import ROOT
 
 from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare, evaluate_files

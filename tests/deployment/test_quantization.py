@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from onnx_files import load_standard, metadata
+from helpers.onnx_files import load_standard, metadata
 
 from xcit_mm.deployment.run import Model, read_image
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from detections import Detections, assert_same
+from helpers.detections import Detections, assert_same
+from helpers.paths import CONFIGS
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
 from PIL import Image
 
 from xcit_mm.deployment.metadata import resize_rule

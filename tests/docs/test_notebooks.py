@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import ROOT
+from helpers.paths import ROOT
 
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import shlex
 from collections import defaultdict
 
 import pytest
-from pages import PAGES, blocks, commands
+from helpers.pages import PAGES, blocks, commands
 
 from xcit_mm.__main__ import COMMANDS
 

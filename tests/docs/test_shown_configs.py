@@ -6,12 +6,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.pages import blocks
+from helpers.paths import CONFIGS, ROOT
 from make_shapes import write_dataset
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from pages import blocks
-from paths import CONFIGS, ROOT
 
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.utils.configs import read_config

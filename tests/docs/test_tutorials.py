@@ -12,12 +12,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clones import SIZE, write_camvid_clone, write_nuts_clone, write_trees_clone
+from helpers.clones import SIZE, write_camvid_clone, write_nuts_clone, write_trees_clone
+from helpers.pages import TUTORIALS, blocks, commands
+from helpers.paths import ROOT
+from helpers.processes import run_script
 from make_shapes import write_dataset
 from mmengine.config import Config
-from pages import TUTORIALS, blocks, commands
-from paths import ROOT
-from processes import run_script
 
 from xcit_mm.__main__ import COMMANDS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mmengine.runner
 import pytest
-from doctor_data import edit_json
+from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
 from xcit_mm.finetuning import finetune

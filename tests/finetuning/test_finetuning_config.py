@@ -8,7 +8,7 @@ import cv2
 import mmengine.runner
 import numpy as np
 import pytest
-from doctor_data import edit_json
+from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
 from xcit_mm.finetuning import write_finetuning_config

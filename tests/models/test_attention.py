@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from benchmark import saved_bytes
-from devices import on_each_device
-from golden import GOLDEN, deviation, fill, image
+from helpers.devices import on_each_device
+from helpers.golden import GOLDEN, deviation, fill, image
 from torch import Tensor
 
 from xcit_mm import XCiT

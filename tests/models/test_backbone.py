@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 from benchmark import saved_bytes
-from devices import on_each_device, on_each_device_in, peak_bytes
-from golden import GOLDEN, deviation, fill, image, keys
+from helpers.devices import on_each_device, on_each_device_in, peak_bytes
+from helpers.golden import GOLDEN, deviation, fill, image, keys
 from mmcv.cnn import fuse_conv_bn
 from torch import nn
 

@@ -4,12 +4,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from golden import fill
+from helpers.golden import fill
+from helpers.paths import CONFIGS
+from helpers.weight_files import MINI
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
 from torch import Tensor
-from weight_files import MINI
 
 from xcit_mm import XCiT
 from xcit_mm.models import Trunk, XCiTClassifier, model_from_config, model_from_weights

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import fill
+from helpers.golden import fill
+from helpers.paths import CONFIGS
 from mmengine.config import Config
-from paths import CONFIGS
 
 import xcit_mm
 from xcit_mm.models import Trunk

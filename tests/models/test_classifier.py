@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import GOLDEN, PICO, fill, image
+from helpers.golden import GOLDEN, PICO, fill, image
+from helpers.paths import CONFIGS
+from helpers.weight_files import CLASSIFIERS, KEYS, official, path_of, same, sources
 from mmcv import imwrite
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
 from torch import Tensor, nn
-from weight_files import CLASSIFIERS, KEYS, official, path_of, same, sources
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch

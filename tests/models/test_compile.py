@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from benchmark import saved_bytes
-from devices import on_each_device, on_each_device_in
+from helpers.devices import on_each_device, on_each_device_in
 
 from xcit_mm import XCiT
 

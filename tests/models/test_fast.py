@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from golden import GOLDEN, deviation, fill, image
+from helpers.golden import GOLDEN, deviation, fill, image
 from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode

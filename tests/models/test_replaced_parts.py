@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from pages import blocks
-from paths import ROOT
+from helpers.pages import blocks
+from helpers.paths import ROOT
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from paths import CONFIGS, ROOT
+from helpers.paths import CONFIGS, ROOT
 
 from xcit_mm.ops import is_compiled
 

@@ -7,9 +7,9 @@ import mmcv.ops
 import numpy as np
 import pytest
 import torch
+from helpers.operator_cases import FILE, NMS, boxes, golden_values, pool, roi_align_cases, rois
 from mmcv.ops import multi_scale_deform_attn, nms, roi_align
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
-from operator_cases import FILE, NMS, boxes, golden_values, pool, roi_align_cases, rois
 
 from xcit_mm.ops import is_compiled, mmcv_ext
 

@@ -4,7 +4,7 @@ import sys
 
 import infer
 import pytest
-from runs import model_of
+from helpers.runs import model_of
 
 
 def test_the_help_fits_a_screen(monkeypatch, capsys):

@@ -6,9 +6,9 @@ import json
 import cv2
 import numpy as np
 import pytest
-from file_server import serve
+from helpers.file_server import serve
+from helpers.runs import model_of, read_records
 from PIL import Image
-from runs import model_of, read_records
 
 from xcit_mm.utils.images import read_image
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from paths import ROOT
-from runs import merged, model_of, read_records, run, start_infer, torchrun
+from helpers.paths import ROOT
+from helpers.runs import merged, model_of, read_records, run, start_infer, torchrun
 
 from xcit_mm.prediction import Item, Predictor, worker
 from xcit_mm.prediction.worker import KILLER

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.runs import merged, model_of, read_records
 from pycocotools.coco import COCO
-from runs import merged, model_of, read_records
 
 from xcit_mm.prediction import Predictor, find_items, predict_many
 from xcit_mm.prediction.run import Worker

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 from demo import save_untrained
+from helpers.paths import CONFIGS
+from helpers.published_heads import HEADS, write_model
+from helpers.runs import model_of, read_records
+from helpers.tiny_recipes import tiny
 from mmdet.apis import inference_detector, init_detector
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.apis import inference_model, init_model
-from paths import CONFIGS
 from PIL import Image
-from published_heads import HEADS, write_model
 from pycocotools.mask import decode
-from runs import model_of, read_records
-from tiny_recipes import tiny
 
 from xcit_mm.prediction import Predictor
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runs import merged, model_of, read_records
+from helpers.runs import merged, model_of, read_records
 
 from xcit_mm.prediction import processes
 

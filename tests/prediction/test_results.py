@@ -6,13 +6,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.runs import model_of
 from mmdet.evaluation import CocoMetric
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from runs import model_of
 
 from xcit_mm.prediction import Predictor
 from xcit_mm.prediction.preprocessing import Preprocessing

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import shapely
-from perfect_detector import CLASSES, NO_FAULTS, Faults, Scene, detect, judge, predicted
+from helpers.perfect_detector import CLASSES, NO_FAULTS, Faults, Scene, detect, judge, predicted
 from scipy.ndimage import label
 
 from xcit_mm.prediction import Prediction

@@ -6,7 +6,7 @@ import shutil
 import cv2
 import numpy as np
 import pytest
-from runs import model_of, read_records, write_video
+from helpers.runs import model_of, read_records, write_video
 
 from xcit_mm.prediction.videos import iter_frames
 

@@ -10,8 +10,8 @@ pytest.importorskip("rasterio")
 geopandas = pytest.importorskip("geopandas")
 import pyproj  # noqa: E402
 import shapely  # noqa: E402
-from perfect_detector import CLASSES, NO_FAULTS, PerfectDetector, Scene, judge  # noqa: E402
-from raster_files import NORTH_UP, save  # noqa: E402
+from helpers.perfect_detector import CLASSES, NO_FAULTS, PerfectDetector, Scene, judge  # noqa: E402
+from helpers.raster_files import NORTH_UP, save  # noqa: E402
 from rasterio.features import geometry_mask  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 

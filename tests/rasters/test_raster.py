@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 rasterio = pytest.importorskip("rasterio")
-from file_server import serve  # noqa: E402
+from helpers.file_server import serve  # noqa: E402
+from helpers.raster_files import UTM, save  # noqa: E402
 from PIL import Image  # noqa: E402
-from raster_files import UTM, save  # noqa: E402
 from rasterio.control import GroundControlPoint  # noqa: E402
 from rasterio.enums import ColorInterp  # noqa: E402
 from rasterio.rpc import RPC  # noqa: E402

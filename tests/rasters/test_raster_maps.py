@@ -17,8 +17,8 @@ from mmengine.config import Config
 
 rasterio = pytest.importorskip("rasterio")
 pytest.importorskip("geopandas")
-from perfect_detector import PerfectDetector, Scene  # noqa: E402
-from raster_files import NORTH_UP, UTM, save  # noqa: E402
+from helpers.perfect_detector import PerfectDetector, Scene  # noqa: E402
+from helpers.raster_files import NORTH_UP, UTM, save  # noqa: E402
 from rasterio.shutil import copy  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 

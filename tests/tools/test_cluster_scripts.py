@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from paths import ROOT
+from helpers.paths import ROOT
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.paths import ROOT
 from make_shapes import write_dataset
-from paths import ROOT
 
 SHORT = """
 train_cfg = dict(max_iters=2, val_interval=2)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clones import write_camvid_clone, write_nuts_clone, write_trees_clone
 from get_data import write_data
+from helpers.clones import write_camvid_clone, write_nuts_clone, write_trees_clone
 from PIL import Image
 
 CLONES = dict(nuts=write_nuts_clone, camvid=write_camvid_clone, trees=write_trees_clone)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.weight_files import KEYS, official
 from safetensors.torch import load_file
-from weight_files import KEYS, official
 
 from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.reader import load_from_file

@@ -9,12 +9,12 @@ import mmseg.datasets  # noqa: F401
 import numpy as np
 import pytest
 import torch
+from helpers.configs import read_config_file
+from helpers.paths import CONFIGS
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
-from paths import CONFIGS
 from torch.utils.data import DataLoader, Dataset
 
-from configs import read_config_file
 from xcit_mm.training.batches import SeededDataset, numbered_loader
 
 ADE20K_IMAGES = 20210

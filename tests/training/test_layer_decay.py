@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers.configs import read_config_file
+from helpers.paths import CONFIGS
+from helpers.published_recipes import decays, published_rates, stepped_rates
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
-from published_recipes import decays, published_rates, stepped_rates
 
-from configs import read_config_file
 from xcit_mm import XCiT
 
 RATE = 0.8

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from devices import on_each_device_in
+from helpers.devices import on_each_device_in
+from helpers.paths import CONFIGS
+from helpers.tiny_recipes import first_batch, tiny
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from paths import CONFIGS
-from tiny_recipes import first_batch, tiny
 
 from xcit_mm.training import CPUAmpOptimWrapper
 

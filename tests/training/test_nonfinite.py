@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-from demo_runs import DEMO, SCORES, cfg_options
-from devices import allow_mixed_precision, on_each_device
+from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.devices import allow_mixed_precision, on_each_device
+from helpers.processes import run_tool
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
-from processes import run_tool
 from torch import nn
 
 from xcit_mm import NonFiniteHook, XCiT

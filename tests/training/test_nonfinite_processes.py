@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from devices import on_each_device
+from helpers.devices import on_each_device
+from helpers.processes import in_two_processes
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
-from processes import in_two_processes
 from torch import Tensor, nn
 
 from xcit_mm import NonFiniteHook

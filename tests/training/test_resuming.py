@@ -5,8 +5,8 @@ import random
 import signal
 
 import pytest
-from demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
-from processes import run_tool
+from helpers.demo_runs import DEMO, SCORES, assert_same_state, cfg_options, printed_scores
+from helpers.processes import run_tool
 
 from xcit_mm.weights.reader import load_from_file
 

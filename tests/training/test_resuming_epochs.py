@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo_runs import assert_same_state
+from helpers.demo_runs import assert_same_state
+from helpers.paths import CONFIGS
+from helpers.processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
+from helpers.tiny_recipes import tiny
 from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner
-from paths import CONFIGS
-from processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
-from tiny_recipes import tiny
 from torch.multiprocessing import ProcessExitedException
 
 from xcit_mm.weights.reader import load_from_file

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weight_files import official
+from helpers.weight_files import official
 
 from xcit_mm.utils.atomic import atomic_path
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import mmengine.registry
 import pytest
-from demo_runs import DEMO, SCORES, cfg_options
+from helpers.configs import read_config_file
+from helpers.demo_runs import DEMO, SCORES, cfg_options
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from configs import read_config_file
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.checks.model import build_model

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from helpers.weight_files import MINI, load_in_runner, same, segmentor
 from torch import Tensor
-from weight_files import MINI, load_in_runner, same, segmentor
 
 from xcit_mm import StrictLoadHook, XCiT
 from xcit_mm.weights.bands import stem_key

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import GOLDEN, PICO, deviation, fill, image, keys
+from helpers.golden import GOLDEN, PICO, deviation, fill, image, keys
+from helpers.paths import CONFIGS
+from helpers.weight_files import DENSE_KEYS, KEYS, MINI, load_in_runner, official, path_of, same, segmentor, sources
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from paths import CONFIGS
 from torch import nn
-from weight_files import DENSE_KEYS, KEYS, MINI, load_in_runner, official, path_of, same, segmentor, sources
 
 from xcit_mm import XCiT
 from xcit_mm.weights.layouts import parse_checkpoint, to_layout

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.weight_files import path_of, same
 from mmengine.config import Config
-from weight_files import path_of, same
 
 from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED

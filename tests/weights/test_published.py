@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 import torch
-from processes import in_two_processes
-from weight_files import official, same
+from helpers.processes import in_two_processes
+from helpers.weight_files import official, same
 
 from xcit_mm.weights.published import PUBLISHED, download, ensure_downloaded, local_path
 from xcit_mm.weights.reader import load_checkpoint

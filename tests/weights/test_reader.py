@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 import pytest
 import torch
+from helpers.weight_files import MINI, same
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import save_file
-from weight_files import MINI, same
 
 from xcit_mm import XCiT
 from xcit_mm.weights.reader import load_from_file

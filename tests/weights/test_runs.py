@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from demo_runs import DEMO, SCORES
+from helpers.demo_runs import DEMO, SCORES
+from helpers.weight_files import MINI
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
-from weight_files import MINI
 
 CONFIG = DEMO / f"{next(iter(SCORES))}.py"
 

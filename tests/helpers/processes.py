@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import configs  # noqa: F401  # makes mmengine parse each metafile only once
+from helpers import configs  # noqa: F401  # makes mmengine parse each metafile only once
 
 # A server imports the libraries once; every process is forked from it, with no thread running.
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -8,8 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 from mmdet.datasets import CocoDataset
-from paths import CONFIGS
 
+from helpers.paths import CONFIGS
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.checks.findings import Finding
 

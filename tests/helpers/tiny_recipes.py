@@ -6,7 +6,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
-from configs import read_config_file
+from helpers.configs import read_config_file
 
 WIDTH = 32
 TRUNK = dict(

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import torch
-from paths import CONFIGS
 
+from helpers.paths import CONFIGS
 from xcit_mm.weights.reader import load_from_file
 
 DEMO = CONFIGS / "demo"

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import torch
-from golden import parameter
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import BaseLoop
-from paths import GOLDEN, SHARED
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from helpers.golden import parameter
+from helpers.paths import GOLDEN, SHARED
 from xcit_mm import StrictLoadHook
 
 MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)

@@ -13,8 +13,9 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from paths import ROOT
-from processes import CONTEXT
+
+from helpers.paths import ROOT
+from helpers.processes import CONTEXT
 
 INFER = str(ROOT / "tools" / "infer.py")
 # The number of threads changes results by rounding.

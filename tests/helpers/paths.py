@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 GOLDEN = ROOT / "tests" / "data" / "golden"
 # Exists only beside a developer's checkout. Tests that need it are skipped without it.

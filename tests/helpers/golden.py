@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paths import GOLDEN
 from torch import Tensor, nn
+
+from helpers.paths import GOLDEN
 
 PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the architecture of small golden files
 

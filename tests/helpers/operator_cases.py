@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from paths import GOLDEN
 from torch import Tensor
+
+from helpers.paths import GOLDEN
 
 FILE = GOLDEN / "operators.npz"
 MAP = 2, 3, 9, 12  # images, channels, rows, columns
