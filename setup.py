@@ -9,8 +9,8 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text()).group(1)
-# Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and documentation
-# contain no link to a repository.
+# Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and
+# documentation contain no link to a repository.
 REPOSITORY = ""
 
 
@@ -19,7 +19,9 @@ def requirements(name: str) -> list[str]:
 
 
 def with_absolute_links(text: str, repository: str) -> str:
-    """Make the relative links of README.md absolute, or replace them with their text if `repository` is empty."""
+    """Make the relative links of README.md absolute, or replace them with their text if
+    `repository` is empty.
+    """
 
     def replace(match: re.Match[str]) -> str:
         image, label, path = match.groups()
@@ -39,7 +41,9 @@ def project_urls(repository: str) -> dict[str, str]:
 
 
 class BuildWithMim(build_py):
-    """Also puts configs, tools and model index into the package's folder `.mim`, where mmengine and mim look."""
+    """Also puts configs, tools and model index into the package's folder `.mim`, where mmengine and
+    mim look.
+    """
 
     def run(self) -> None:
         package = ROOT / "xcit_mm" if self.editable_mode else Path(self.build_lib) / "xcit_mm"
@@ -53,7 +57,9 @@ class BuildWithMim(build_py):
             if self.editable_mode:
                 (mim / name).symlink_to(Path("../..") / name)
             elif (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    ROOT / name, mim / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy(ROOT / name, mim)
 
@@ -62,13 +68,21 @@ setup(
     name="xcit_mm",
     version=VERSION,
     description="The XCiT backbone for OpenMMLab detection and segmentation",
-    long_description=with_absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY),
+    long_description=with_absolute_links(
+        (ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY
+    ),
     long_description_content_type="text/markdown",
     author="The xcit_mm authors",
     license="Apache-2.0",
     url=REPOSITORY or None,
     project_urls=project_urls(REPOSITORY),
-    keywords=["XCiT", "backbone", "object detection", "instance segmentation", "semantic segmentation"],
+    keywords=[
+        "XCiT",
+        "backbone",
+        "object detection",
+        "instance segmentation",
+        "semantic segmentation",
+    ],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",

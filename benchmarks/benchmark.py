@@ -1,11 +1,13 @@
-"""Measure time and memory of backbones in one process: this XCiT and installed backbones of other projects.
+"""Measure time and memory of backbones in one process: this XCiT and installed backbones of other
+projects.
 
-    python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out docs/benchmark/name
+    python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out
+    docs/benchmark/name
 
-Runs of the models alternate, so that a machine that slows down slows all models alike. The table shows median and
-range. Peak memory excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
-process. `saved` is the memory that the forward pass keeps for backward. Writes OUT.md, OUT.csv and, for several sizes,
-the plot OUT.png.
+Runs of the models alternate, so that a machine that slows down slows all models alike. The table
+shows median and range. Peak memory excludes model and image. On a GPU it is the peak that torch
+allocated, on a CPU the peak of a fresh process. `saved` is the memory that the forward pass keeps
+for backward. Writes OUT.md, OUT.csv and, for several sizes, the plot OUT.png.
 """
 
 import argparse
@@ -66,7 +68,9 @@ class Case:
 
 
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that a forward pass keeps for backward, without parameters and buffers of the model."""
+    """Return the bytes that a forward pass keeps for backward, without parameters and buffers of
+    the model.
+    """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
@@ -125,7 +129,9 @@ def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
         row: Result = dict(model=name, size=name_of(size), median_ms=median)
         row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=median / first)
         if args.mode == "train":
-            row["saved_mb"] = saved_bytes(case.model, lambda case=case: case.model(case.image)) / 2**20
+            row["saved_mb"] = (
+                saved_bytes(case.model, lambda case=case: case.model(case.image)) / 2**20
+            )
         rows.append(row)
     cases.clear()
     if args.memory:
@@ -143,16 +149,28 @@ def machine(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.+)$", info.read_text() if info.exists() else "", re.MULTILINE)
+    names = re.findall(
+        r"^model name\s*: (.+)$", info.read_text() if info.exists() else "", re.MULTILINE
+    )
     return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
     extra = [key for key in MEMORY if key in rows[0]]
-    header = ["model", "image", "ms per image: median (range)", f"to {args.models[0]}", *(MEMORY[k] for k in extra)]
+    header = [
+        "model",
+        "image",
+        "ms per image: median (range)",
+        f"to {args.models[0]}",
+        *(MEMORY[k] for k in extra),
+    ]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for row in rows:
-        cells = [row["model"], row["size"], f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"]
+        cells = [
+            row["model"],
+            row["size"],
+            f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})",
+        ]
         cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
@@ -183,12 +201,22 @@ def draw(rows: list[Result], args: argparse.Namespace) -> None:
 
     panels = {"median_ms": "ms per image"} | ({"peak_mb": MEMORY["peak_mb"]} if args.memory else {})
     megapixels = {name_of((height, width)): height * width / 1e6 for height, width in args.sizes}
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False
+    )
     for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
         for name in args.models:
-            points = [(megapixels[str(row["size"])], row[key]) for row in rows if row["model"] == name]
+            points = [
+                (megapixels[str(row["size"])], row[key]) for row in rows if row["model"] == name
+            ]
             axis.plot(*zip(*points, strict=True), marker="o", label=name)
-        axis.set(xlabel="image (megapixels)", ylabel=label, xscale="log", yscale="log", title=f"{args.mode}: {label}")
+        axis.set(
+            xlabel="image (megapixels)",
+            ylabel=label,
+            xscale="log",
+            yscale="log",
+            title=f"{args.mode}: {label}",
+        )
         axis.grid(alpha=0.3, which="both")
         axis.legend()
     figure.savefig(f"{args.out}.png", dpi=100)
@@ -200,16 +228,27 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     names = f"{', '.join(BUILDERS)}; ratios are to the first"
-    add("--models", nargs="+", choices=BUILDERS, default=["xcit-auto", "xcit-plain"], metavar="MODEL", help=names)
+    add(
+        "--models",
+        nargs="+",
+        choices=BUILDERS,
+        default=["xcit-auto", "xcit-plain"],
+        metavar="MODEL",
+        help=names,
+    )
     add("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or side, in pixels")
     add("--arch", default="s12", help="architecture of XCiT (default: %(default)s)")
     add("--patch-size", type=int, default=16, help="patch size of XCiT (default: %(default)s)")
     add("--batch", type=int, default=1)
     add("--mode", choices=["forward", "train"], default="forward")
-    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast")
+    add(
+        "--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast"
+    )
     add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     add("--compile", action="store_true", help="torch.compile every model")
     add("--memory", action="store_true", help="also measure peak memory")
@@ -220,10 +259,21 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    needed = {name: "timm" if name in ("timm-xcit", "convnext-t") else "mmdet" for name in args.models}
-    missing = {name: library for name, library in needed.items() if name[:4] != "xcit" and not find_spec(library)}
+    needed = {
+        name: "timm" if name in ("timm-xcit", "convnext-t") else "mmdet" for name in args.models
+    }
+    missing = {
+        name: library
+        for name, library in needed.items()
+        if name[:4] != "xcit" and not find_spec(library)
+    }
     if missing:
-        sys.exit("; ".join(f"{name} needs {library}: pip install {library}" for name, library in missing.items()))
+        sys.exit(
+            "; ".join(
+                f"{name} needs {library}: pip install {library}"
+                for name, library in missing.items()
+            )
+        )
     rows: list[Result] = []
     for size in args.sizes:
         rows += measure(size, args)

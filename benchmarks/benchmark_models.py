@@ -1,4 +1,6 @@
-"""The models of benchmarks/benchmark.py: XCiT with each implementation of its attention, and installed peers."""
+"""The models of benchmarks/benchmark.py: XCiT with each implementation of its attention, and
+installed peers.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,9 @@ Builder = Callable[[str, int], nn.Module]
 
 
 def xcit(**options: Any) -> Builder:
-    return lambda arch, patch: MODELS.build(dict(type="XCiT", arch=arch, patch_size=patch, **options))
+    return lambda arch, patch: MODELS.build(
+        dict(type="XCiT", arch=arch, patch_size=patch, **options)
+    )
 
 
 class Features(nn.Module):
@@ -35,7 +39,11 @@ def timm_trunk(name: str) -> Builder:
     def build(arch: str, patch_size: int) -> nn.Module:
         import timm
 
-        return Features(timm.create_model(name.format(size=SIZES[arch[0]], depth=arch[1:], patch_size=patch_size)))
+        return Features(
+            timm.create_model(
+                name.format(size=SIZES[arch[0]], depth=arch[1:], patch_size=patch_size)
+            )
+        )
 
     return build
 

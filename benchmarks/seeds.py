@@ -2,8 +2,8 @@
 
     python benchmarks/seeds.py CONFIG --work-dir DIR [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
 
-DIR receives a folder per seed and scores.csv. Repeated, the command completes DIR. Seeds may be added, but the config
-and its options must stay the same.
+DIR receives a folder per seed and scores.csv. Repeated, the command completes DIR. Seeds may be
+added, but the config and its options must stay the same.
 """
 
 import argparse
@@ -19,7 +19,12 @@ from xcit_mm.utils.configs import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 # Scores between 0 and 1 are reported in per cent, like mmseg's.
-METRICS = {"coco/bbox_mAP": "box AP", "coco/segm_mAP": "mask AP", "mIoU": "mIoU", "aAcc": "pixel accuracy"}
+METRICS = {
+    "coco/bbox_mAP": "box AP",
+    "coco/segm_mAP": "mask AP",
+    "mIoU": "mIoU",
+    "aAcc": "pixel accuracy",
+}
 SCORES = "*/2*.json"  # in the folder of a test: mmengine names both by the time
 
 
@@ -32,7 +37,9 @@ def check_settings(text: str, work_dir: Path) -> None:
     """Write the config to DIR/config.py, or raise ValueError if DIR holds runs of another."""
     path = work_dir / "config.py"
     if path.exists() and path.read_text() != text:
-        raise ValueError(f"{work_dir} holds runs of another config or other --cfg-options: give another --work-dir")
+        raise ValueError(
+            f"{work_dir} holds runs of another config or other --cfg-options: give another --work-dir"
+        )
     work_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -55,9 +62,15 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
     if not list(folder.glob(SCORES)):
         run("test", config, checkpoint, "--work-dir", folder, "--cfg-options", *options)
     found = json.loads(max(folder.glob(SCORES)).read_text())
-    scores = {name: found[key] * (100 if "/" in key else 1) for key, name in METRICS.items() if key in found}
+    scores = {
+        name: found[key] * (100 if "/" in key else 1)
+        for key, name in METRICS.items()
+        if key in found
+    }
     if not scores:
-        raise ValueError(f"{folder} has the scores {', '.join(found)}, but none of {', '.join(METRICS)}")
+        raise ValueError(
+            f"{folder} has the scores {', '.join(found)}, but none of {', '.join(METRICS)}"
+        )
     return scores
 
 
@@ -68,7 +81,10 @@ def run_all(args: argparse.Namespace) -> None:
     scores = defaultdict(list)
     rows = [["config", "seed", "metric", "score"]]
     for seed in args.seeds:
-        folder, options = args.work_dir / f"seed{seed}", [*args.cfg_options, f"randomness.seed={seed}"]
+        folder, options = (
+            args.work_dir / f"seed{seed}",
+            [*args.cfg_options, f"randomness.seed={seed}"],
+        )
         checkpoint = train(args.config, folder, options)
         for metric, score in test(args.config, checkpoint, folder / "test", options).items():
             scores[metric].append(score)
@@ -81,11 +97,17 @@ def run_all(args: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", type=Path)
-    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the runs and scores.csv")
+    parser.add_argument(
+        "--work-dir", type=Path, required=True, help="folder of the runs and scores.csv"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="for training and testing")
+    parser.add_argument(
+        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="for training and testing"
+    )
     args = parser.parse_args()
     return cli_main(lambda: run_all(args), "run the same command to continue", ValueError, OSError)
 

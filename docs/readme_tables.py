@@ -1,7 +1,9 @@
-"""Write the measurements of `make bench` into README.md, and the tables of models into docs/model-zoo.md.
+"""Write the measurements of `make bench` into README.md, and the tables of models into
+docs/model-zoo.md.
 
-    python docs/readme_tables.py            # replaces the blocks between their comments, draws docs/speed.png
-    python docs/readme_tables.py --check    # changes nothing, exits with 1 if a block is outdated
+    python docs/readme_tables.py            # replaces the blocks between their comments, draws
+    docs/speed.png python docs/readme_tables.py --check    # changes nothing, exits with 1 if a
+    block is outdated
 
 Models come from configs/*/metafile.yml, speed and scores of the demos from docs/benchmark/*.csv.
 """
@@ -40,12 +42,19 @@ Model = dict[str, Any]
 def read_metafiles(root: Path) -> dict[str, list[Model]]:
     """Return the models of each metafile that model-index.yml lists, by folder."""
     listed = yaml.safe_load((root / "model-index.yml").read_text())["Import"]
-    return {Path(path).parent.name: yaml.safe_load((root / path).read_text())["Models"] for path in listed}
+    return {
+        Path(path).parent.name: yaml.safe_load((root / path).read_text())["Models"]
+        for path in listed
+    }
 
 
 def scores(model: Model) -> dict[str, float]:
     """Return a model's scores by metric; empty if it has no results."""
-    return {metric: value for result in model.get("Results", []) for metric, value in result["Metrics"].items()}
+    return {
+        metric: value
+        for result in model.get("Results", [])
+        for metric, value in result["Metrics"].items()
+    }
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -62,13 +71,17 @@ def task_table(title: str, models: list[Model]) -> str:
         values = [f"{value:.1f}" for value in scores(model).values()]
         parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}"
         weights = f"[xcit://{Path(model['Weights']).stem}]({model['Weights']})"
-        rows.append([f"[{arch.upper()}/{patch}](../{model['Config']})", *values, parameters, weights])
+        rows.append(
+            [f"[{arch.upper()}/{patch}](../{model['Config']})", *values, parameters, weights]
+        )
     name, _, tested = title.partition(", ")
     return f"**{name}**, {tested}\n\n{table(['XCiT', *scores(models[0]), 'parameters, M', 'weights'], rows)}"
 
 
 def measured_table(models: list[Model]) -> str:
-    """Return a table of the scores of the demos: mean, lowest and highest of the seeds of benchmarks/seeds.py."""
+    """Return a table of the scores of the demos: mean, lowest and highest of the seeds of
+    benchmarks/seeds.py.
+    """
     seeds = defaultdict(list)
     with (MEASURED / "10-scores.csv").open(newline="") as file:
         for record in csv.DictReader(file):
@@ -76,24 +89,34 @@ def measured_table(models: list[Model]) -> str:
     rows = []
     for model in filter(scores, models):
         values = {metric: seeds[model["Name"], metric] for metric in scores(model)}
-        cells = [f"{metric} {sum(v) / len(v):.1f} ({min(v):.1f} to {max(v):.1f})" for metric, v in values.items()]
+        cells = [
+            f"{metric} {sum(v) / len(v):.1f} ({min(v):.1f} to {max(v):.1f})"
+            for metric, v in values.items()
+        ]
         metadata = model["Metadata"]
         config = f"[{model['Name']}](../{model['Config']})"
-        rows.append([config, metadata["Training Data"], str(metadata["Iterations"]), ", ".join(cells)])
+        rows.append(
+            [config, metadata["Training Data"], str(metadata["Iterations"]), ", ".join(cells)]
+        )
     return table(["config", "data", "iterations", "mean of the seeds (lowest to highest)"], rows)
 
 
 def measured(name: str, model: str, size: str, key: str = "median_ms") -> float:
     """Return a measurement of benchmarks/benchmark.py, of docs/benchmark/NAME.csv."""
     with (MEASURED / f"{name}.csv").open(newline="") as file:
-        return next(float(r[key]) for r in csv.DictReader(file) if (r["model"], r["size"]) == (model, size))
+        return next(
+            float(r[key]) for r in csv.DictReader(file) if (r["model"], r["size"]) == (model, size)
+        )
 
 
 def speed() -> str:
     """Return sentences on time and memory at 800x1344, and on the growth of time with the image."""
     size, large = "800x1344", "3072x3072"
     own, *peers = (measured("1-forward", model, size) for model in TITLES)
-    kept = [measured("3-train", model, size, "saved_mb") for model in ("xcit-auto", "xcit-auto-cp", "swin-t")]
+    kept = [
+        measured("3-train", model, size, "saved_mb")
+        for model in ("xcit-auto", "xcit-auto-cp", "swin-t")
+    ]
     ends = [measured("4-resolution", "xcit-auto", side) for side in ("512x512", large)]
     power = math.log(ends[1] / ends[0]) / math.log((3072 / 512) ** 2)
     timm = measured("4-resolution", "timm-xcit", large) / ends[1]
@@ -110,7 +133,9 @@ def speed() -> str:
 
 
 def draw_speed(path: Path) -> None:
-    """Plot time per megapixel against the size of the image. A cost that is linear in the pixels is level."""
+    """Plot time per megapixel against the size of the image. A cost that is linear in the pixels is
+    level.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,7 +148,14 @@ def draw_speed(path: Path) -> None:
     for model, title in TITLES.items():
         seconds = [measured("4-resolution", model, f"{side}x{side}") / 1e3 for side in sides]
         costs = [second / size for second, size in zip(seconds, pixels, strict=True)]
-        axis.plot(pixels, costs, "o-", markersize=4, linewidth=2.5 if model == "xcit-auto" else 1.5, label=title)
+        axis.plot(
+            pixels,
+            costs,
+            "o-",
+            markersize=4,
+            linewidth=2.5 if model == "xcit-auto" else 1.5,
+            label=title,
+        )
     axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", xscale="log", ylim=(0, None))
     axis.set_xticks(pixels, [f"{side}²" for side in sides])
     axis.minorticks_off()
@@ -165,7 +197,9 @@ def main() -> None:
     for path, text in render().items():
         if sys.argv[1:]:
             if text != path.read_text():
-                sys.exit(f"the blocks in {path.relative_to(ROOT)} are outdated: python docs/readme_tables.py")
+                sys.exit(
+                    f"the blocks in {path.relative_to(ROOT)} are outdated: python docs/readme_tables.py"
+                )
         else:
             path.write_text(text)
     if not sys.argv[1:]:

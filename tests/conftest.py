@@ -31,7 +31,9 @@ for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the GPUs, except for `pytest -m gpu`, so that the other tests give the same results everywhere."""
+    """Hide the GPUs, except for `pytest -m gpu`, so that the other tests give the same results
+    everywhere.
+    """
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -42,7 +44,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip("torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is")
+            pytest.skip(
+                "torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is"
+            )
         # By default a GPU computes float32 convolutions in TF32, with errors of a thousandth.
         torch.backends.cudnn.allow_tf32 = False
 
@@ -67,10 +71,12 @@ def mmpretrain() -> None:
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
-        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two operators are missing,
-        # which no classifier uses.
+        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two
+        # operators are missing, which no classifier uses.
         for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+            torch.library.define(
+                f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
+            )
     importlib.import_module("mmpretrain")
 
 
@@ -78,7 +84,8 @@ def mmpretrain() -> None:
 def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """Config and checkpoint of an untrained segmentor and detector.
 
-    The detector reports twenty boxes per image. The biases of the segmentor make all classes about equally likely.
+    The detector reports twenty boxes per image. The biases of the segmentor make all classes about
+    equally likely.
     """
     import cv2
     import torch
@@ -106,7 +113,9 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.fixture(scope="session")
-def binary(models: dict[str, tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def binary(
+    models: dict[str, tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str]:
     """Config and checkpoint of a segmentor of five classes with a sigmoid and a threshold."""
     from demo import save_untrained
 
@@ -124,14 +133,18 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
         with pytest.raises(SystemExit) as end:
             importlib.import_module(name).main()
-        assert isinstance(end.value.code, str) and "\n" not in end.value.code  # Python prints it and exits with 1
+        assert (
+            isinstance(end.value.code, str) and "\n" not in end.value.code
+        )  # Python prints it and exits with 1
         return end.value.code
 
     return run
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[..., tuple[int, str, str]]:
     """Runs tools/NAME.py in this process and returns its exit code, stdout and stderr."""
 
     def run(name: str, *args: object) -> tuple[int, str, str]:

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.forks
 SHIPPED = {path for path in CONFIGS.glob("*/*.py") if path.parent.name != "_base_"}
 INDEX = yaml.safe_load((ROOT / "model-index.yml").read_text())["Import"]
 MODELS_BY_CONFIG = {
-    ROOT / model["Config"]: model for file in INDEX for model in yaml.safe_load((ROOT / file).read_text())["Models"]
+    ROOT / model["Config"]: model
+    for file in INDEX
+    for model in yaml.safe_load((ROOT / file).read_text())["Models"]
 }
 SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
 LEAVES = dict(
@@ -31,8 +33,9 @@ LEAVES = dict(
     semantic_fpn="fpn_xcit-{}-p{}_8xb2-80k_ade20k-512x512.py",
     upernet="upernet_xcit-{}-p{}_8xb2-160k_ade20k-512x512.py",
 )
-# Published numbers of parameters, in millions, truncated: the whole detector (Table 5), and the segmentor without the
-# pyramid's transposed convolutions and their BatchNorm (Table 6, which has one number for p16 and p8).
+# Published numbers of parameters, in millions, truncated: the whole detector (Table 5), and the
+# segmentor without the pyramid's transposed convolutions and their BatchNorm (Table 6, which has
+# one number for p16 and p8).
 DETECTOR = {
     ("t12", 16): 26.1,
     ("t12", 8): 25.8,
@@ -44,7 +47,8 @@ DETECTOR = {
     ("m24", 8): 98.9,
 }
 SEGMENTOR = dict(
-    semantic_fpn=dict(t12=8.4, s12=30.4, s24=51.8, m24=90.8), upernet=dict(t12=33.7, s12=52.4, s24=73.8, m24=109.0)
+    semantic_fpn=dict(t12=8.4, s12=30.4, s24=51.8, m24=90.8),
+    upernet=dict(t12=33.7, s12=52.4, s24=73.8, m24=109.0),
 )
 DROP_PATH = dict(
     mask_rcnn=dict(t12=0.0, s12=0.05, s24=0.1, m24=0.15),
@@ -77,14 +81,25 @@ def test_a_shipped_config_has_the_hooks_for_long_runs_and_the_metadata_of_its_sc
         assert path.parent.name in ("demo", "classification")
         return
     model = MODELS_BY_CONFIG[path]
-    metadata, gpus = model["Metadata"], 8 if model["Metadata"]["Training Data"] in ("COCO", "ADE20K") else 1
-    assert model["Name"] == path.stem and metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
+    metadata, gpus = (
+        model["Metadata"],
+        8 if model["Metadata"]["Training Data"] in ("COCO", "ADE20K") else 1,
+    )
+    assert (
+        model["Name"] == path.stem
+        and metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
+    )
     assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
     assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
 
 
 def test_the_published_models_have_configs_and_metadata():
-    leaves = {CONFIGS / task / LEAVES[task].format(arch, p) for task in LEAVES for arch in SIZES for p in (16, 8)}
+    leaves = {
+        CONFIGS / task / LEAVES[task].format(arch, p)
+        for task in LEAVES
+        for arch in SIZES
+        for p in (16, 8)
+    }
     assert leaves <= MODELS_BY_CONFIG.keys() <= SHIPPED
 
 
@@ -117,13 +132,22 @@ def test_a_leaf_builds_the_published_model(task, arch, patch_size):
 @pytest.mark.parametrize("task", LEAVES)
 def test_the_learning_rate_follows_the_published_schedule(task):
     cfg = read(task, "s12", 16)
-    wrapper = OptimWrapper(torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr))
+    wrapper = OptimWrapper(
+        torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
+    )
     published = published_rates(task)
-    np.testing.assert_allclose(stepped_rates(cfg, wrapper, len(published))[:, 0], published, rtol=1e-9)
+    np.testing.assert_allclose(
+        stepped_rates(cfg, wrapper, len(published))[:, 0], published, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
-    "task, wrapper", [("mask_rcnn", "AmpOptimWrapper"), ("semantic_fpn", "OptimWrapper"), ("upernet", "OptimWrapper")]
+    "task, wrapper",
+    [
+        ("mask_rcnn", "AmpOptimWrapper"),
+        ("semantic_fpn", "OptimWrapper"),
+        ("upernet", "OptimWrapper"),
+    ],
 )
 def test_the_optimizer_decays_all_parameters_but_layer_norms(task, wrapper):
     cfg = read(task, "t12", 16)
@@ -132,7 +156,9 @@ def test_the_optimizer_decays_all_parameters_but_layer_norms(task, wrapper):
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     model = build(cfg)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
-    found = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    found = {
+        id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]
+    }
     assert {group["lr"] for group in groups} == {LEARNING_RATE[task]}
     assert found == {id(parameter): decay for parameter, decay in decays(task, model).values()}
 

@@ -20,10 +20,15 @@ ADAMW = dict(
 )
 LEAVES = sorted(path for folder in ADAMW for path in (ROOT / "configs" / folder).glob("*.py"))
 every_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=lambda path: path.stem)
-PUBLISHED = [next((ROOT / "configs" / task).glob("*t12-p16*.py")) for task in ("mask_rcnn", "semantic_fpn", "upernet")]
+PUBLISHED = [
+    next((ROOT / "configs" / task).glob("*t12-p16*.py"))
+    for task in ("mask_rcnn", "semantic_fpn", "upernet")
+]
 
 
-def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[dict[str, Tensor], set[str]]:
+def take_a_step(
+    model: nn.Module, optim_wrapper: dict, batch: dict
+) -> tuple[dict[str, Tensor], set[str]]:
     """Train on a batch. Return the losses and the names of the parameters that got a gradient."""
     reached = set()
     for name, p in model.named_parameters():
@@ -49,7 +54,12 @@ def assert_prediction(sample: object, size: tuple[int, int]) -> None:
 def test_backbone_is_that_of_the_name_and_no_score_is_claimed(leaf):
     backbone = read(leaf).model.backbone
     assert f"_xcit-{backbone.arch}-p{backbone.patch_size}_" in leaf.stem
-    assert (backbone.type, backbone.arch, backbone.patch_size, backbone.drop_path_rate) == ("XCiT", "s12", 16, 0.05)
+    assert (backbone.type, backbone.arch, backbone.patch_size, backbone.drop_path_rate) == (
+        "XCiT",
+        "s12",
+        16,
+        0.05,
+    )
     assert backbone.init_cfg.checkpoint == "xcit://xcit_small_12_p16_384_dist"
     assert leaf.read_text().startswith("# No score has been published or measured.\n")
 
@@ -69,15 +79,26 @@ def test_rates_and_decay_are_those_of_the_recipe(leaf):
     with torch.device("meta"):
         model = MODELS.build(cfg.model)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
-    found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    found = {
+        id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]
+    }
     backbone_rate, head_rate, decay = ADAMW[recipe]
-    norms = {id(p) for m in model.modules() if isinstance(m, (nn.LayerNorm, nn.GroupNorm)) for p in m.parameters()}
+    norms = {
+        id(p)
+        for m in model.modules()
+        if isinstance(m, (nn.LayerNorm, nn.GroupNorm))
+        for p in m.parameters()
+    }
     for name, p in model.named_parameters():
         in_backbone = name.startswith("backbone.")
         undecayed = "norm" in name
         if recipe == "mask2former" and not in_backbone:
-            undecayed = id(p) in norms or any(part in name for part in ("query_embed", "query_feat", "level_embed"))
-        trained_before = in_backbone and not (recipe == "mask2former" and name.startswith("backbone.fpn"))
+            undecayed = id(p) in norms or any(
+                part in name for part in ("query_embed", "query_feat", "level_embed")
+            )
+        trained_before = in_backbone and not (
+            recipe == "mask2former" and name.startswith("backbone.fpn")
+        )
         rate = backbone_rate if trained_before else head_rate
         assert found[id(p)] == (pytest.approx(rate), 0.0 if undecayed else decay), name
 
@@ -103,11 +124,15 @@ def test_a_step_trains_every_parameter_and_the_model_predicts(leaf, shapes):
     with torch.no_grad():
         (sample,) = model.test_step(first_batch(cfg.test_dataloader))
     assert_prediction(sample, (96, 96))
-    assert ("tta_pipeline" in cfg) == (cfg.model.type in ("RetinaNet", "EncoderDecoder"))  # mmdet merges no masks
+    assert ("tta_pipeline" in cfg) == (
+        cfg.model.type in ("RetinaNet", "EncoderDecoder")
+    )  # mmdet merges no masks
     if "tta_pipeline" in cfg:
         init_default_scope(cfg.default_scope)
         views = DATASETS.build(dict(cfg.test_dataloader.dataset, pipeline=cfg.tta_pipeline))[0]
         with torch.no_grad():
-            (sample,) = MODELS.build(dict(**cfg.tta_model, module=model)).test_step(pseudo_collate([views]))
+            (sample,) = MODELS.build(dict(**cfg.tta_model, module=model)).test_step(
+                pseudo_collate([views])
+            )
         assert len(views["inputs"]) in (6, 12)
         assert_prediction(sample, (96, 96))

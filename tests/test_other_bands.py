@@ -13,7 +13,11 @@ from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 
 FOUR = DEMO / "fpn_xcit-n12-p16_shapes-4band.py"
 DETECTOR = DEMO / "mask-rcnn_xcit-n12-p16_shapes.py"
-TRUNK = dict(arch=dict(embed_dim=16, depth=4, num_heads=2, eta=1.0), out_indices=(0, 1, 2, 3), norm_cfg=dict(type="BN"))
+TRUNK = dict(
+    arch=dict(embed_dim=16, depth=4, num_heads=2, eta=1.0),
+    out_indices=(0, 1, 2, 3),
+    norm_cfg=dict(type="BN"),
+)
 
 
 @pytest.mark.slow
@@ -30,7 +34,9 @@ def test_the_demo_of_four_bands_trains_and_is_tested_with_several_views(tmp_path
     assert state["backbone.patch_embed.proj.0.0.weight"].shape == (16, 4, 3, 3)
     for flags in (["--tta"], ["--show-dir", tmp_path / "shown"]):
         folder = tmp_path / f"test{len(flags)}"
-        run = run_tool("test", FOUR, checkpoint, "--work-dir", folder, *flags, *options, cwd=tmp_path)
+        run = run_tool(
+            "test", FOUR, checkpoint, "--work-dir", folder, *flags, *options, cwd=tmp_path
+        )
         assert run.returncode == 0, run.stderr[-2000:]
         assert 0 <= json.loads(max(folder.glob("*/2*.json")).read_text())["mIoU"] <= 100
     assert len(list((tmp_path / "shown").rglob("*.png"))) == 2
@@ -41,7 +47,9 @@ def assert_trains_and_predicts(cfg: Config, bands: int, batch: dict) -> None:
     cfg.model.backbone.update(TRUNK, in_channels=bands)
     cfg.model.neck.in_channels = [16] * 4
     init_default_scope(cfg.default_scope)
-    step = TRANSFORMS.build(dict(type="Normalize", mean=[100.0] * bands, std=[50.0] * bands, to_rgb=False))
+    step = TRANSFORMS.build(
+        dict(type="Normalize", mean=[100.0] * bands, std=[50.0] * bands, to_rgb=False)
+    )
     raw = np.random.default_rng(0).integers(0, 255, (2, 160, 160, bands)).astype(np.float32)
     images = [step(dict(img=image))["img"].reshape(160, 160, bands) for image in raw]
     batch["inputs"] = [torch.from_numpy(image).permute(2, 0, 1) for image in images]

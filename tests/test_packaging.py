@@ -1,4 +1,6 @@
-"""Wheel and source distribution: complete, with the requirements of every import, and usable after installation."""
+"""Wheel and source distribution: complete, with the requirements of every import, and usable after
+installation.
+"""
 
 import ast
 import os
@@ -15,7 +17,15 @@ import pytest
 from helpers.paths import ROOT
 
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
-FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
+FILES = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+)
 FILES += ("model-index.yml", "pyproject.toml", "setup.py")
 # The calls of pip, without its start. Each kind is built into a folder of its name.
 BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
@@ -39,7 +49,9 @@ print(xcit_mm.__file__, cfg.filename, sep="\\n")
 def python(*args: object, cwd: Path, executable: object = sys.executable, **env: str) -> str:
     """Run Python in a folder and return its output."""
     command = [str(executable), *map(str, args)]
-    run = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=1800)
+    run = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=1800
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout
 
@@ -56,10 +68,14 @@ def modules(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the sources with files that must not be packed, in which both distributions are built."""
+    """A copy of the sources with files that must not be packed, in which both distributions are
+    built.
+    """
     root = tmp_path_factory.mktemp("checkout")
     for name in (*FOLDERS, "xcit_mm"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", ".mim"))
+        shutil.copytree(
+            ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", ".mim")
+        )
     for name in FILES:
         shutil.copy(ROOT / name, root)
     for name in ("data/image.jpg", "work_dirs/iter_300.pth", "build/lib/xcit_mm/removed.py"):
@@ -77,13 +93,18 @@ def wheel(checkout) -> Path:
 @pytest.fixture(scope="module")
 def metadata(wheel) -> str:
     with zipfile.ZipFile(wheel) as archive:
-        return next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+        return next(
+            archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")
+        )
 
 
 def test_the_sdist_contains_all_sources(checkout):
     with tarfile.open(next((checkout / "sdist").glob("*.tar.gz"))) as archive:
         found = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    found = {name for name in found if not name.startswith("xcit_mm.egg-info/")} - {"PKG-INFO", "setup.cfg"}
+    found = {name for name in found if not name.startswith("xcit_mm.egg-info/")} - {
+        "PKG-INFO",
+        "setup.cfg",
+    }
     assert found == files(checkout, *FOLDERS) | set(FILES) | modules(checkout)
 
 
@@ -94,11 +115,15 @@ def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, m
     assert found == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
     lines = metadata.splitlines()
     assert {"License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm"} <= set(lines)
-    assert re.findall(r"\]\((?!https?://)", metadata) == []  # links of the README, relative on PyPI to nothing
+    assert (
+        re.findall(r"\]\((?!https?://)", metadata) == []
+    )  # links of the README, relative on PyPI to nothing
 
 
 def imported(source: str) -> set[str]:
-    """Return the top-level names of all imports of a module, without the standard library and xcit_mm."""
+    """Return the top-level names of all imports of a module, without the standard library and
+    xcit_mm.
+    """
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -109,11 +134,22 @@ def imported(source: str) -> set[str]:
 
 
 def test_every_import_is_a_requirement(wheel, metadata):
-    required, installed = set(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE)), packages_distributions()
+    required, installed = (
+        set(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE)),
+        packages_distributions(),
+    )
     # The stack brings these, and the user chooses the stack.
-    allowed = {name.lower().replace("_", "-") for name in required} | {"mmcv-lite", "onedl-mmcv", "xcit-mm"}
+    allowed = {name.lower().replace("_", "-") for name in required} | {
+        "mmcv-lite",
+        "onedl-mmcv",
+        "xcit-mm",
+    }
     with zipfile.ZipFile(wheel) as archive:
-        sources = {Path(name): archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+        sources = {
+            Path(name): archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith(".py")
+        }
     scripts = {path.stem for path in sources if "tools" in path.parts}
     for path, source in sources.items():
         for module in imported(source) - scripts if "configs" not in path.parts else ():
@@ -125,7 +161,9 @@ def test_an_installed_wheel_registers_the_backbone_and_finds_its_configs(tmp_pat
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     package = tmp_path / "site" / "xcit_mm"
-    module, config = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)).splitlines()
+    module, config = python(
+        "-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)
+    ).splitlines()
     assert Path(module).parent == package
     assert package / ".mim" / "configs" in Path(config).parents
 
@@ -152,6 +190,12 @@ def test_it_runs_in_a_new_environment_without_a_compiler(tmp_path, wheel, monkey
     python("-m", "venv", "new", cwd=tmp_path)
     executable = tmp_path / "new" / "bin" / "python"
     wanted = [f"{wheel}{extra}"] if extra else [wheel, "mmengine", "mmcv-lite"]
-    options = ("--disable-pip-version-check", "install", "-q", "-c", ROOT / "requirements/torch.txt")
+    options = (
+        "--disable-pip-version-check",
+        "install",
+        "-q",
+        "-c",
+        ROOT / "requirements/torch.txt",
+    )
     python("-m", "pip", *options, *wanted, cwd=tmp_path, executable=executable, CC="no", CXX="no")
     python("-W", "ignore", "-c", code, cwd=tmp_path, executable=executable)

@@ -1,10 +1,11 @@
-"""Train and test XCiT on a small synthetic data set, with mmseg and with mmdet, and draw the results.
+"""Train and test XCiT on a small synthetic data set, with mmseg and with mmdet, and draw the
+results.
 
     make demo
     make demo FULL=1    # longer: the models whose scores the model zoo lists
 
-Runs tools/train.py and tools/test.py with configs of configs/demo, in bfloat16 where the processor is faster in it.
-Results are in work_dirs/demo, which is emptied first.
+Runs tools/train.py and tools/test.py with configs of configs/demo, in bfloat16 where the processor
+is faster in it. Results are in work_dirs/demo, which is emptied first.
 """
 
 import argparse
@@ -43,7 +44,9 @@ NEXT = "predict photo.jpg --model maskrcnn_xcit_tiny_12_p16"  # the smallest pub
 
 def tool(name: str, *args: object) -> None:
     """Run tools/NAME.py; its output is shown."""
-    subprocess.run([sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)], cwd=ROOT, check=True
+    )
 
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
@@ -65,18 +68,26 @@ def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> di
 
 
 def run_task(config: Path, folder: Path, *flags: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Train with options of tools/train.py, draw the held-out images; return the scores before and after training."""
+    """Train with options of tools/train.py, draw the held-out images; return the scores before and
+    after training.
+    """
     save_untrained(config, folder / "untrained.pth")
     before = evaluate(config, folder / "untrained.pth", folder / "untrained")
     tool("train", config, "--work-dir", folder, *flags)
     checkpoint = Path((folder / "last_checkpoint").read_text())
     every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
-    return before, evaluate(config, checkpoint, folder / "test", "--show-dir", folder / "visualizations", *every_image)
+    return before, evaluate(
+        config, checkpoint, folder / "test", "--show-dir", folder / "visualizations", *every_image
+    )
 
 
 def draw_predictions(path: Path, folders: dict[str, Path], count: int = 3) -> None:
-    """Draw ground truth (left) beside prediction (right) of `count` held-out images, one row per task."""
-    figure, axes = plt.subplots(len(folders), count, figsize=(5 * count, 2.8 * len(folders)), layout="constrained")
+    """Draw ground truth (left) beside prediction (right) of `count` held-out images, one row per
+    task.
+    """
+    figure, axes = plt.subplots(
+        len(folders), count, figsize=(5 * count, 2.8 * len(folders)), layout="constrained"
+    )
     for row, (task, folder) in zip(axes, folders.items(), strict=True):
         for number, axis in enumerate(row):
             (drawn,) = (folder / "visualizations").glob(f"**/*{number:05}.jpg*")
@@ -102,19 +113,29 @@ def run(full: bool) -> None:
         before, after = run_task(config, folders[task], *flags)
         for key, score in scores.items():
             factor = 100 if key.startswith("coco") else 1  # mmseg's scores are in per cent
-            table.append(f"{task:14}{score:10}{factor * before[key]:10.1f}{factor * after[key]:10.1f}")
+            table.append(
+                f"{task:14}{score:10}{factor * before[key]:10.1f}{factor * after[key]:10.1f}"
+            )
     draw_predictions(OUT / "predictions.png", folders)
     print("\nOn 40 images that were not trained on, in per cent:", *table, sep="\n")
     minutes = (time.time() - start) / 60
-    print(f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {OUT / 'predictions.png'}")
+    print(
+        f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {OUT / 'predictions.png'}"
+    )
     print(f"Next, on a photo of your own: {Path(sys.executable).with_name('xcit-mm')} {NEXT}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="train the models whose scores the model zoo lists")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="train the models whose scores the model zoo lists"
+    )
     args = parser.parse_args()
-    return cli_main(lambda: run(args.full), "run the same command to start again", OSError, ValueError)
+    return cli_main(
+        lambda: run(args.full), "run the same command to start again", OSError, ValueError
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line for each part, with a fix if it fails.
+"""Check that the installed stack can run xcit_mm with mmdet and mmseg: one line for each part, with
+a fix if it fails.
 
     python tools/doctor.py
 
-With a config it also checks a training run before it starts: data, model, weights, batch size. Only a failure stops a
-run. docs/doctor.md explains the codes of notes and failures. WORLD_SIZE gives the number of processes.
+With a config it also checks a training run before it starts: data, model, weights, batch size. Only
+a failure stops a run. docs/doctor.md explains the codes of notes and failures. WORLD_SIZE gives the
+number of processes.
 
     python tools/doctor.py CONFIG [--cfg-options KEY=VALUE ...]
     WORLD_SIZE=8 python tools/doctor.py CONFIG
@@ -31,9 +33,17 @@ FIXES = dict(
 
 
 def stack() -> list[str]:
-    """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same import names."""
+    """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same
+    import names.
+    """
     found = packages_distributions()
-    return sorted({name for module in ("mmengine", "mmcv", "mmdet", "mmseg") for name in found.get(module, [])})
+    return sorted(
+        {
+            name
+            for module in ("mmengine", "mmcv", "mmdet", "mmseg")
+            for name in found.get(module, [])
+        }
+    )
 
 
 def check_one_stack() -> str:
@@ -43,24 +53,32 @@ def check_one_stack() -> str:
     if {"mmcv", "mmcv-lite"} <= set(found):
         raise ImportError(f"mmcv and mmcv-lite are both installed, in one folder: {FIXES['mmcv']}")
     if 0 < len(forks) < len(found):
-        raise ImportError(f"libraries of OpenMMLab and its OneDL forks are mixed: {', '.join(found)}")
+        raise ImportError(
+            f"libraries of OpenMMLab and its OneDL forks are mixed: {', '.join(found)}"
+        )
     return f"one stack: {', '.join(found)}"
 
 
 def check_version(name: str) -> str:
-    """Check that a module can be imported and is new enough. mmdet and mmseg also check the version of mmcv."""
+    """Check that a module can be imported and is new enough. mmdet and mmseg also check the version
+    of mmcv.
+    """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed: {OPTIONAL[name]}"
     found = importlib.import_module(name).__version__
     from mmengine.utils import digit_version
 
-    if digit_version(found)[:3] < digit_version(NEEDED[name])[:3]:  # 2.1.0a0 of NVIDIA's containers counts as 2.1.0
+    if (
+        digit_version(found)[:3] < digit_version(NEEDED[name])[:3]
+    ):  # 2.1.0a0 of NVIDIA's containers counts as 2.1.0
         raise ImportError(f"{name} {found} is installed, and xcit_mm needs >= {NEEDED[name]}")
     return f"{name} {found}"
 
 
 def check_use() -> str:
-    """Check that the libraries find the backbone, and that mmcv's operators run, compiled or of xcit_mm.ops."""
+    """Check that the libraries find the backbone, and that mmcv's operators run, compiled or of
+    xcit_mm.ops.
+    """
     import torch
 
     import xcit_mm
@@ -77,7 +95,11 @@ def check_use() -> str:
         importlib.import_module(f"{name}.models")
         if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
             raise ImportError(f"type='XCiT' is not registered with {name}")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU, training runs on CPU"
+    device = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else "no GPU, training runs on CPU"
+    )
     return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {'compiled' if compiled else 'of xcit_mm'}, {device}"
 
 
@@ -100,9 +122,15 @@ def findings(config: str | None) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", nargs="?", help="a config, a model's name or a work folder: checks a training run")
-    parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "config", nargs="?", help="a config, a model's name or a work folder: checks a training run"
+    )
+    parser.add_argument(
+        "--cfg-options", nargs="+", metavar="KEY=VALUE", help="as in tools/train.py"
+    )
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # the findings include what matters
     lines = sys.stdout

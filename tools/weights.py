@@ -21,12 +21,25 @@ from safetensors.torch import save_file
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 from xcit_mm.weights.bands import stem_key
-from xcit_mm.weights.layouts import CLASSIFIER_PREFIXES, LAYOUTS, Weights, describe, parse_checkpoint, to_layout
+from xcit_mm.weights.layouts import (
+    CLASSIFIER_PREFIXES,
+    LAYOUTS,
+    Weights,
+    describe,
+    parse_checkpoint,
+    to_layout,
+)
 from xcit_mm.weights.published import PUBLISHED, local_path
 from xcit_mm.weights.reader import load_checkpoint
 
 # The keys of a dense XCiT and of a classifier.
-KNOWN = ("patch_embed.proj.", "pos_embeder.token_projection.", "blocks.", "fpn", *CLASSIFIER_PREFIXES)
+KNOWN = (
+    "patch_embed.proj.",
+    "pos_embeder.token_projection.",
+    "blocks.",
+    "fpn",
+    *CLASSIFIER_PREFIXES,
+)
 
 
 class ShortRepr(reprlib.Repr):
@@ -45,18 +58,32 @@ def read(args: argparse.Namespace) -> Weights:
 def inspect(args: argparse.Namespace) -> None:
     weights = read(args)
     tensors = {**weights.trunk, **weights.heads}
-    dtypes = {str(value.dtype).removeprefix("torch.") for value in tensors.values() if value.is_floating_point()}
-    learned = sum(v.numel() for k, v in tensors.items() if not k.endswith(("running_mean", "running_var", "_tracked")))
-    print(f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else ""))
+    dtypes = {
+        str(value.dtype).removeprefix("torch.")
+        for value in tensors.values()
+        if value.is_floating_point()
+    }
+    learned = sum(
+        v.numel()
+        for k, v in tensors.items()
+        if not k.endswith(("running_mean", "running_var", "_tracked"))
+    )
+    print(
+        f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else "")
+    )
     print(f"task        {weights.task}")
     print(f"arch/patch  {describe(weights.trunk)}")
     print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
-    print(f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}")
+    print(
+        f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
+    )
     print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
     short = ShortRepr()
     short.maxdict = short.maxlist = short.maxtuple = 20
     short.maxstring = short.maxother = 200
-    print(f"unknown     {', '.join(key for key in weights.trunk if not key.startswith(KNOWN)) or 'none'}")
+    print(
+        f"unknown     {', '.join(key for key in weights.trunk if not key.startswith(KNOWN)) or 'none'}"
+    )
     for key, value in weights.metadata.items():
         text = " ".join((value if isinstance(value, str) else short.repr(value)).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
@@ -73,7 +100,9 @@ def convert(args: argparse.Namespace) -> None:
     with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
             tensors = content.get("state_dict") or content.get("model") or content
-            save_file({key: value.clone().contiguous() for key, value in tensors.items()}, unfinished)  # none shared
+            save_file(
+                {key: value.clone().contiguous() for key, value in tensors.items()}, unfinished
+            )  # none shared
         else:
             torch.save(content, unfinished)
     print(f"{out} ({args.to} layout)")
@@ -84,23 +113,37 @@ def list_names(args: argparse.Namespace) -> None:
     width = max(map(len, PUBLISHED)) + len("xcit://")
     print(f"{'name':{width}}  downloaded  URL")
     for name, url in sorted(PUBLISHED.items(), key=lambda item: "/xcit/xcit_" in item[1]):
-        print(f"{'xcit://' + name:{width}}  {'yes' if local_path(name).exists() else '-':10}  {url}")
+        print(
+            f"{'xcit://' + name:{width}}  {'yes' if local_path(name).exists() else '-':10}  {url}"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="print the published names")
     command.set_defaults(run=list_names)
     files = argparse.ArgumentParser(add_help=False)
     files.add_argument("file", help="path, URL or xcit://NAME")
-    files.add_argument("--ema", action="store_true", help="take model_ema or state_dict_ema of a training file")
-    command = commands.add_parser("inspect", parents=[files], help="print layout, architecture and metadata of a file")
+    files.add_argument(
+        "--ema", action="store_true", help="take model_ema or state_dict_ema of a training file"
+    )
+    command = commands.add_parser(
+        "inspect", parents=[files], help="print layout, architecture and metadata of a file"
+    )
     command.set_defaults(run=inspect)
-    command = commands.add_parser("convert", parents=[files], help="write a trunk in another layout")
+    command = commands.add_parser(
+        "convert", parents=[files], help="write a trunk in another layout"
+    )
     command.add_argument("out", help="file to write; the suffix .safetensors selects that format")
-    command.add_argument("--to", choices=[*LAYOUTS, "safetensors"], required=True, help="layout to write")
-    command.add_argument("--backbone", action="store_true", help="leave out the heads of a detector or segmentor")
+    command.add_argument(
+        "--to", choices=[*LAYOUTS, "safetensors"], required=True, help="layout to write"
+    )
+    command.add_argument(
+        "--backbone", action="store_true", help="leave out the heads of a detector or segmentor"
+    )
     command.set_defaults(run=convert)
     args = parser.parse_args()
 
@@ -109,7 +152,15 @@ def main() -> int:
             args.run(args)
 
     # torch.save raises a RuntimeError on a full disk
-    return cli_main(work, "nothing is written", ValueError, OSError, RuntimeError, SafetensorError, ModuleNotFoundError)
+    return cli_main(
+        work,
+        "nothing is written",
+        ValueError,
+        OSError,
+        RuntimeError,
+        SafetensorError,
+        ModuleNotFoundError,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes in mmengine."""
+"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes
+in mmengine.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import mmcv  # noqa: F401
     from mmengine.config.utils import MODULE2PACKAGE
-except ModuleNotFoundError as error:  # not requirements, since they would install one stack over the other
+except (
+    ModuleNotFoundError
+) as error:  # not requirements, since they would install one stack over the other
     if error.name not in ("mmcv", "mmengine"):
         raise
     fix = f"pip install mmengine mmcv-lite, or the forks' onedl-{error.name}"
@@ -42,10 +46,12 @@ __all__ = [
 
 ops.install()
 
-# mmengine finds `xcit_mm::CONFIG` only if the package is in this table, by the name of a distribution. The folder of an
-# editable install is unknown to it, but a module's name leads to the module's folder.
+# mmengine finds `xcit_mm::CONFIG` only if the package is in this table, by the name of a
+# distribution. The folder of an editable install is unknown to it, but a module's name leads to the
+# module's folder.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
-# The distribution is mmsegmentation in one stack and onedl-mmsegmentation in the other. The module has one name.
+# The distribution is mmsegmentation in one stack and onedl-mmsegmentation in the other. The module
+# has one name.
 MODULE2PACKAGE["mmseg"] = "mmseg"
 keep_scope_of_bases()
 
@@ -59,7 +65,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _register_on_use(name: str, module: str) -> None:
-    """Register a model whose base class is in mmdet or mmseg, which are imported only when it is built."""
+    """Register a model whose base class is in mmdet or mmseg, which are imported only when it is
+    built.
+    """
 
     def build(**kwargs: Any) -> Any:
         return getattr(import_module(module, __package__), name)(**kwargs)

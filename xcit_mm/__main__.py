@@ -40,7 +40,11 @@ def main() -> int:
 def _run(tools: Path) -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
-        print(_USAGE.format(commands="\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())))
+        print(
+            _USAGE.format(
+                commands="\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
+            )
+        )
         return 0
     if command == "--version":
         print(f"xcit_mm {__version__}")

@@ -8,7 +8,8 @@ PATCH_SIZES = (16, 8)
 # Sizes in the names of published files, by the first letter of an architecture.
 SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 
-# Mean and standard deviation of ImageNet's pixels, RGB in 0 to 255. The published trunks take (image - MEAN) / STD.
+# Mean and standard deviation of ImageNet's pixels, RGB in 0 to 255. The published trunks take
+# (image - MEAN) / STD.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
@@ -20,7 +21,8 @@ class Arch(NamedTuple):
         depth: Number of blocks.
         num_heads: Number of channel groups in cross-covariance attention.
         eta: Initial value of LayerScale.
-        tokens_norm: Whether the second norm of class attention covers all tokens or the CLS token alone.
+        tokens_norm: Whether the second norm of class attention covers all tokens or the CLS token
+            alone.
     """
 
     embed_dim: int
@@ -45,8 +47,8 @@ def resolve_arch(arch: str | Mapping) -> Arch:
     """Return a published architecture by its name, or check a user's own architecture.
 
     Args:
-        arch: A key of `ARCHS`, or a mapping with every field of `Arch`. The default of `tokens_norm` is the value of
-            the published architecture of this shape, or else True.
+        arch: A key of `ARCHS`, or a mapping with every field of `Arch`. The default of
+            `tokens_norm` is the value of the published architecture of this shape, or else True.
 
     Raises:
         ValueError: If the name is unknown, a field is missing, unknown or of a wrong value, or
@@ -54,12 +56,16 @@ def resolve_arch(arch: str | Mapping) -> Arch:
     """
     if isinstance(arch, str):
         if arch not in ARCHS:
-            raise ValueError(f"unknown arch {arch!r}: choose one of {', '.join(ARCHS)}, or pass a dict")
+            raise ValueError(
+                f"unknown arch {arch!r}: choose one of {', '.join(ARCHS)}, or pass a dict"
+            )
         return ARCHS[arch]
     required = [field for field in Arch._fields if field not in Arch._field_defaults]
     if not isinstance(arch, Mapping) or not set(required) <= set(arch) <= set(Arch._fields):
         optional = ", ".join(Arch._field_defaults)
-        raise ValueError(f"arch {arch!r} must be a name or a dict of {', '.join(required)} and, if need be, {optional}")
+        raise ValueError(
+            f"arch {arch!r} must be a name or a dict of {', '.join(required)} and, if need be, {optional}"
+        )
     own = Arch(**arch)
     published = ARCHS.get(arch_name(*own[:3]))
     if published and "tokens_norm" not in arch:
@@ -70,7 +76,9 @@ def resolve_arch(arch: str | Mapping) -> Arch:
         value = getattr(own, field)
         kind = (int, float) if field == "eta" else int
         if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
-            raise ValueError(f"arch {field}={value!r}: must be a positive {'number' if field == 'eta' else 'integer'}")
+            raise ValueError(
+                f"arch {field}={value!r}: must be a positive {'number' if field == 'eta' else 'integer'}"
+            )
     if own.embed_dim % own.num_heads:
         raise ValueError(
             f"num_heads={own.num_heads} does not divide embed_dim={own.embed_dim}: choose a divisor of the width"
@@ -79,13 +87,16 @@ def resolve_arch(arch: str | Mapping) -> Arch:
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:
-    """Return the name of the published architecture of this shape, or else a name such as '32x12x4'."""
+    """Return the name of the published architecture of this shape, or else a name such as
+    '32x12x4'.
+    """
     names = [name for name, arch in ARCHS.items() if arch[:3] == (embed_dim, depth, num_heads)]
     return names[0] if names else f"{embed_dim}x{depth}x{num_heads}"
 
 
 def default_out_indices(depth: int) -> tuple[int, ...]:
-    """Return the blocks (0-based) for strides 4, 8, 16 and 32: at 1/3, 1/2, 2/3 and the whole of the depth.
+    """Return the blocks (0-based) for strides 4, 8, 16 and 32: at 1/3, 1/2, 2/3 and the whole of
+    the depth.
 
     They are (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24. Source: paper, appendix B.2.
 
@@ -94,5 +105,7 @@ def default_out_indices(depth: int) -> tuple[int, ...]:
     """
     indices = tuple(depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12))
     if indices[0] < 0 or len(set(indices)) < len(indices):
-        raise ValueError(f"depth {depth} is too shallow for four default out_indices: pass out_indices")
+        raise ValueError(
+            f"depth {depth} is too shallow for four default out_indices: pass out_indices"
+        )
     return indices

@@ -1,11 +1,19 @@
-# Linear probing on ADE20k: a frozen trunk, BatchNorm and a 1x1 convolution on its last map, 40k iterations.
-# Source: DINOv2 (https://arxiv.org/abs/2304.07193), section 7.4, with the linear layer on the last block's tokens.
+# Linear probing on ADE20k: a frozen trunk, BatchNorm and a 1x1 convolution on its last map, 40k
+# iterations. Source: DINOv2 (https://arxiv.org/abs/2304.07193), section 7.4, with the linear layer
+# on the last block's tokens.
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "./xcit_80k_ade20k-512x512.py"]
 
 model = dict(
     data_preprocessor=dict(size=(512, 512)),
     pretrained=None,
-    backbone=dict(_delete_=True, type="XCiT", patch_size=16, out_indices=(11,), strides=(16,), frozen_stages=12),
+    backbone=dict(
+        _delete_=True,
+        type="XCiT",
+        patch_size=16,
+        out_indices=(11,),
+        strides=(16,),
+        frozen_stages=12,
+    ),
     neck=None,
     decode_head=dict(
         _delete_=True,

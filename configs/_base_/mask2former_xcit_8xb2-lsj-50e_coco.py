@@ -14,8 +14,11 @@ train_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img="train2
 val_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img="val2017/")))
 test_dataloader = val_dataloader
 
-# mmengine applies the longest key within a name. Without these keys "backbone" would decay the backbone's norms.
-backbone_norms = {f"backbone.blocks.{block}.norm": dict(lr_mult=0.1, decay_mult=0.0) for block in range(24)}
+# mmengine applies the longest key within a name. Without these keys "backbone" would decay the
+# backbone's norms.
+backbone_norms = {
+    f"backbone.blocks.{block}.norm": dict(lr_mult=0.1, decay_mult=0.0) for block in range(24)
+}
 pyramid = {"backbone.fpn": dict(lr_mult=1.0)}  # missing from the weights of ImageNet
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys={**backbone_norms, **pyramid}))
 default_hooks = dict(checkpoint=dict(type="ResumableCheckpointHook"))

@@ -1,5 +1,6 @@
 # SegFormer's head on ADE20k, 160k iterations.
-# Source: mmseg's SegFormer, which has XCiT's optimizer and schedule, with ten times the learning rate in the head.
+# Source: mmseg's SegFormer, which has XCiT's optimizer and schedule, with ten times the learning
+# rate in the head.
 _base_ = ["mmseg::_base_/models/segformer_mit-b0.py", "./xcit_160k_ade20k-512x512.py"]
 
 model = dict(

@@ -14,10 +14,12 @@ custom_hooks = [
 train_dataloader = dict(batch_size=2)
 
 optimizer = dict(_delete_=True, type="AdamW", lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01)
-optim_wrapper = dict(optimizer=optimizer, paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)}))
+optim_wrapper = dict(
+    optimizer=optimizer, paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)})
+)
 
-# The warm-up multiplies a decay over all iterations. mmengine counts to `end` - 1, hence 1501 and 80001 for the
-# published 1500 and 80000.
+# The warm-up multiplies a decay over all iterations. mmengine counts to `end` - 1, hence 1501 and
+# 80001 for the published 1500 and 80000.
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-6, by_epoch=False, begin=0, end=1501),
     dict(type="PolyLR", power=1.0, eta_min=0.0, by_epoch=False, begin=0, end=80001),

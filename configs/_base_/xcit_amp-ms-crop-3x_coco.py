@@ -1,5 +1,5 @@
-# Common part of the recipes for detectors with masks on COCO: 8 GPUs x 2 images, 36 epochs, mixed precision.
-# Source: paper, section 4.2, and its published weights.
+# Common part of the recipes for detectors with masks on COCO: 8 GPUs x 2 images, 36 epochs, mixed
+# precision. Source: paper, section 4.2, and its published weights.
 _base_ = [
     "mmdet::_base_/datasets/coco_instance.py",
     "mmdet::_base_/schedules/schedule_1x.py",
@@ -22,8 +22,17 @@ train_pipeline = [
         transforms=[
             [dict(type="RandomChoiceResize", scales=scales, keep_ratio=True)],
             [
-                dict(type="RandomChoiceResize", scales=[(400, 4200), (500, 4200), (600, 4200)], keep_ratio=True),
-                dict(type="RandomCrop", crop_type="absolute_range", crop_size=(384, 600), allow_negative_crop=True),
+                dict(
+                    type="RandomChoiceResize",
+                    scales=[(400, 4200), (500, 4200), (600, 4200)],
+                    keep_ratio=True,
+                ),
+                dict(
+                    type="RandomCrop",
+                    crop_type="absolute_range",
+                    crop_size=(384, 600),
+                    allow_negative_crop=True,
+                ),
                 dict(type="RandomChoiceResize", scales=scales, keep_ratio=True),
             ],
         ],

@@ -1,5 +1,5 @@
-# Fine-tunes the ImageNet classifier on data/folders/{train,val}/CLASS/*.jpg: mim train mmpretrain CONFIG
-# A recipe to start from; nothing has been measured with it.
+# Fine-tunes the ImageNet classifier on data/folders/{train,val}/CLASS/*.jpg: mim train mmpretrain
+# CONFIG A recipe to start from; nothing has been measured with it.
 _base_ = "mmpretrain::_base_/default_runtime.py"
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
@@ -20,12 +20,19 @@ model = dict(
         as_tuple=True,
         drop_path_rate=0.05,
         # The head is for other classes and starts from scratch.
-        init_cfg=dict(type="Pretrained", checkpoint="xcit://xcit_small_12_p16_224_dist", strict_heads=False),
+        init_cfg=dict(
+            type="Pretrained", checkpoint="xcit://xcit_small_12_p16_224_dist", strict_heads=False
+        ),
     ),
-    head=dict(type="ClsHead", loss=dict(type="LabelSmoothLoss", label_smooth_val=0.1, mode="original")),
+    head=dict(
+        type="ClsHead", loss=dict(type="LabelSmoothLoss", label_smooth_val=0.1, mode="original")
+    ),
 )
 data_preprocessor = dict(
-    num_classes=num_classes, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True
+    num_classes=num_classes,
+    mean=[123.675, 116.28, 103.53],
+    std=[58.395, 57.12, 57.375],
+    to_rgb=True,
 )
 
 resize = dict(backend="pillow", interpolation="bicubic")
@@ -68,11 +75,27 @@ test_evaluator = val_evaluator
 optim_wrapper = dict(
     optimizer=dict(type="AdamW", lr=5e-4, weight_decay=0.05),
     constructor="LayerDecayOptimWrapperConstructor",
-    paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0, flat_decay_mult=0.0),
+    paramwise_cfg=dict(
+        layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0, flat_decay_mult=0.0
+    ),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=0.001, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=True, begin=2, end=20, convert_to_iter_based=True),
+    dict(
+        type="LinearLR",
+        start_factor=0.001,
+        by_epoch=True,
+        begin=0,
+        end=2,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min=1e-6,
+        by_epoch=True,
+        begin=2,
+        end=20,
+        convert_to_iter_based=True,
+    ),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=20, val_interval=1)
 val_cfg = dict()

@@ -1,5 +1,5 @@
-# Semantic FPN + XCiT-N12/16 from scratch on CamVid's 11 classes, in 300 iterations of 8 crops: minutes on a laptop.
-# To train on your own segmentation maps, copy this file to any folder.
+# Semantic FPN + XCiT-N12/16 from scratch on CamVid's 11 classes, in 300 iterations of 8 crops:
+# minutes on a laptop. To train on your own segmentation maps, copy this file to any folder.
 # Data: python tools/get_data.py camvid
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
@@ -11,7 +11,9 @@ custom_hooks = [
 # Set these eight for your own segmentation maps.
 data_root = "data/camvid"
 training = dict(data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"))
-held_out = dict(data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"))
+held_out = dict(
+    data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation")
+)
 suffixes = dict(img_suffix=".jpg", seg_map_suffix=".png")
 metainfo = dict(
     classes=(
@@ -50,7 +52,9 @@ model = dict(
     pretrained=None,
     backbone=dict(_delete_=True, type="XCiT", arch="n12", patch_size=16),
     neck=dict(in_channels=[128] * 4, out_channels=128),
-    decode_head=dict(in_channels=[128] * 4, num_classes=len(metainfo["classes"]), ignore_index=void),
+    decode_head=dict(
+        in_channels=[128] * 4, num_classes=len(metainfo["classes"]), ignore_index=void
+    ),
 )
 train_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -59,7 +63,11 @@ train_pipeline = [
     dict(type="RandomFlip", prob=0.5),
     dict(type="PackSegInputs"),
 ]
-test_pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations"),
+    dict(type="PackSegInputs"),
+]
 train_dataloader = dict(
     batch_size=8,
     num_workers=2,
@@ -89,7 +97,8 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-# Trained at one scale, the model scores lower at other scales. The views are the image and its mirror image.
+# Trained at one scale, the model scores lower at other scales. The views are the image and its
+# mirror image.
 tta_model = dict(type="SegTTAModel")
 tta_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -106,7 +115,9 @@ val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"], ignore_index=void)
 test_evaluator = val_evaluator
 
 optim_wrapper = dict(
-    type="OptimWrapper", optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=1.0)
+    type="OptimWrapper",
+    optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05),
+    clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [dict(type="CosineAnnealingLR", by_epoch=False, begin=0, end=max_iters)]
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=max_iters, val_interval=max_iters)

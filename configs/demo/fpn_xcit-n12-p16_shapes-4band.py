@@ -1,9 +1,10 @@
-# Rasters of four bands, red, green, blue and near infrared. Data: tools/make_shapes.py data/shapes-4band --rasters
+# Rasters of four bands, red, green, blue and near infrared. Data: tools/make_shapes.py
+# data/shapes-4band --rasters
 _base_ = "./fpn_xcit-n12-p16_shapes.py"
 
 data_root = "data/shapes-4band"
-# mmseg's data preprocessor supports one or three channels, so the pipelines normalise. Test-time augmentation reads
-# this top-level variable.
+# mmseg's data preprocessor supports one or three channels, so the pipelines normalise. Test-time
+# augmentation reads this top-level variable.
 data_preprocessor = dict(mean=None, std=None, bgr_to_rgb=False)
 model = dict(data_preprocessor=data_preprocessor, backbone=dict(in_channels=4))
 
@@ -24,12 +25,18 @@ train_pipeline = [
 test_pipeline = [load, normalize, dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
 train_dataloader = dict(
     dataset=dict(
-        data_root=data_root, img_suffix=".tif", data_prefix=dict(img_path="rasters/training"), pipeline=train_pipeline
+        data_root=data_root,
+        img_suffix=".tif",
+        data_prefix=dict(img_path="rasters/training"),
+        pipeline=train_pipeline,
     )
 )
 val_dataloader = dict(
     dataset=dict(
-        data_root=data_root, img_suffix=".tif", data_prefix=dict(img_path="rasters/validation"), pipeline=test_pipeline
+        data_root=data_root,
+        img_suffix=".tif",
+        data_prefix=dict(img_path="rasters/validation"),
+        pipeline=test_pipeline,
     )
 )
 test_dataloader = val_dataloader

@@ -5,7 +5,8 @@ data_root = "data/shapes"
 void = 255  # label 0 after reduce_zero_label
 crop_size = (160, 160)
 model = dict(
-    data_preprocessor=dict(size=crop_size, seg_pad_val=void), decode_head=dict(num_classes=5, ignore_index=void)
+    data_preprocessor=dict(size=crop_size, seg_pad_val=void),
+    decode_head=dict(num_classes=5, ignore_index=void),
 )
 
 dataset = dict(

@@ -1,6 +1,6 @@
-# Mask R-CNN + XCiT-N12/16 from scratch on photos of dates, figs and hazelnuts, in 300 iterations with few proposals:
-# minutes on a laptop. To train on your own instances, copy this file to any folder.
-# Data: python tools/get_data.py nuts
+# Mask R-CNN + XCiT-N12/16 from scratch on photos of dates, figs and hazelnuts, in 300 iterations
+# with few proposals: minutes on a laptop. To train on your own instances, copy this file to any
+# folder. Data: python tools/get_data.py nuts
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [
@@ -12,7 +12,9 @@ custom_hooks = [
 data_root = "data/nuts"
 training = dict(ann_file="annotations/instances_train2017.json", data_prefix=dict(img="train2017/"))
 held_out = dict(ann_file="annotations/instances_val2017.json", data_prefix=dict(img="val2017/"))
-metainfo = dict(classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)])
+metainfo = dict(
+    classes=("date", "fig", "hazelnut"), palette=[(220, 60, 60), (80, 200, 80), (70, 130, 230)]
+)
 train_scales = [(384, 288), (448, 336)]  # longer and shorter side, in pixels
 test_scale = (448, 336)
 max_iters = 300
@@ -38,7 +40,10 @@ test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=test_scale, keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 train_dataloader = dict(
     batch_size=2,
@@ -46,7 +51,13 @@ train_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     batch_sampler=dict(type="AspectRatioBatchSampler"),
-    dataset=dict(type="CocoDataset", data_root=data_root, metainfo=metainfo, **training, pipeline=train_pipeline),
+    dataset=dict(
+        type="CocoDataset",
+        data_root=data_root,
+        metainfo=metainfo,
+        **training,
+        pipeline=train_pipeline,
+    ),
 )
 val_dataloader = dict(
     batch_size=1,
@@ -63,11 +74,15 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/{held_out['ann_file']}")
+val_evaluator = dict(
+    type="CocoMetric", metric=["bbox", "segm"], ann_file=f"{data_root}/{held_out['ann_file']}"
+)
 test_evaluator = val_evaluator
 
 optim_wrapper = dict(
-    type="OptimWrapper", optimizer=dict(type="AdamW", lr=5e-4, weight_decay=0.05), clip_grad=dict(max_norm=1.0)
+    type="OptimWrapper",
+    optimizer=dict(type="AdamW", lr=5e-4, weight_decay=0.05),
+    clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=30),

@@ -3,9 +3,15 @@ _base_ = "./mask-rcnn_xcit-n12-p16_shapes.py"
 
 max_iters = 150
 model = dict(
-    backbone=dict(strides=(8, 16, 32)),  # every shape is larger than four patches, so stride 4 would only cost time
+    backbone=dict(
+        strides=(8, 16, 32)
+    ),  # every shape is larger than four patches, so stride 4 would only cost time
     neck=dict(in_channels=[128] * 3, out_channels=128, num_outs=4),
-    rpn_head=dict(in_channels=128, feat_channels=128, anchor_generator=dict(strides=[8, 16, 32, 64], scales=[5])),
+    rpn_head=dict(
+        in_channels=128,
+        feat_channels=128,
+        anchor_generator=dict(strides=[8, 16, 32, 64], scales=[5]),
+    ),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=128, featmap_strides=[8, 16, 32]),
         bbox_head=dict(in_channels=128, fc_out_channels=256),

@@ -34,7 +34,8 @@ def doctors_place(written, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds nothing.
+    # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds
+    # nothing.
     monkeypatch.setattr("mmengine.config.config._get_external_cfg_path", not_in_a_metafile)
     monkeypatch.setattr(Config, "fromfile", read_config_file)
 

@@ -50,7 +50,9 @@ def to_relative(annotation: dict) -> None:
 
 
 def to_smaller_copy(annotation: dict) -> None:
-    annotation.update(bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25)
+    annotation.update(
+        bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25
+    )
 
 
 def change_each(change: Callable[[dict], object]) -> Callable[[], None]:
@@ -69,15 +71,24 @@ def set_id(value: object, path: Path = TRAIN_JSON) -> Callable[[], None]:
     return change_json(lambda content: content["annotations"][1].update(id=value), path)
 
 
-# How to break a correct data set, and the code and values of the only failure that follows, in the training split.
+# How to break a correct data set, and the code and values of the only failure that follows, in the
+# training split.
 BREAKS = {
     "not json": (lambda: TRAIN_JSON.write_text("images"), "D401", "line 1 column 1"),
-    "no height": (change_json(lambda content: content["images"][1].pop("height")), "D401", "height"),
+    "no height": (
+        change_json(lambda content: content["images"][1].pop("height")),
+        "D401",
+        "height",
+    ),
     "no segmentation": (
         change_json(lambda content: content["annotations"][5].update(segmentation=[])),
         *("D401", "annotation 6", "no segmentation"),
     ),
-    "image id twice": (change_json(lambda content: content["images"][1].update(id=0)), "D401", "two of its images"),
+    "image id twice": (
+        change_json(lambda content: content["images"][1].update(id=0)),
+        "D401",
+        "two of its images",
+    ),
     "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), "D401", "[1, 2, nan, 3]"),
     "annotation id twice": (set_id(1), "D418", "1 annotations"),
     "annotation id 0": (set_id(0), "D418", "0"),
@@ -86,19 +97,29 @@ BREAKS = {
         change_json(lambda content: content["categories"][15].update(name="Cat")),
         *("D405", "1 of 80", "cat", "Cat"),
     ),
-    "categories in another order": (change_json(swap_categories), "D406", "bicycle as person, person as bicycle"),
+    "categories in another order": (
+        change_json(swap_categories),
+        "D406",
+        "bicycle as person, person as bicycle",
+    ),
     "two categories of a name, as Roboflow exports": (
         change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
         *("D406", "person as bicycle"),
     ),
-    "no annotations": (change_json(lambda content: content.update(annotations=[])), "D408", "0 of 0"),
+    "no annotations": (
+        change_json(lambda content: content.update(annotations=[])),
+        "D408",
+        "0 of 0",
+    ),
     "image ids that count from 1": (
         change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
         *("D408", "54 of 80", "26 have an unknown"),
     ),
     "relative boxes": (change_each(to_relative), "D408", "0 of 80"),
     "only crowds": (
-        change_json(lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])),
+        change_json(
+            lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])
+        ),
         *("D409", "80 of 80"),
     ),
     "boxes as corners": (change_each(to_corners), "D411", "57 of 80"),
@@ -118,7 +139,10 @@ BREAKS = {
 def test_error_of_the_data_is_the_only_failure(name):
     spoil, code, *values = BREAKS[name]
     spoil()
-    assert_named(failures(MASK_RCNN), [(code, "train", *([TRAIN_JSON] * (code in ("D401", "D418"))), *values)])
+    assert_named(
+        failures(MASK_RCNN),
+        [(code, "train", *([TRAIN_JSON] * (code in ("D401", "D418"))), *values)],
+    )
 
 
 def test_ids_of_the_json_that_scores_are_checked_too():
@@ -131,18 +155,31 @@ def test_ids_of_the_json_that_scores_are_checked_too():
 def write_perfect(first: int, number: int) -> None:
     """Write a json of one image, and perfect predictions."""
     boxes = [
-        dict(id=k + first, image_id=1, category_id=1, bbox=[k % 20 * 20, k // 20 * 20, 14, 14], area=196, iscrowd=0)
+        dict(
+            id=k + first,
+            image_id=1,
+            category_id=1,
+            bbox=[k % 20 * 20, k // 20 * 20, 14, 14],
+            area=196,
+            iscrowd=0,
+        )
         for k in range(number)
     ]
     image = dict(id=1, file_name="a", width=400, height=400)
     content = dict(info={}, images=[image], annotations=boxes, categories=[dict(id=1, name="o")])
     Path("annotations.json").write_text(json.dumps(content))
     Path("predictions").mkdir(exist_ok=True)
-    Path("predictions/predictions.json").write_text(json.dumps([dict(box, score=0.9) for box in boxes]))
+    Path("predictions/predictions.json").write_text(
+        json.dumps([dict(box, score=0.9) for box in boxes])
+    )
 
 
-@pytest.mark.parametrize("first, number, scores", [(0, 2, (0.25, 0.25)), (1, 2, (1, 1)), (1, 300, (0.34, 1))])
-def test_scores_of_the_page_show_why_ids_and_numbers_of_objects_are_checked(first, number, scores, capsys):
+@pytest.mark.parametrize(
+    "first, number, scores", [(0, 2, (0.25, 0.25)), (1, 2, (1, 1)), (1, 300, (0.34, 1))]
+)
+def test_scores_of_the_page_show_why_ids_and_numbers_of_objects_are_checked(
+    first, number, scores, capsys
+):
     write_perfect(first, number)
     (code,) = (code for _, code in blocks(ROOT / "docs" / "prediction.md") if "COCOeval" in code)
     exec(code, {})
@@ -153,7 +190,11 @@ def test_scores_of_the_page_show_why_ids_and_numbers_of_objects_are_checked(firs
 
 def noted(*options: str) -> list[Finding]:
     """Return the notes about the json."""
-    return [finding for finding in findings(MASK_RCNN, *options, level="note") if finding.code.startswith("D4")]
+    return [
+        finding
+        for finding in findings(MASK_RCNN, *options, level="note")
+        if finding.code.startswith("D4")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +209,12 @@ def test_boxes_that_may_be_right_are_a_note(change, values):
 
 
 def test_images_that_mmdet_does_not_use_need_no_file():
-    edit_json(TRAIN_JSON, lambda content: content["images"].append(dict(content["images"][0], id=9, file_name="9.jpg")))
+    edit_json(
+        TRAIN_JSON,
+        lambda content: content["images"].append(
+            dict(content["images"][0], id=9, file_name="9.jpg")
+        ),
+    )
     assert failures(MASK_RCNN) == []
     assert "train: 3 of 4 images are used; 1 have no object" in oks(MASK_RCNN)
 
@@ -181,7 +227,10 @@ def test_photo_that_exif_turns_is_a_note():
 
 def test_few_boxes_that_mmdet_drops_and_absent_classes_are_notes():
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(bbox=[5, 5, 0.5, 9]))
-    assert_named(noted(), [("D408", "train", "79 of 80", TRAIN_JSON), ("D410", "train", TRAIN_JSON, "person")])
+    assert_named(
+        noted(),
+        [("D408", "train", "79 of 80", TRAIN_JSON), ("D410", "train", TRAIN_JSON, "person")],
+    )
     assert failures(MASK_RCNN) == []
 
 
@@ -194,7 +243,9 @@ def test_crowds_are_a_note_unless_they_are_cocos_own():
 
 def test_more_objects_than_mAP_counts_are_a_note():
     def repeat(content: dict) -> None:
-        content["annotations"] = [dict(each, id=2 * each["id"] - k) for each in content["annotations"] for k in (0, 1)]
+        content["annotations"] = [
+            dict(each, id=2 * each["id"] - k) for each in content["annotations"] for k in (0, 1)
+        ]
         for annotation in content["annotations"]:
             annotation["image_id"] = 0
 
@@ -203,7 +254,9 @@ def test_more_objects_than_mAP_counts_are_a_note():
 
 
 def test_categories_outside_the_classes_are_a_note():
-    edit_json(TRAIN_JSON, lambda content: content["categories"].append(dict(id=500, name="unicorn")))
+    edit_json(
+        TRAIN_JSON, lambda content: content["categories"].append(dict(id=500, name="unicorn"))
+    )
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(category_id=500))
     assert_named(noted()[:1], [("D405", "train", "unicorn")])
     assert failures(MASK_RCNN) == []
@@ -220,6 +273,9 @@ def test_images_in_the_current_folder_are_found():
 
 
 def test_remote_and_panoptic_data_are_not_checked():
-    for option, value in (("data_prefix.img", "s3://bucket/train"), ("type", "CocoPanopticDataset")):
+    for option, value in (
+        ("data_prefix.img", "s3://bucket/train"),
+        ("type", "CocoPanopticDataset"),
+    ):
         found = findings(MASK_RCNN, f"train_dataloader.dataset.{option}={value}", level="note")
         assert any("is not checked" in finding.text for finding in found)

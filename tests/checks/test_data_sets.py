@@ -26,7 +26,10 @@ pytestmark = pytest.mark.usefixtures("doctors_place")
 def test_other_names_of_the_same_classes_are_a_note():
     labels = ["val_dataloader.dataset.metainfo.classes=(ground,disc,square,triangle,star)"]
     assert failures(SHAPES, *labels) == []
-    assert_named(failures(SHAPES, labels[0].replace("ground,disc", "circle,background")), [("D305", "train", "val")])
+    assert_named(
+        failures(SHAPES, labels[0].replace("ground,disc", "circle,background")),
+        [("D305", "train", "val")],
+    )
 
 
 def test_data_sets_in_wrappers_are_checked(own_config):
@@ -34,14 +37,19 @@ def test_data_sets_in_wrappers_are_checked(own_config):
         "train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=2, "
         "dataset=dict(type='ConcatDataset', datasets=[dict(type='BaseSegDataset', data_root='nowhere')])))"
     )
-    assert_named(failures(config), [("D311", "train", "nowhere"), ("D302", "classes=None", "train")])
+    assert_named(
+        failures(config), [("D311", "train", "nowhere"), ("D302", "classes=None", "train")]
+    )
 
 
 @pytest.mark.parametrize(
-    "palette, codes", [([[9, 9, 9]] * 80, ["D306"]), ([(9, 9, 9)] * 2, ["D306"]), ([(9, 9, 9)] * 80, [])]
+    "palette, codes",
+    [([[9, 9, 9]] * 80, ["D306"]), ([(9, 9, 9)] * 2, ["D306"]), ([(9, 9, 9)] * 80, [])],
 )
 def test_palette_that_cannot_be_drawn_is_a_failure(palette, codes, tmp_path):
-    """mmdet's visualizer takes a list of tuples, and test --show-dir ends in 'Invalid type for color'."""
+    """mmdet's visualizer takes a list of tuples, and test --show-dir ends in 'Invalid type for
+    color'.
+    """
     config = tmp_path / "config.py"
     dataset = f"dict(metainfo=dict(palette={palette!r}))"
     config.write_text(f"_base_ = {str(MASK_RCNN)!r}\ntrain_dataloader = dict(dataset={dataset})")
@@ -51,17 +59,33 @@ def test_palette_that_cannot_be_drawn_is_a_failure(palette, codes, tmp_path):
 @pytest.mark.parametrize(
     "config, changes",
     [
-        (MASK_RCNN, ["ann_file=annotations/instances_train2017.json", "data_prefix.img=train2017/"]),
-        (SEMANTIC_FPN, ["data_prefix.img_path=images/training", "data_prefix.seg_map_path=annotations/training"]),
+        (
+            MASK_RCNN,
+            ["ann_file=annotations/instances_train2017.json", "data_prefix.img=train2017/"],
+        ),
+        (
+            SEMANTIC_FPN,
+            [
+                "data_prefix.img_path=images/training",
+                "data_prefix.seg_map_path=annotations/training",
+            ],
+        ),
     ],
 )
 def test_validation_and_test_on_training_images_are_a_note(config, changes):
     options = [f"val_dataloader.dataset.{change}" for change in changes]
-    found = [finding for finding in findings(config, *options, level="note") if finding.code == "D319"]
+    found = [
+        finding for finding in findings(config, *options, level="note") if finding.code == "D319"
+    ]
     assert_named(found, [("D319", "3 of 3")])
     assert "D319" not in [finding.code for finding in findings(config)]
     cfg = Config.fromfile(config)
-    cfg.merge_from_dict({f"test_dataloader.dataset.{change.split('=')[0]}": change.split("=")[1] for change in changes})
+    cfg.merge_from_dict(
+        {
+            f"test_dataloader.dataset.{change.split('=')[0]}": change.split("=")[1]
+            for change in changes
+        }
+    )
     assert_named(noted(check_test(cfg)), [("D319", "3 of 3", "test split")])
 
 
@@ -76,6 +100,9 @@ def test_drawings_of_one_name_are_a_note():
     for name in ("a", "b"):
         write_image(COCO / name / "0.jpg")
     for number, file in enumerate(("a/0.jpg", "b/0.jpg", "c.jpg")):
-        edit_json(VAL_JSON, lambda content, n=number, file=file: content["images"][n].update(file_name=file))
+        edit_json(
+            VAL_JSON,
+            lambda content, n=number, file=file: content["images"][n].update(file_name=file),
+        )
     assert_named(noted(check_test(cfg, drawn=True)), [("D320", "1 of 3", "0.jpg")])
     assert noted(check_test(cfg)) == []

@@ -59,19 +59,52 @@ WRONG_OPTIONS = [
             ("D305", "train", "val", "cat and person, dog and bicycle"),
         ],
     ),
-    (MASK_RCNN, "train_dataloader.dataset.metainfo.classes=cat", [("D302", "classes='cat'", "train")]),
+    (
+        MASK_RCNN,
+        "train_dataloader.dataset.metainfo.classes=cat",
+        [("D302", "classes='cat'", "train")],
+    ),
     (MASK_RCNN, f"model.neck.in_channels={WIDE}", [("D602", "neck.in_channels", WIDE, NARROW)]),
-    (MASK_RCNN, "model.backbone.out_indices=(3,7,11)", [("D602", "neck.in_channels", NARROW, NARROW[:3])]),
-    (MASK_RCNN, "model.rpn_head.in_channels=128", [("D603", "rpn_head.in_channels", 128, "the neck", [256] * 5)]),
-    (MASK_RCNN, "model.neck.num_outs=4", [("D606", "rpn_head", "4, 8, 16, 32, 64", "the neck", "4, 8, 16, 32")]),
-    (UPERNET, "model.decode_head.in_channels=[9,9,9,9]", [("D603", "decode_head.in_channels", "the backbone", NARROW)]),
+    (
+        MASK_RCNN,
+        "model.backbone.out_indices=(3,7,11)",
+        [("D602", "neck.in_channels", NARROW, NARROW[:3])],
+    ),
+    (
+        MASK_RCNN,
+        "model.rpn_head.in_channels=128",
+        [("D603", "rpn_head.in_channels", 128, "the neck", [256] * 5)],
+    ),
+    (
+        MASK_RCNN,
+        "model.neck.num_outs=4",
+        [("D606", "rpn_head", "4, 8, 16, 32, 64", "the neck", "4, 8, 16, 32")],
+    ),
+    (
+        UPERNET,
+        "model.decode_head.in_channels=[9,9,9,9]",
+        [("D603", "decode_head.in_channels", "the backbone", NARROW)],
+    ),
     (
         SHAPES,
         "train_dataloader.dataset.reduce_zero_label=False",
-        [("D506", "train", "decode_head", "num_classes=5", "ignore_index=255", "label 5 (1842 pixels")],
+        [
+            (
+                "D506",
+                "train",
+                "decode_head",
+                "num_classes=5",
+                "ignore_index=255",
+                "label 5 (1842 pixels",
+            )
+        ],
     ),
     (SEMANTIC_FPN, "train_dataloader.dataset.data_root=nowhere", [("D311", "train", "nowhere")]),
-    (SEMANTIC_FPN, "val_dataloader.dataset.img_suffix=.tif", [("D314", "val", ADE / "images" / "validation")]),
+    (
+        SEMANTIC_FPN,
+        "val_dataloader.dataset.img_suffix=.tif",
+        [("D314", "val", ADE / "images" / "validation")],
+    ),
     (
         SEMANTIC_FPN,
         "train_dataloader.dataset.seg_map_suffix=.tif",
@@ -81,13 +114,19 @@ WRONG_OPTIONS = [
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset"), ("", "NoDataset")]),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
     (MASK_RCNN, "load_from=none.pth", [("", "no checkpoint at none.pth")]),
-    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none", "tools/weights.py")]),
+    (
+        MASK_RCNN,
+        "model.backbone.init_cfg.checkpoint=xcit://none",
+        [("", "none", "tools/weights.py")],
+    ),
     (MASK_RCNN, "model.backbone.arch=s13", [("", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
 ]
 
 
-@pytest.mark.parametrize("config, option, expected", WRONG_OPTIONS, ids=[option for _, option, _ in WRONG_OPTIONS])
+@pytest.mark.parametrize(
+    "config, option, expected", WRONG_OPTIONS, ids=[option for _, option, _ in WRONG_OPTIONS]
+)
 def test_wrong_option_is_the_only_failure(config, option, expected):
     assert_named(failures(config, option.replace(" ", "")), expected)
 
@@ -109,10 +148,18 @@ def test_weights_of_other_classes_are_a_failure():
     assert "load_from whole.pth fits" in oks(SHAPES, "load_from=whole.pth")
     found = failures(SHAPES, "load_from=whole.pth", "model.decode_head.num_classes=7")
     shapes = "decode_head.conv_seg.weight of (5, 128, 1, 1), not (7, 128, 1, 1)"
-    assert_named(found, [("D303", "decode_head.num_classes", 7, "train", 5), ("D704", "load_from whole.pth", shapes)])
+    assert_named(
+        found,
+        [
+            ("D303", "decode_head.num_classes", 7, "train", 5),
+            ("D704", "load_from whole.pth", shapes),
+        ],
+    )
 
 
-@pytest.mark.parametrize("given", ["None", "dict(_delete_=True, imports=[])", "dict(imports=['json'])"])
+@pytest.mark.parametrize(
+    "given", ["None", "dict(_delete_=True, imports=[])", "dict(imports=['json'])"]
+)
 def test_config_without_import_of_xcit_mm_is_a_failure(own_config, given):
     assert_named(failures(own_config(f"custom_imports = {given}")), [("D202", "XCiT")])
 
@@ -132,7 +179,9 @@ def test_notes_are_not_failures(monkeypatch):
 
 def test_command_continues_after_a_failure_and_exits_with_1(tmp_path):
     options = ["model.neck.in_channels=[384]", "train_dataloader.dataset.data_root=nowhere"]
-    run = run_script(ROOT / "tools" / "doctor.py", str(SEMANTIC_FPN), "--cfg-options", *options, cwd=tmp_path)
+    run = run_script(
+        ROOT / "tools" / "doctor.py", str(SEMANTIC_FPN), "--cfg-options", *options, cwd=tmp_path
+    )
     assert run.returncode == 1, run.stderr
     lines = run.stdout.splitlines()
     assert [line[:9] for line in lines if line.startswith("FAIL")] == ["FAIL D311", "FAIL D602"]
@@ -147,7 +196,9 @@ def test_optimizer_and_colours_of_another_recipe_are_notes():
 
 def test_every_code_is_on_the_page_and_the_page_is_short():
     page = (ROOT / "docs" / "doctor.md").read_text()
-    sources = "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py")) + '"D101"'
+    sources = (
+        "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py")) + '"D101"'
+    )
     codes = set(re.findall(r'"(D\d{3})"', sources))
     assert codes == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
     assert len(page.split()) <= 1200

@@ -1,4 +1,6 @@
-"""tools/train.py and tools/test.py up to the point where mmengine's runner starts, on a tiny data set."""
+"""tools/train.py and tools/test.py up to the point where mmengine's runner starts, on a tiny data
+set.
+"""
 
 import sys
 from hashlib import sha256
@@ -73,7 +75,10 @@ def weights(tmp_path_factory) -> dict[str, Path]:
 
 def write_state(path: Path, **content: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(dict(dict(meta=dict(epoch=0, iter=2, seed=7), message_hub={}, state_dict={}), **content), path)
+    torch.save(
+        dict(dict(meta=dict(epoch=0, iter=2, seed=7), message_hub={}, state_dict={}), **content),
+        path,
+    )
     return path
 
 
@@ -83,11 +88,17 @@ def test_ctrl_c_prints_one_line(shapes, monkeypatch, capsys):
 
     monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
     assert run_tool("train", [str(DEMO / f"{SEG}.py"), *cfg_options(SEG, shapes, 1)]) == 130
-    assert capsys.readouterr().err.endswith("\ninterrupted: --resume resumes from the last checkpoint\n")
+    assert capsys.readouterr().err.endswith(
+        "\ninterrupted: --resume resumes from the last checkpoint\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "tool, flags", [("train", "CONFIG --work-dir --resume --cfg-options --launcher"), ("test", "CHECKPOINT --tta")]
+    "tool, flags",
+    [
+        ("train", "CONFIG --work-dir --resume --cfg-options --launcher"),
+        ("test", "CHECKPOINT --tta"),
+    ],
 )
 def test_help_lists_the_common_flags(tool, flags, capsys):
     with pytest.raises(SystemExit) as end:  # `mim train xcit_mm` asks for it first
@@ -100,20 +111,37 @@ def test_help_lists_the_common_flags(tool, flags, capsys):
 def test_command_ends_with_one_line_on_stderr(tmp_path):
     run = run_script(ROOT / "tools" / "train.py", str(tmp_path / "none.py"), cwd=tmp_path)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.strip() == f"FileNotFoundError: no config at {tmp_path / 'none.py'}: see configs/"
+    assert (
+        run.stderr.strip()
+        == f"FileNotFoundError: no config at {tmp_path / 'none.py'}: see configs/"
+    )
 
 
 @pytest.mark.parametrize(
     "config, change, message",
     [
-        (SEG, "model.backbone.patch_size=7", "the model cannot be built: ValueError: patch_size=7: choose one of"),
+        (
+            SEG,
+            "model.backbone.patch_size=7",
+            "the model cannot be built: ValueError: patch_size=7: choose one of",
+        ),
         (DET, "model.neck.type=FPNN", "the model cannot be built: KeyError: 'FPNN is not in the"),
-        (SEG, "val_dataloader.dataset.data_root=nowhere", "D311 the val data are not at nowhere -- fix: put"),
-        (DET, "val_dataloader.dataset.metainfo.classes=(a,b)", "the val data set has 2 classes -- fix: --cfg-options"),
+        (
+            SEG,
+            "val_dataloader.dataset.data_root=nowhere",
+            "D311 the val data are not at nowhere -- fix: put",
+        ),
+        (
+            DET,
+            "val_dataloader.dataset.metainfo.classes=(a,b)",
+            "the val data set has 2 classes -- fix: --cfg-options",
+        ),
     ],
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes):
-    assert message in rejected("train", DEMO / f"{config}.py", *cfg_options(config, shapes, 1), change)
+    assert message in rejected(
+        "train", DEMO / f"{config}.py", *cfg_options(config, shapes, 1), change
+    )
 
 
 def test_several_processes_without_a_gpu_do_not_start(monkeypatch):
@@ -191,14 +219,21 @@ def test_testing_that_would_fail_does_not_start(shapes, weights):
     file, options = DEMO / f"{SEG}.py", cfg_options(SEG, shapes, 1)
     missing = "FileNotFoundError: no checkpoint at none.pth: check the path"
     assert rejected("test", file, "--tta", "none.pth", *options).startswith(missing)
-    assert "D602 neck.in_channels" in rejected("test", file, weights[SEG], *options, "model.backbone.arch=t12")
+    assert "D602 neck.in_channels" in rejected(
+        "test", file, weights[SEG], *options, "model.backbone.arch=t12"
+    )
 
 
 def test_weights_that_do_not_load_end_a_test_in_one_line(shapes, weights, tmp_path):
     url = "http://127.0.0.1:9/none.pth"
-    messages = {weights[DET]: "the checkpoint does not fit the model: ", url: f"cannot download {url} ("}
+    messages = {
+        weights[DET]: "the checkpoint does not fit the model: ",
+        url: f"cannot download {url} (",
+    }
     for given, message in messages.items():
-        run = run_in_process("test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path)
+        run = run_in_process(
+            "test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path
+        )
         assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
 
 
@@ -209,23 +244,40 @@ def test_swapped_config_and_checkpoint_are_named(weights):
 
 @pytest.mark.parametrize("config", SCORES)
 class TestResume:
-    """`--resume` resumes from the given checkpoint or the last one, and starts the run if there is no checkpoint."""
+    """`--resume` resumes from the given checkpoint or the last one, and starts the run if there is
+    no checkpoint.
+    """
 
-    def resumed(self, config: str, shapes: Path, weights: dict[str, Path], *flags: object) -> Config:
-        given = (*cfg_options(config, shapes, 4), f"load_from={weights[config]}", "randomness.seed=None")
+    def resumed(
+        self, config: str, shapes: Path, weights: dict[str, Path], *flags: object
+    ) -> Config:
+        given = (
+            *cfg_options(config, shapes, 4),
+            f"load_from={weights[config]}",
+            "randomness.seed=None",
+        )
         return started("train", DEMO / f"{config}.py", "--work-dir", "work", *flags, *given)
 
-    def test_without_a_checkpoint_the_run_starts_from_load_from(self, config, shapes, weights, capsys):
+    def test_without_a_checkpoint_the_run_starts_from_load_from(
+        self, config, shapes, weights, capsys
+    ):
         cfg = self.resumed(config, shapes, weights, "--resume")
         assert (cfg.resume, cfg.load_from) == (False, str(weights[config]))
-        assert "work has no checkpoint yet: the run starts at the first iteration\n" in capsys.readouterr().err
+        assert (
+            "work has no checkpoint yet: the run starts at the first iteration\n"
+            in capsys.readouterr().err
+        )
 
     def test_last_checkpoint(self, config, shapes, weights):
         work = Path("work, of today")
         work.mkdir()
         (work / "last_checkpoint").write_text(str(write_state(work / "iter_2.pth")))
         cfg = self.resumed(config, shapes, weights, "--resume", "--work-dir", work)
-        assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, str(work / "iter_2.pth"), str(work))
+        assert (cfg.resume, cfg.load_from, cfg.work_dir) == (
+            True,
+            str(work / "iter_2.pth"),
+            str(work),
+        )
         # The file of `load_from` is not needed.
         given = ("--work-dir", work, *cfg_options(config, shapes, 4), "load_from=none.pth")
         assert started("train", DEMO / f"{config}.py", "--resume", *given).resume
@@ -245,7 +297,9 @@ class TestResume:
 def test_empty_pointer_of_a_killed_run_resumes_from_the_newest_checkpoint(shapes):
     work = write_state(Path("work/iter_2.pth")).parent
     (work / "last_checkpoint").write_text("")
-    cfg = started("train", DEMO / f"{DET}.py", "--work-dir", work, "--resume", *cfg_options(DET, shapes, 4))
+    cfg = started(
+        "train", DEMO / f"{DET}.py", "--work-dir", work, "--resume", *cfg_options(DET, shapes, 4)
+    )
     assert (cfg.resume, cfg.load_from) == (True, "work/iter_2.pth")
 
 
@@ -255,5 +309,7 @@ def test_resume_from_weights_or_from_a_missing_or_broken_file_is_refused(shapes)
     broken = write_state(Path("broken.pth"))
     broken.write_bytes(broken.read_bytes()[:-100])
     for given, message in (("none.pth", "{}"), ("broken.pth", "{}"), ("mmcv1.pth", weights)):
-        line = rejected("train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4))
+        line = rejected(
+            "train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4)
+        )
         assert message.format(given) in line

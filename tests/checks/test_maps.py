@@ -85,11 +85,15 @@ def test_class_may_be_in_another_data_set_of_the_split(own_config):
     both = "both = [dict(type='BaseSegDataset', data_root=root, img_suffix='.jpg', metainfo=metainfo, data_prefix="
     both += "dict(img_path='images/training', seg_map_path='annotations/training'), pipeline=_base_.train_pipeline)"
     both += " for root in ('data/shapes', 'data/empty')]\n"
-    both += "train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))"
+    both += (
+        "train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))"
+    )
     assert failures(own_config(f"{TWO_CLASSES}\n{both}")) == []
 
 
-@pytest.mark.parametrize("size", [(HEIGHT // 2, WIDTH // 2), (HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)])
+@pytest.mark.parametrize(
+    "size", [(HEIGHT // 2, WIDTH // 2), (HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)]
+)
 def test_maps_of_another_size_than_their_images_are_a_failure(size):
     file = SHAPES_MAPS / "0.png"
     cv2.imwrite(str(file), np.resize(np.array([1, 2, 3, 4, 5], np.uint8), size))

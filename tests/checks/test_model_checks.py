@@ -25,7 +25,13 @@ pytestmark = pytest.mark.usefixtures("doctors_place")
         (
             CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py",
             "model.panoptic_head.pixel_decoder.strides=(8,16,32,64)",
-            ("D606", "panoptic_head.pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32"),
+            (
+                "D606",
+                "panoptic_head.pixel_decoder",
+                "8, 16, 32, 64",
+                "the backbone",
+                "4, 8, 16, 32",
+            ),
         ),
     ],
     ids=["start_level", "Mask2Former"],
@@ -37,22 +43,35 @@ def test_wrong_strides_are_a_failure(config, option, expected):
 def test_mask2former_of_mmseg_in_windows_is_refused_by_name():
     config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
     (found, *_) = failures(config, "model.test_cfg.mode=slide")
-    assert "Mask2FormerHead of mmseg predicts whole images only" in found.text and "D311" not in found.code
+    assert (
+        "Mask2FormerHead of mmseg predicts whole images only" in found.text
+        and "D311" not in found.code
+    )
 
 
 @pytest.mark.parametrize(
     "config, options",
     [
         (UPERNET, ["decode_head.in_index=(2,3)", "decode_head.in_channels=[192,192]"]),
-        (RETINANET, ["backbone.strides=(4,8,16,32)", f"neck.in_channels={[384] * 4}", "neck.start_level=1"]),
+        (
+            RETINANET,
+            ["backbone.strides=(4,8,16,32)", f"neck.in_channels={[384] * 4}", "neck.start_level=1"],
+        ),
     ],
 )
-def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(config, options, monkeypatch):
+def test_levels_without_gradient_stop_a_distributed_run_before_it_starts(
+    config, options, monkeypatch
+):
     options = [f"model.{option}".replace(" ", "") for option in options]
     assert "D609" not in [finding.code for finding in failures(config, *options)]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert_named([finding for finding in failures(config, *options) if finding.code == "D609"], [("D609", "fpn1.0")])
-    assert "D609" not in [finding.code for finding in failures(config, *options, "find_unused_parameters=True")]
+    assert_named(
+        [finding for finding in failures(config, *options) if finding.code == "D609"],
+        [("D609", "fpn1.0")],
+    )
+    assert "D609" not in [
+        finding.code for finding in failures(config, *options, "find_unused_parameters=True")
+    ]
 
 
 @pytest.fixture
@@ -70,7 +89,9 @@ def another_library() -> Iterator[str]:
 
 @pytest.mark.parametrize("default_scope, name", [("xcitlib", "XCiT"), ("mmseg", "xcitlib.XCiT")])
 def test_backbone_of_another_library_is_not_checked(default_scope, name, another_library):
-    cfg = Config(dict(default_scope=default_scope, model=dict(backbone=dict(type=name, embed_dims=192))))
+    cfg = Config(
+        dict(default_scope=default_scope, model=dict(backbone=dict(type=name, embed_dims=192)))
+    )
     check_backbone(cfg)
     assert list(check_imports(cfg)) == []
 
@@ -88,7 +109,10 @@ def test_xcit_is_checked_by_any_name(kind):
 def test_mean_of_other_bands_raises():
     cfg = Config.fromfile(SHAPES)
     cfg.model.backbone.in_channels = 4
-    with pytest.raises(ValueError, match=r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give"):
+    with pytest.raises(
+        ValueError,
+        match=r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give",
+    ):
         check_backbone(cfg)
     cfg.model.data_preprocessor.update(mean=[1.5], std=[1.0])
     check_backbone(cfg)

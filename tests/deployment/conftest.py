@@ -12,7 +12,8 @@ from mmengine.registry import MODELS, init_default_scope
 from xcit_mm.deployment import export_model
 from xcit_mm.models.build import model_from_config
 
-# The pipeline enlarges images, and the preprocessor pads them. Results are converted back from both.
+# The pipeline enlarges images, and the preprocessor pads them. Results are converted back from
+# both.
 SEGMENTOR = """
 _base_ = "{root}/configs/demo/fpn_xcit-n12-p16_shapes.py"
 model = dict(
@@ -34,8 +35,9 @@ test_dataloader = dict(
     num_workers=0, persistent_workers=False, dataset=dict(data_root="{data}", pipeline=test_pipeline)
 )
 """
-# Its images of 96 pixels are enlarged to 150 and padded to 160. The objects have other scores than noise, so the file's
-# comparison needs its own threshold. An export takes time for every block, level and stage, so it has few.
+# Its images of 96 pixels are enlarged to 150 and padded to 160. The objects have other scores than
+# noise, so the file's comparison needs its own threshold. An export takes time for every block,
+# level and stage, so it has few.
 MASK_RCNN = """
 _base_ = "{root}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py"
 trunk = dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0)

@@ -66,7 +66,9 @@ def assert_agrees_with_torch_at_any_size(trained, path: Path) -> None:
     for batch, height, width in [(1, 64, 97), (3, 160, 72), (1, 33, 47)]:
         image = torch.randn(batch, 3, height, width)
         with torch.no_grad():
-            expected = model.inference(image, [dict(ori_shape=(height, width), img_shape=(height, width))] * batch)
+            expected = model.inference(
+                image, [dict(ori_shape=(height, width), img_shape=(height, width))] * batch
+            )
         (logits,) = session.run(["logits"], {"image": image.numpy()})
         torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
 
@@ -85,7 +87,9 @@ def test_segmentor_in_onnx_agrees_with_torch_at_any_size(segmentor, segmentor_fi
     assert (facts["arch"], facts["channel_order"]) == ("32x2x4", "RGB")
     assert facts["mean"] == [123.675, 116.28, 103.53] and len(facts["classes"]) == 5
     assert (facts["inputs"], facts["outputs"]) == (["image"], ["logits"])
-    assert facts["resize"] == dict(scale=[200, 120], keep_ratio=True) and facts["unsupported"] is None
+    assert (
+        facts["resize"] == dict(scale=[200, 120], keep_ratio=True) and facts["unsupported"] is None
+    )
 
 
 @pytest.mark.slow
@@ -96,7 +100,9 @@ def test_semantic_fpn_in_onnx_agrees_with_torch_at_any_size(write_trained, expor
 
 def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_trained, segmentor):
     cfg, model = write_trained(BANDS_AND_ONE_CLASS, base=segmentor.config).load()
-    facts = {name: json.loads(value) for name, value in model_metadata(cfg, model, ["logits"]).items()}
+    facts = {
+        name: json.loads(value) for name, value in model_metadata(cfg, model, ["logits"]).items()
+    }
     assert facts["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
     assert facts["mean"] == [5.5, 6.5] and facts["std"] == [1, 2]
     assert facts["classes"] == ["background", "shape"] and facts["threshold"] == 0.5
@@ -115,11 +121,15 @@ def test_backbone_of_a_detector_has_its_pyramid_as_outputs(small, call, tmp_path
     with torch.no_grad():
         for shape in [(1, 3, 64, 97), (3, 3, 160, 72)]:
             image = torch.randn(shape)
-            for found, expected in zip(session.run(None, {"image": image.numpy()}), backbone(image), strict=True):
+            for found, expected in zip(
+                session.run(None, {"image": image.numpy()}), backbone(image), strict=True
+            ):
                 torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-3, atol=1e-3)
 
     weight = max(file.graph.initializer, key=lambda tensor: len(tensor.raw_data))
-    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 1.1, weight.name))
+    weight.CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 1.1, weight.name)
+    )
     onnx.save(file, tmp_path / "other.onnx")
     backbone.outputs = facts["outputs"]
     with pytest.raises(RuntimeError, match=r"deviates by .* from torch"), torch.no_grad():
@@ -142,7 +152,9 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
         configs[name] = str(tmp_path / f"{name}.py")
     state = torch.load(checkpoint)["state_dict"]
     classifier = str(tmp_path / "classifier.pth")
-    torch.save({key: value for key, value in state.items() if not key.startswith("fpn")}, classifier)
+    torch.save(
+        {key: value for key, value in state.items() if not key.startswith("fpn")}, classifier
+    )
     (tmp_path / "broken.jpg").write_text("no image")
     out, backbone = tmp_path / "model.onnx", dict(part="backbone")
     out.write_text("a former file")
@@ -151,17 +163,59 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
         (detector, classifier, out, backbone, ValueError, "pyramid, which would be random"),
         (segmentor.config, checkpoint, out, {}, ValueError, "does not fit the model"),
         (configs["resnet"], checkpoint, out, {}, ValueError, "backbone is ResNet"),
-        (configs["untested"], checkpoint, out, backbone, ValueError, "the config has no test_dataloader"),
-        (configs["unregistered"], checkpoint, out, {}, ValueError, "no data set of type MyData is registered"),
-        (configs["unnamed"], segmentor.checkpoint, out, {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5 classes"),
+        (
+            configs["untested"],
+            checkpoint,
+            out,
+            backbone,
+            ValueError,
+            "the config has no test_dataloader",
+        ),
+        (
+            configs["unregistered"],
+            checkpoint,
+            out,
+            {},
+            ValueError,
+            "no data set of type MyData is registered",
+        ),
+        (
+            configs["unnamed"],
+            segmentor.checkpoint,
+            out,
+            {},
+            ValueError,
+            r"^3 names \(one, \.\.\.\) for the 5 classes",
+        ),
         (detector, "none.pth", out, backbone, FileNotFoundError, "no checkpoint at none.pth"),
         (detector, checkpoint, tmp_path / "model.pth", {}, ValueError, r"name it \.onnx"),
         (detector, checkpoint, tmp_path / "no" / "model.onnx", {}, FileNotFoundError, "no folder"),
         (detector, checkpoint, out, dict(part="head"), ValueError, "part='head': must be"),
-        (detector, checkpoint, out, dict(evaluate=1, **backbone), ValueError, "a backbone has no score"),
+        (
+            detector,
+            checkpoint,
+            out,
+            dict(evaluate=1, **backbone),
+            ValueError,
+            "a backbone has no score",
+        ),
         (*segmentor, out, dict(evaluate=0), ValueError, "--evaluate 0: at least one image"),
-        (configs["unscored"], segmentor.checkpoint, out, dict(evaluate=1), ValueError, "no test_evaluator"),
-        (configs["nowhere"], segmentor.checkpoint, out, dict(evaluate=1), FileNotFoundError, "no/such"),
+        (
+            configs["unscored"],
+            segmentor.checkpoint,
+            out,
+            dict(evaluate=1),
+            ValueError,
+            "no test_evaluator",
+        ),
+        (
+            configs["nowhere"],
+            segmentor.checkpoint,
+            out,
+            dict(evaluate=1),
+            FileNotFoundError,
+            "no/such",
+        ),
         (*segmentor, out, dict(int8=["none.jpg"]), FileNotFoundError, "none.jpg"),
         (*segmentor, out, dict(int8=[str(tmp_path / "broken.jpg")]), ValueError, "broken.jpg"),
     ]:
@@ -178,8 +232,14 @@ def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path,
     "options, message",
     [
         (dict(test_cfg=None), r"model\.test_cfg\.mode=None: must be one of whole, slide"),
-        (dict(decode_head=[dict(type="FCNHead", num_classes=1)] * 2), "a cascade of one channel cannot be exported"),
-        (dict(decode_head=dict(type="Mask2FormerHead")), r"decode_head\.type='Mask2FormerHead' cannot be exported"),
+        (
+            dict(decode_head=[dict(type="FCNHead", num_classes=1)] * 2),
+            "a cascade of one channel cannot be exported",
+        ),
+        (
+            dict(decode_head=dict(type="Mask2FormerHead")),
+            r"decode_head\.type='Mask2FormerHead' cannot be exported",
+        ),
     ],
 )
 def test_segmentor_that_cannot_be_exported_is_named(options, message, segmentor):

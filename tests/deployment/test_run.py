@@ -56,7 +56,9 @@ def edited(segmentor_file, tmp_path) -> Callable[..., Path]:
     def write(**facts: object) -> Path:
         file = onnx.load(segmentor_file)
         texts = {prop.key: prop.value for prop in file.metadata_props}
-        onnx.helper.set_model_props(file, texts | {name: json.dumps(value) for name, value in facts.items()})
+        onnx.helper.set_model_props(
+            file, texts | {name: json.dumps(value) for name, value in facts.items()}
+        )
         onnx.save(file, tmp_path / "edited.onnx")
         return tmp_path / "edited.onnx"
 
@@ -67,7 +69,9 @@ def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, pho
     model, predictor, count = run.Model(mask_rcnn_file), Predictor(*mask_rcnn, device="cpu"), 0
     for image in photos:
         found, expected = Detections(**model(image)), predictor(image)
-        cut = expected.scores.min() if len(expected.scores) == 60 else 0.25  # where the limit has cut others off
+        cut = (
+            expected.scores.min() if len(expected.scores) == 60 else 0.25
+        )  # where the limit has cut others off
         pair = found, Detections(expected.boxes, expected.scores, expected.labels, expected.masks)
         count += assert_same(*pair, image.shape[:2], float(cut), pixels=1e-3)
     assert count > 25
@@ -110,7 +114,12 @@ def test_preprocessed_image_is_the_library_s(path, options, edited):
     prepare, preprocessor = Compose(pipeline), MODELS.build(cfg.model.data_preprocessor)
     given = data_preprocessor(cfg)
     divisor = 1 if path == MASK_RCNN else (given.get("test_cfg") or {}).get("size_divisor", 1)
-    facts = dict(mean=given.get("mean"), std=given.get("std"), channel_order=channel_order(cfg), pad_divisor=divisor)
+    facts = dict(
+        mean=given.get("mean"),
+        std=given.get("std"),
+        channel_order=channel_order(cfg),
+        pad_divisor=divisor,
+    )
     model = run.Model(edited(resize=resize_rule(cfg), **facts))
     # The width of the last image is resized to a number that ends in .5 before rounding.
     for height, width in [(37, 53), (480, 640), (901, 450), (1088, 1717)]:
@@ -128,10 +137,26 @@ def test_preprocessed_image_is_the_library_s(path, options, edited):
 @pytest.mark.parametrize(
     "path, change, named",
     [
-        (MASK_RCNN, lambda cfg: cfg.test_pipeline[1].update(type="ResizeShortestEdge"), "ResizeShortestEdge"),
-        (MASK_RCNN, lambda cfg: cfg.test_pipeline[1].update(interpolation="bicubic"), "interpolation='bicubic'"),
-        (MASK_RCNN, lambda cfg: cfg.model.data_preprocessor.update(type="ImgDataPreprocessor"), "ImgDataPreprocessor"),
-        (FPN, lambda cfg: cfg.model.data_preprocessor.update(test_cfg=dict(size=(512, 512))), "size=(512, 512)"),
+        (
+            MASK_RCNN,
+            lambda cfg: cfg.test_pipeline[1].update(type="ResizeShortestEdge"),
+            "ResizeShortestEdge",
+        ),
+        (
+            MASK_RCNN,
+            lambda cfg: cfg.test_pipeline[1].update(interpolation="bicubic"),
+            "interpolation='bicubic'",
+        ),
+        (
+            MASK_RCNN,
+            lambda cfg: cfg.model.data_preprocessor.update(type="ImgDataPreprocessor"),
+            "ImgDataPreprocessor",
+        ),
+        (
+            FPN,
+            lambda cfg: cfg.model.data_preprocessor.update(test_cfg=dict(size=(512, 512))),
+            "size=(512, 512)",
+        ),
         (FPN, lambda cfg: cfg.model.test_cfg.update(mode="slide"), "test_cfg.mode='slide'"),
         (FPN.with_stem(f"{FPN.stem}-4band"), lambda cfg: None, "LoadRasterFromFile"),
     ],
@@ -175,14 +200,18 @@ def test_a_copy_runs_without_torch_and_draws(kind, request, tmp_path):
     shutil.copy(run.__file__, alone / "runner.py")
     cv2.imwrite(str(alone / "photo.png"), smooth_image(203, 330))
     command = [sys.executable, "runner.py", str(model), "photo.png", "--out", "drawn"]
-    ended = subprocess.run(command, cwd=alone, env=dict(PYTHONPATH=str(alone)), capture_output=True, text=True)
+    ended = subprocess.run(
+        command, cwd=alone, env=dict(PYTHONPATH=str(alone)), capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr
     local, image = run.Model(model), run.read_image(alone / "photo.png")
     found = local(image)
     if "scores" in found:
         found = {name: values[found["scores"] >= 0.3] for name, values in found.items()}
     drawn = run.read_image(alone / "drawn" / "photo.png.png")
-    assert np.array_equal(drawn, run.draw(image, found, local.classes)) and not np.array_equal(drawn, image)
+    assert np.array_equal(drawn, run.draw(image, found, local.classes)) and not np.array_equal(
+        drawn, image
+    )
     assert len(ended.stdout.splitlines()) == len(run.list_found(found, local.classes)) > 1
 
 
@@ -212,14 +241,21 @@ def test_bad_models_are_named(main, segmentor_file):
         with pytest.raises(ValueError, match=message) as error:
             main(model, "photo.png")
         assert "\n" not in str(error.value)
-    ended = subprocess.run([sys.executable, run.__file__, "none.onnx", "photo.png"], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, run.__file__, "none.onnx", "photo.png"], capture_output=True, text=True
+    )
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     with pytest.raises(ValueError, match=r"give it as \(H, W, 3\)"):
         run.Model(segmentor_file)(np.zeros((5, 5), np.uint8))
 
 
-def test_bad_images_are_reported_and_the_others_of_a_folder_predicted(main, edited, mask_rcnn_file, capsys):
-    for image, message in [("none.png", "No such file"), ("text.onnx", "text.onnx is empty, broken or not an image")]:
+def test_bad_images_are_reported_and_the_others_of_a_folder_predicted(
+    main, edited, mask_rcnn_file, capsys
+):
+    for image, message in [
+        ("none.png", "No such file"),
+        ("text.onnx", "text.onnx is empty, broken or not an image"),
+    ]:
         assert main(mask_rcnn_file, image) == 1
         assert message in capsys.readouterr().err
     assert main(edited(min_side=300), "photo.png") == 1

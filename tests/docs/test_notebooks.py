@@ -18,17 +18,27 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     """Executes a notebook in an empty folder and returns the outputs of its cells."""
-    read = pytest.importorskip("myst_nb.core.read", reason="needs requirements/docs.txt: make test-slow")
+    read = pytest.importorskip(
+        "myst_nb.core.read", reason="needs requirements/docs.txt: make test-slow"
+    )
     from nbclient import NotebookClient
 
-    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    assert shutil.which("xcit-mm"), "the notebooks call xcit-mm: install the package beside requirements/docs.txt"
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    assert shutil.which("xcit-mm"), (
+        "the notebooks call xcit-mm: install the package beside requirements/docs.txt"
+    )
 
     def run(name: str) -> list[Any]:
         notebook = read.read_myst_markdown_notebook((NOTEBOOKS / f"{name}.md").read_text())
-        client = NotebookClient(notebook, timeout=1800, resources=dict(metadata=dict(path=str(tmp_path))))
+        client = NotebookClient(
+            notebook, timeout=1800, resources=dict(metadata=dict(path=str(tmp_path)))
+        )
         client.execute()
-        return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+        return [
+            output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+        ]
 
     return run
 
@@ -39,7 +49,9 @@ def images(outputs: list[Any]) -> int:
 
 
 def texts(outputs: list[Any]) -> str:
-    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+    return "\n".join(
+        output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
+    )
 
 
 def test_train_on_ten_photos(execute):
@@ -56,4 +68,6 @@ def test_descriptors_and_neighbours(execute):
     pytest.importorskip("sklearn")
     outputs = execute("descriptors")
     assert images(outputs) == 1
-    assert float(re.search(r"([0-9.]+)% of the images", texts(outputs))[1]) > 25  # chance, with random weights
+    assert (
+        float(re.search(r"([0-9.]+)% of the images", texts(outputs))[1]) > 25
+    )  # chance, with random weights

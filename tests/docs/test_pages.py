@@ -10,14 +10,23 @@ from helpers.pages import PAGES, blocks, commands
 from xcit_mm.__main__ import COMMANDS
 
 MODULES = {f"xcit-mm {command}": tool for command, (tool, _) in COMMANDS.items()}
-MODULES |= {f"tools/{name}.py": name for name in ("doctor", "get_data", "infer", "make_shapes", "raster", "weights")}
+MODULES |= {
+    f"tools/{name}.py": name
+    for name in ("doctor", "get_data", "infer", "make_shapes", "raster", "weights")
+}
 MODULES |= {"tools/train.py": "train", "tools/test.py": "test", "run.py": "xcit_mm.deployment.run"}
 
 
 def arguments_by_module() -> dict[str, list[list[str]]]:
     """Return the arguments of each tool's commands, up to a pipe or separator of the shell."""
     found = defaultdict(list)
-    lines = {line for page in PAGES for language, code in blocks(page) if language == "bash" for line in commands(code)}
+    lines = {
+        line
+        for page in PAGES
+        for language, code in blocks(page)
+        if language == "bash"
+        for line in commands(code)
+    }
     for line in sorted(lines):
         for name, module in MODULES.items():
             if match := re.search(rf"(?<![\w/]){re.escape(name)}\b([^|;&>]*)", line):

@@ -1,8 +1,8 @@
 """The commands and the code of each tutorial run, in order, in one folder.
 
-The folder stands for a clone, with links to its subfolders and with synthetic photos in the layout of the repositories
-that tools/get_data.py downloads. `SHORTER` shortens long commands. At the end of a page every path `data/...` or
-`work_dirs/...` that it names must exist.
+The folder stands for a clone, with links to its subfolders and with synthetic photos in the layout
+of the repositories that tools/get_data.py downloads. `SHORTER` shortens long commands. At the end
+of a page every path `data/...` or `work_dirs/...` that it names must exist.
 """
 
 import json
@@ -36,7 +36,9 @@ SKIPPED = ("pip install", "make demo")
 
 
 def published_detector(folder: Path) -> None:
-    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and one image in the layout of COCO."""
+    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and one image in the
+    layout of COCO.
+    """
     import torch
     from mmdet.datasets import CocoDataset
     from mmengine.registry import MODELS, init_default_scope
@@ -45,14 +47,20 @@ def published_detector(folder: Path) -> None:
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     state = MODELS.build(cfg.model).state_dict()
-    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",), epoch=36, iter=263880)
+    meta = dict(
+        mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",), epoch=36, iter=263880
+    )
     torch.save(dict(meta=meta, state_dict=state), folder / "maskrcnn_xcit_small_12_p16.pth")
 
     write_dataset(folder / "shapes", train=1, val=1, size=SIZE)
     coco = json.loads((folder / "shapes" / "annotations" / "instances_validation.json").read_text())
-    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"], start=1)]
+    coco["categories"] = [
+        dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"], start=1)
+    ]
     (folder / "data" / "coco" / "annotations").mkdir(parents=True)
-    (folder / "data" / "coco" / "annotations" / "instances_val2017.json").write_text(json.dumps(coco))
+    (folder / "data" / "coco" / "annotations" / "instances_val2017.json").write_text(
+        json.dumps(coco)
+    )
     (folder / "shapes" / "images" / "validation").rename(folder / "data" / "coco" / "val2017")
 
 
@@ -83,16 +91,24 @@ def run_command(line: str, clone: Path) -> None:
     if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:
-        ended = subprocess.run([command, *arguments], cwd=clone, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [command, *arguments], cwd=clone, capture_output=True, text=True, timeout=60
+        )
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
 def run_code(code: str, clone: Path) -> None:
-    """Run the code of a page, or write the config that begins with its name and check it with the doctor."""
+    """Run the code of a page, or write the config that begins with its name and check it with the
+    doctor.
+    """
     name = re.match(r"# (\w+\.py)\n", code)
     path = clone / (name[1] if name else "block.py")
     path.write_text(code)
-    ended = run_script(Path("tools/doctor.py"), path.name, cwd=clone) if name else run_script(path, cwd=clone)
+    ended = (
+        run_script(Path("tools/doctor.py"), path.name, cwd=clone)
+        if name
+        else run_script(path, cwd=clone)
+    )
     assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
@@ -102,7 +118,10 @@ QUICK = ("from-facebookresearch",)
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow) for page in TUTORIALS],
+    [
+        pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow)
+        for page in TUTORIALS
+    ],
 )
 def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path):
     if page.stem in DATA:

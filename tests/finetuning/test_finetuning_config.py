@@ -32,7 +32,9 @@ def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, s
     cfg = started(trained, "--data", data)
     assert (folder / "my-data.py").read_text().startswith(f"# Fine-tunes {trained} on 8 images.")
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
-    assert cfg.work_dir == "work_dirs/my-data" and not cfg.resume  # the model was resumed in its own
+    assert (
+        cfg.work_dir == "work_dirs/my-data" and not cfg.resume
+    )  # the model was resumed in its own
     assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
     held_out = str(data / "annotations" / "instances_validation.json")
     assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
@@ -63,8 +65,12 @@ def test_folders_of_images_and_maps_train_a_semantic_fpn(models, shapes, started
     (data / "classes.txt").write_text("none\nground\ncircle\nsquare\ntriangle\nstar\n")
     cfg = started(work, "--data", data)
     assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
-    assert cfg.model.decode_head.num_classes == 6 and not cfg.train_dataloader.dataset.get("reduce_zero_label")
-    assert cfg.val_dataloader.dataset.data_prefix.seg_map_path == str(data / "annotations" / "validation")
+    assert cfg.model.decode_head.num_classes == 6 and not cfg.train_dataloader.dataset.get(
+        "reduce_zero_label"
+    )
+    assert cfg.val_dataloader.dataset.data_prefix.seg_map_path == str(
+        data / "annotations" / "validation"
+    )
 
 
 @pytest.mark.slow
@@ -87,7 +93,9 @@ def test_other_jsons_of_coco_and_a_json_of_all_images_are_not_held_out(trained, 
     for name in ("captions_training", "instances_validation"):
         (data / "annotations" / f"{name}.json").unlink()
     shutil.move(data / "images" / "training", data / "annotations" / "trainval")
-    (data / "annotations" / "instances_training.json").rename(data / "annotations" / "trainval.json")
+    (data / "annotations" / "instances_training.json").rename(
+        data / "annotations" / "trainval.json"
+    )
     write_finetuning_config(str(trained), data, folder / "all.py")
     assert "held_out = training\n" in (folder / "all.py").read_text()
 
@@ -95,23 +103,35 @@ def test_other_jsons_of_coco_and_a_json_of_all_images_are_not_held_out(trained, 
 def test_a_published_name_is_the_base_in_any_folder(data, folder):
     write_finetuning_config("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
     cfg = Config.fromfile(folder / "mine.py")
-    assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16" and cfg.model.backbone.init_cfg is None
-    assert cfg.optim_wrapper.paramwise_cfg == dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0)))
+    assert (
+        cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16" and cfg.model.backbone.init_cfg is None
+    )
+    assert cfg.optim_wrapper.paramwise_cfg == dict(
+        layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))
+    )
     assert cfg.model.backbone.arch == "s12" and cfg.train_cfg.type == "IterBasedTrainLoop"
 
 
 def test_wrong_input_is_one_line(refused, trained, data, folder, monkeypatch):
-    monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", lambda cfg: pytest.fail("the command trains"))
+    monkeypatch.setattr(
+        mmengine.runner.Runner, "from_cfg", lambda cfg: pytest.fail("the command trains")
+    )
     training = data / "annotations" / "instances_training.json"
     (folder / "taken.py").touch()
     assert "taken.py exists: train it" in refused(trained, "--data", data, "--config", "taken.py")
     assert "try maskrcnn_xcit_small_12_p16" in refused("maskrcnn_xcit_smal_12_p16", "--data", data)
-    assert "is a EncoderDecoder with UPerHead: --from takes" in refused("upernet_xcit_tiny_12_p16", "--data", data)
+    assert "is a EncoderDecoder with UPerHead: --from takes" in refused(
+        "upernet_xcit_tiny_12_p16", "--data", data
+    )
     assert "no folder or file at" in refused(trained, "--data", folder / "none")
     assert "is a folder of 1 .py files: expected" in refused(trained, "--data", trained)
-    assert "then train it with --launcher" in refused(trained, "--data", data, "--launcher", "pytorch")
+    assert "then train it with --launcher" in refused(
+        trained, "--data", data, "--launcher", "pytorch"
+    )
     shutil.copy(training, data / "instances_train.json")
-    assert "but has annotations/instances_training.json, instances_train.json" in refused(trained, "--data", data)
+    assert "but has annotations/instances_training.json, instances_train.json" in refused(
+        trained, "--data", data
+    )
     (data / "instances_train.json").unlink()
     edit_json(training, lambda content: content.update(categories=[]))
     assert "has 0 categories and" in refused(trained, "--data", data)
@@ -129,7 +149,10 @@ def test_wrong_input_is_one_line(refused, trained, data, folder, monkeypatch):
 
 def test_a_failed_check_stops_the_run_and_keeps_the_config(refused, trained, data, folder, capsys):
     path = data / "annotations" / "instances_training.json"
-    edit_json(path, lambda content: [each.update(bbox=[0, 0, 0.1, 0.1]) for each in content["annotations"]])
+    edit_json(
+        path,
+        lambda content: [each.update(bbox=[0, 0, 0.1, 0.1]) for each in content["annotations"]],
+    )
     message = refused(trained, "--data", data)
     assert message.startswith("ValueError: D408 train: ") and (folder / "my-data.py").is_file()
     assert "written: my-data.py. If a check fails, correct" in capsys.readouterr().err

@@ -18,13 +18,21 @@ def write_yolo(data: Path, root: Path, polygons: bool = False) -> Path:
         (root / name / "labels").mkdir()
         for image in content["images"]:
             lines = []
-            for each in (each for each in content["annotations"] if each["image_id"] == image["id"]):
+            for each in (
+                each for each in content["annotations"] if each["image_id"] == image["id"]
+            ):
                 x, y, w, h = each["bbox"]
-                values = [x + w / 2, y + h / 2, w, h] if not polygons else [x, y, x + w, y, x + w, y + h, x, y + h]
+                values = (
+                    [x + w / 2, y + h / 2, w, h]
+                    if not polygons
+                    else [x, y, x + w, y, x + w, y + h, x, y + h]
+                )
                 size = (image["width"], image["height"])
                 values = [value / size[place % 2] for place, value in enumerate(values)]
                 lines.append(" ".join(map(str, [each["category_id"] - 1, *values])))
-            (root / name / "labels" / Path(image["file_name"]).with_suffix(".txt").name).write_text("\n".join(lines))
+            (root / name / "labels" / Path(image["file_name"]).with_suffix(".txt").name).write_text(
+                "\n".join(lines)
+            )
     names = "train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [circle, square]\n"
     (root / "data.yaml").write_text(names)
     return root
@@ -41,9 +49,13 @@ def write_voc(data: Path, root: Path) -> Path:
         for image in content["images"]:
             stem = f"{name}{Path(image['file_name']).stem}"
             stems.append(stem)
-            shutil.copy(data / "images" / split / image["file_name"], root / "JPEGImages" / f"{stem}.jpg")
+            shutil.copy(
+                data / "images" / split / image["file_name"], root / "JPEGImages" / f"{stem}.jpg"
+            )
             objects = ""
-            for each in (each for each in content["annotations"] if each["image_id"] == image["id"]):
+            for each in (
+                each for each in content["annotations"] if each["image_id"] == image["id"]
+            ):
                 x, y, w, h = each["bbox"]
                 sides = dict(xmin=x + 1, ymin=y + 1, xmax=x + w, ymax=y + h)
                 box = "".join(f"<{side}>{value}</{side}>" for side, value in sides.items())
@@ -54,9 +66,15 @@ def write_voc(data: Path, root: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["yolo", "polygons", "voc"])
-def test_yolo_and_pascal_voc_become_coco_jsons_beside_the_config(form, trained, data, started, folder):
+def test_yolo_and_pascal_voc_become_coco_jsons_beside_the_config(
+    form, trained, data, started, folder
+):
     pytest.importorskip("supervision")
-    other = write_voc(data, folder / form) if form == "voc" else write_yolo(data, folder / form, form == "polygons")
+    other = (
+        write_voc(data, folder / form)
+        if form == "voc"
+        else write_yolo(data, folder / form, form == "polygons")
+    )
     cfg = started(trained, "--data", other)
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES
     assert cfg.model.type == ("MaskRCNN" if form == "polygons" else "FasterRCNN")
@@ -77,8 +95,12 @@ def test_a_folder_of_another_format_is_described(refused, trained, data, folder)
     other = folder / "labelme"
     shutil.copytree(data / "images" / "training", other)
     for path in list(other.glob("*.jpg")):
-        path.with_suffix(".json").write_text(json.dumps(dict(version="5", shapes=[], imagePath=path.name)))
-    assert "is a folder of labelme's json files: expected a COCO json" in refused(trained, "--data", other)
+        path.with_suffix(".json").write_text(
+            json.dumps(dict(version="5", shapes=[], imagePath=path.name))
+        )
+    assert "is a folder of labelme's json files: expected a COCO json" in refused(
+        trained, "--data", other
+    )
     assert "is a folder of 8 .csv files" in refused(trained, "--data", rename(other, ".csv"))
 
 

@@ -14,7 +14,11 @@ SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "c
 
 def cfg_options(config: str, data: Path, iterations: int, workers: int = 0) -> list[str]:
     """--cfg-options that point a demo config at `data` and shorten it."""
-    given = ["default_hooks.checkpoint.interval=2", "default_hooks.logger.interval=1", "train_dataloader.batch_size=2"]
+    given = [
+        "default_hooks.checkpoint.interval=2",
+        "default_hooks.logger.interval=1",
+        "train_dataloader.batch_size=2",
+    ]
     given += [f"train_cfg.max_iters={iterations}", f"train_cfg.val_interval={iterations}"]
     for split in ("train", "val", "test"):
         loader = f"{split}_dataloader"
@@ -34,9 +38,13 @@ def printed_scores(folder: Path) -> list[dict]:
 
 
 def assert_same_state(one: Path, other: Path) -> None:
-    """Check that two checkpoints hold the same weights, optimizer, EMA, schedule and position, bit for bit."""
+    """Check that two checkpoints hold the same weights, optimizer, EMA, schedule and position, bit
+    for bit.
+    """
     a, b = load_from_file(str(one)), load_from_file(str(other))
     for part in ("state_dict", "optimizer", "ema_state_dict"):
         torch.testing.assert_close(a.get(part), b.get(part), rtol=0, atol=0)
     assert a["param_schedulers"] == b["param_schedulers"]
-    assert [a["meta"][key] for key in ("epoch", "iter")] == [b["meta"][key] for key in ("epoch", "iter")]
+    assert [a["meta"][key] for key in ("epoch", "iter")] == [
+        b["meta"][key] for key in ("epoch", "iter")
+    ]

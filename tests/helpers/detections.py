@@ -17,12 +17,16 @@ class Detections(NamedTuple):
     masks: np.ndarray | None
 
 
-def assert_same(found: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float) -> int:
-    """Check that each detection has a match of the same class, with box and score within the tolerance.
+def assert_same(
+    found: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float
+) -> int:
+    """Check that each detection has a match of the same class, with box and score within the
+    tolerance.
 
     Args:
         size: Height and width of the image.
-        cut: Score below which detections are left out. Rounding decides whether a score of about `cut` is below.
+        cut: Score below which detections are left out. Rounding decides whether a score of about
+            `cut` is below.
         pixels: Share of the pixels of all masks that may be in one of two matching masks alone.
 
     Returns:

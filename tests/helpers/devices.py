@@ -18,31 +18,48 @@ on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def on_each_device_in(cpu: list[str], cuda: list[str]) -> pytest.MarkDecorator:
-    """Parametrize `device` and `dtype`, a name in torch, with the types in which each device computes."""
+    """Parametrize `device` and `dtype`, a name in torch, with the types in which each device
+    computes.
+    """
     on_gpu = [pytest.param("cuda", dtype, marks=GPU) for dtype in cuda]
     return pytest.mark.parametrize("device, dtype", [*(("cpu", dtype) for dtype in cpu), *on_gpu])
 
 
 def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mmengine's AmpOptimWrapper, which is for GPUs only, work on the CPU too, in bfloat16 with a loss scaler."""
+    """Let mmengine's AmpOptimWrapper, which is for GPUs only, work on the CPU too, in bfloat16 with
+    a loss scaler.
+    """
     if device == "cpu":
         monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
-        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu"))
+        monkeypatch.setattr(
+            amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu")
+        )
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Measures the peak of the bytes in tensors, after any operator, without the parameters and buffers of a model."""
+    """Measures the peak of the bytes in tensors, after any operator, without the parameters and
+    buffers of a model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        self.own = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in (*model.parameters(), *model.buffers())
+        }
         self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
 
-    def __torch_dispatch__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.storages = {key: entry for key, entry in self.storages.items() if not entry[0].expired()}
+        made = [
+            leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)
+        ]
+        self.storages = {
+            key: entry for key, entry in self.storages.items() if not entry[0].expired()
+        }
         for storage in made:
             if storage.data_ptr() not in self.own:
                 self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()

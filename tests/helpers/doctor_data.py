@@ -20,7 +20,9 @@ RETINANET = CONFIGS / "retinanet" / "retinanet_xcit-s12-p16_fpn_1x_coco.py"
 SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 
 COCO = Path("data/coco")
-TRAIN_JSON, VAL_JSON = (COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val"))
+TRAIN_JSON, VAL_JSON = (
+    COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")
+)
 ADE = Path("data/ade/ADEChallengeData2016")
 MAPS = ADE / "annotations" / "training"
 
@@ -39,16 +41,25 @@ def write_map(path: Path, labels: list[int]) -> None:
 
 def write_coco(root: Path) -> None:
     """Write two splits of three images, with one annotation for each of COCO's classes."""
-    categories = [dict(id=2 * i + 1, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"])]
+    categories = [
+        dict(id=2 * i + 1, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"])
+    ]
     annotations = []
     for number, category in enumerate(categories):
         x, y = 4 + 7 * number % 37, 4 + 5 * number % 21
         polygon = [x, y, x + SIDE, y, x + SIDE, y + SIDE, x, y + SIDE]
         box = dict(bbox=[x, y, SIDE, SIDE], area=SIDE**2, iscrowd=0, segmentation=[polygon])
-        annotations.append(dict(box, id=number + 1, image_id=number % 3, category_id=category["id"]))
+        annotations.append(
+            dict(box, id=number + 1, image_id=number % 3, category_id=category["id"])
+        )
     images = [dict(id=i, file_name=f"{i}.jpg", height=HEIGHT, width=WIDTH) for i in range(3)]
     content = json.dumps(
-        dict(info=dict(description="COCO"), images=images, annotations=annotations, categories=categories)
+        dict(
+            info=dict(description="COCO"),
+            images=images,
+            annotations=annotations,
+            categories=categories,
+        )
     )
     for path, split in ((TRAIN_JSON, "train"), (VAL_JSON, "val")):
         for image in images:
@@ -92,9 +103,15 @@ def oks(config: Path, *options: str) -> list[str]:
 
 
 def assert_named(found: Sequence[Finding], expected: Sequence[tuple]) -> None:
-    """Check that findings have these codes, and their texts these values, each as a whole word: (code, value, ...)."""
+    """Check that findings have these codes, and their texts these values, each as a whole word:
+    (code, value, ...).
+    """
     texts = "\n".join(map(str, found))
     assert [finding.code for finding in found] == [code for code, *_ in expected], texts
     for finding, (_, *values) in zip(found, expected, strict=True):
-        absent = [value for value in values if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", finding.text)]
+        absent = [
+            value
+            for value in values
+            if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", finding.text)
+        ]
         assert absent == [], finding.text

@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves the files of a folder in a process of its own, because GDAL waits for answers without releasing Python.
+    """Serves the files of a folder in a process of its own, because GDAL waits for answers without
+    releasing Python.
 
     Attributes:
         url: Its address.
@@ -30,7 +31,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self.send_error(404)
             return
-        content, range_ = path.read_bytes(), re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        content, range_ = (
+            path.read_bytes(),
+            re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")),
+        )
         size, first = len(content), 0
         if range_:
             first = int(range_[1])
@@ -55,7 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve(folder: Path) -> Iterator[FileServer]:
     with FileServer(folder) as server:
-        process = multiprocessing.get_context("fork").Process(target=server.serve_forever, daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=server.serve_forever, daemon=True
+        )
         process.start()
         try:
             yield server

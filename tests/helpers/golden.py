@@ -1,7 +1,8 @@
 """The deterministic parameters and images behind the golden values in tests/data/golden.
 
-The values were computed in float64 (positional encoding in float32), those of 'pico' in float32, by the code that
-the paper's authors released, with every parameter a function of its published name and shape alone.
+The values were computed in float64 (positional encoding in float32), those of 'pico' in float32, by
+the code that the paper's authors released, with every parameter a function of its published name
+and shape alone.
 """
 
 import json
@@ -19,7 +20,9 @@ PICO = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)  # the architecture of
 
 def parameter(key: str, shape: tuple[int, ...]) -> Tensor:
     """Value of the parameter or buffer of a published name."""
-    noise = np.asarray(np.random.RandomState(zlib.crc32(key.encode())).standard_normal(shape or None))
+    noise = np.asarray(
+        np.random.RandomState(zlib.crc32(key.encode())).standard_normal(shape or None)
+    )
     if key.endswith("num_batches_tracked"):
         return torch.tensor(7)
     if key.endswith("running_var"):
@@ -41,7 +44,9 @@ def parameter(key: str, shape: tuple[int, ...]) -> Tensor:
 
 def fill(model: nn.Module) -> nn.Module:
     """Give every parameter and buffer its golden value; returns the model in eval mode."""
-    model.load_state_dict({key: parameter(key, tuple(value.shape)) for key, value in model.state_dict().items()})
+    model.load_state_dict(
+        {key: parameter(key, tuple(value.shape)) for key, value in model.state_dict().items()}
+    )
     return model.eval()
 
 
@@ -55,7 +60,8 @@ def keys(arch: str, patch_size: int) -> dict[str, list[int]]:
 
 
 def deviation(maps: tuple[Tensor, ...], file: Path, size: str) -> float:
-    """Largest difference from the golden values of a size such as '64x96', in units of a level's mean magnitude.
+    """Largest difference from the golden values of a size such as '64x96', in units of a level's
+    mean magnitude.
 
     The shapes must be equal.
     """
@@ -63,7 +69,12 @@ def deviation(maps: tuple[Tensor, ...], file: Path, size: str) -> float:
     worst = 0.0
     for level, found in enumerate(maps):
         assert list(found.shape) == golden[f"{size}/shape{level}"].tolist()
-        values = found.detach().double().flatten()[torch.from_numpy(golden[f"{size}/index{level}"])].numpy()
+        values = (
+            found.detach()
+            .double()
+            .flatten()[torch.from_numpy(golden[f"{size}/index{level}"])]
+            .numpy()
+        )
         difference = np.abs(values - golden[f"{size}/value{level}"]).max()
         worst = max(worst, difference / float(golden[f"{size}/abs_mean{level}"]))
     return worst

@@ -11,7 +11,9 @@ def load_standard(path: Path) -> Any:
 
     file = onnx.load(path)
     onnx.checker.check_model(file, full_check=True)
-    assert [(opset.domain, opset.version) for opset in file.opset_import] == [("", 18)] and not file.functions
+    assert [(opset.domain, opset.version) for opset in file.opset_import] == [
+        ("", 18)
+    ] and not file.functions
     assert not {node.op_type for node in file.graph.node} & {"If", "Loop", "Scan", "Einsum"}
     return file
 
@@ -24,5 +26,6 @@ def metadata(file: Any) -> dict[str, Any]:
 def dimensions(values: Any) -> dict[str, list[int | str]]:
     """Return the shapes of a graph's inputs or outputs by their names; a variable size has a name."""
     return {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in values
     }

@@ -41,7 +41,10 @@ def noise(seed: int, *shape: int) -> Tensor:
 
 def roi_align_cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for ratio, mode, aligned in itertools.product((0, 1, 2), ("avg",), (True, False)):
-        yield f"{mode} ratio={ratio} aligned={aligned}", dict(sampling_ratio=ratio, pool_mode=mode, aligned=aligned)
+        yield (
+            f"{mode} ratio={ratio} aligned={aligned}",
+            dict(sampling_ratio=ratio, pool_mode=mode, aligned=aligned),
+        )
 
 
 def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Tensor]:
@@ -55,7 +58,9 @@ def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Ten
 
 
 def boxes(number: int, spread: int, levels: int = 1, whole: bool = False) -> tuple[Tensor, Tensor]:
-    """Random boxes of 4 to 124 pixels on `levels` distant canvases. `whole` coordinates and few scores make ties."""
+    """Random boxes of 4 to 124 pixels on `levels` distant canvases. `whole` coordinates and few
+    scores make ties.
+    """
     random = np.random.RandomState(number)
     center, size = random.rand(number, 2) * spread, random.rand(number, 2) * 120 + 4
     corners = np.concatenate([center - size / 2, center + size / 2], axis=1)
@@ -86,7 +91,9 @@ def golden_values() -> dict[str, np.ndarray]:
     values = {}
     for name, options in roi_align_cases():
         for dtype in (torch.float32, torch.float64):
-            values[f"{name} {dtype}"], values[f"{name} {dtype} grad"] = pool(rois(dtype), dtype, **options)
+            values[f"{name} {dtype}"], values[f"{name} {dtype} grad"] = pool(
+                rois(dtype), dtype, **options
+            )
     for name, (given, options) in NMS.items():
         values[name] = nms(*boxes(**given), **options)[1].int()
     return {name: value.numpy() for name, value in values.items()}

@@ -11,7 +11,9 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Return language and content of each fenced block of a page."""
-    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def commands(bash: str) -> list[str]:

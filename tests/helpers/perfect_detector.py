@@ -1,6 +1,7 @@
 """A perfect detector in place of a network. It finds each object of a synthetic scene by its color.
 
-Every object that the tiles lose, report twice, cut or join with another object is therefore a fault of the tiling.
+Every object that the tiles lose, report twice, cut or join with another object is therefore a fault
+of the tiling.
 """
 
 from collections import Counter
@@ -25,7 +26,9 @@ def class_of(number: int) -> int:
 
 
 class Scene:
-    """Objects of several classes, without gaps between their numbers from 1, in an array of numbers (H, W), int32."""
+    """Objects of several classes, without gaps between their numbers from 1, in an array of numbers
+    (H, W), int32.
+    """
 
     def __init__(self, height: int, width: int) -> None:
         self.numbers = np.zeros((height, width), np.int32)
@@ -42,7 +45,12 @@ class Scene:
         (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0) + 1
         if min(left, top) < 0 or bottom > self.numbers.shape[0] or right > self.numbers.shape[1]:
             return False
-        inside = cv2.fillPoly(np.zeros((bottom - top, right - left), np.uint8), [points - (left, top)], 1) > 0
+        inside = (
+            cv2.fillPoly(
+                np.zeros((bottom - top, right - left), np.uint8), [points - (left, top)], 1
+            )
+            > 0
+        )
         window = self.numbers[top:bottom, left:right]
         if window[inside].any():
             return False
@@ -64,14 +72,17 @@ class Scene:
         return self
 
     def add_ships(self, length: float = 60, width: float = 8, gap: float = 3) -> "Scene":
-        """Fill the scene with rows of parallel ships at 45 degrees, whose boxes overlap by more than half."""
+        """Fill the scene with rows of parallel ships at 45 degrees, whose boxes overlap by more
+        than half.
+        """
         along, across = np.array([1, 1]) / 2**0.5, np.array([1, -1]) / 2**0.5
         reach = sum(self.numbers.shape)
         for start in np.arange(0, reach, length + gap):
             for side in np.arange(-reach, reach, width + gap):
                 corner = start * along + side * across
                 corners = [
-                    corner + a * along + b * across for a, b in ((0, 0), (length, 0), (length, width), (0, width))
+                    corner + a * along + b * across
+                    for a, b in ((0, 0), (length, 0), (length, width), (0, width))
                 ]
                 self.add(np.array(corners))
         return self
@@ -83,7 +94,9 @@ def number_of(image: np.ndarray) -> np.ndarray:
 
 
 def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True) -> Prediction:
-    """Find every object, and every part of an object that the image's edge cuts, with random scores."""
+    """Find every object, and every part of an object that the image's edge cuts, with random
+    scores.
+    """
     numbers, inverse = np.unique(number_of(image), return_inverse=True)
     inverse = inverse.reshape(image.shape[:2])
     found = [(number, inverse == index) for index, number in enumerate(numbers) if number]
@@ -94,17 +107,26 @@ def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True) -> Pre
         boxes + rng.uniform(-jitter, jitter, boxes.shape).astype(np.float32),
         rng.uniform(0.5, 1, len(found)),
         [class_of(number) for number, _ in found],
-        np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2]) if with_masks else None,
+        np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2])
+        if with_masks
+        else None,
     )
 
 
 def predicted(
-    image: np.ndarray, boxes: Any, scores: Any, labels: Sequence[int], masks: np.ndarray | None = None
+    image: np.ndarray,
+    boxes: Any,
+    scores: Any,
+    labels: Sequence[int],
+    masks: np.ndarray | None = None,
 ) -> Prediction:
     """Return a detector's prediction, in descending order of scores."""
     order = np.argsort(-np.array(scores, np.float32), kind="stable")
     found = sv.Detections(
-        np.array(boxes, np.float32).reshape(-1, 4), masks, np.array(scores, np.float32), np.array(labels, int)
+        np.array(boxes, np.float32).reshape(-1, 4),
+        masks,
+        np.array(scores, np.float32),
+        np.array(labels, int),
     )
     return Prediction(image, found[order], None, CLASSES)
 
@@ -122,7 +144,11 @@ class PerfectDetector:
 
     def __init__(self, **options: Any) -> None:
         self.metainfo = dict(classes=CLASSES)
-        self.cfg = Config(dict(default_scope="mmdet", model=dict(), test_dataloader=dict(dataset=dict(pipeline=[]))))
+        self.cfg = Config(
+            dict(
+                default_scope="mmdet", model=dict(), test_dataloader=dict(dataset=dict(pipeline=[]))
+            )
+        )
         self.options = options
         self.seen = 0  # tiles
 

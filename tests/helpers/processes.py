@@ -1,4 +1,6 @@
-"""Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed, and two that meet."""
+"""Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed,
+and two that meet.
+"""
 
 import ctypes
 import multiprocessing
@@ -32,7 +34,9 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] | None = None, **limits: int) -> Ended:
+def run_tool(
+    name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] | None = None, **limits: int
+) -> Ended:
     """Run tools/NAME.py to its end.
 
     Args:
@@ -43,11 +47,15 @@ def run_tool(name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] 
 
 
 def run_script(script: Path, *arguments: str, cwd: Path) -> Ended:
-    """Run a script, any tool or code of a page, to its end: as `python SCRIPT ARGUMENTS` in a folder."""
+    """Run a script, any tool or code of a page, to its end: as `python SCRIPT ARGUMENTS` in a
+    folder.
+    """
     return _to_its_end(_run_script, str(script), list(arguments), cwd)
 
 
-def _to_its_end(function: Callable, name: str, arguments: list[str], cwd: Path, *others: object) -> Ended:
+def _to_its_end(
+    function: Callable, name: str, arguments: list[str], cwd: Path, *others: object
+) -> Ended:
     files = [cwd / "stdout.txt", cwd / "stderr.txt"]
     process = CONTEXT.Process(target=function, args=(name, arguments, cwd, files, *others))
     process.start()
@@ -58,11 +66,14 @@ def _to_its_end(function: Callable, name: str, arguments: list[str], cwd: Path, 
     return Ended(process.exitcode, *(file.read_text() for file in files))
 
 
-def in_two_processes(function: Callable, *arguments: object, start_method: str = "forkserver") -> None:
-    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of them raised.
+def in_two_processes(
+    function: Callable, *arguments: object, start_method: str = "forkserver"
+) -> None:
+    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of
+    them raised.
 
-    Processes that use a GPU need the start method 'spawn': where there is one, the libraries have asked CUDA for it in
-    the server, and CUDA works in no fork of a process that did.
+    Processes that use a GPU need the start method 'spawn': where there is one, the libraries have
+    asked CUDA for it in the server, and CUDA works in no fork of a process that did.
     """
     from torch.multiprocessing import start_processes
 
@@ -105,7 +116,9 @@ def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path])
 
 
 def end_with_the_parent() -> None:
-    """Let this process end with the server, and its workers with it: torch's may wait for a killed process for ever."""
+    """Let this process end with the server, and its workers with it: torch's may wait for a killed
+    process for ever.
+    """
     prctl = ctypes.CDLL(None).prctl
     prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of Linux
     os.register_at_fork(after_in_child=lambda: prctl(1, signal.SIGKILL))
@@ -124,7 +137,9 @@ def _settle(cwd: Path, files: list[Path]) -> None:
 
 
 def arrange_death(call: str, count: int) -> None:
-    """Kill this process when a method of hooks is called the n-th time, or before or after the n-th os.replace."""
+    """Kill this process when a method of hooks is called the n-th time, or before or after the n-th
+    os.replace.
+    """
     from mmengine.runner import Runner
 
     left = count

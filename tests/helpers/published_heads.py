@@ -34,16 +34,21 @@ HEADS = {
     "SOLO": ("solo/solo_r50_fpn_1x_coco", SOLO + "stacked_convs=1)"),
     "SOLOv2": (
         "solov2/solov2_r50_fpn_1x_coco",
-        SOLO + "stacked_convs=1, mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
+        SOLO
+        + "stacked_convs=1, mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
     ),
     "PointRend": (
         "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
-        RCNN.format("fc_out_channels=32, conv_out_channels=32", "point_head=dict(in_channels=32, fc_channels=32)"),
+        RCNN.format(
+            "fc_out_channels=32, conv_out_channels=32",
+            "point_head=dict(in_channels=32, fc_channels=32)",
+        ),
     ),
     "MS R-CNN": (
         "ms_rcnn/ms-rcnn_r50-caffe_fpn_1x_coco",
         RCNN.format(
-            "conv_out_channels=32", "mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32)"
+            "conv_out_channels=32",
+            "mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32)",
         ),
     ),
     "Mask2Former": (

@@ -28,7 +28,9 @@ def model_of(model: Sequence[object]) -> list[object]:
 
 
 def run(*command: object) -> subprocess.CompletedProcess:
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=os.environ | ENV)
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=300, env=os.environ | ENV
+    )
 
 
 def torchrun(port: int) -> list[str]:
@@ -38,7 +40,11 @@ def torchrun(port: int) -> list[str]:
 
 def read_records(out: Path) -> list[dict[str, Any]]:
     """Read all records, in the order of their part files."""
-    lines = [line for part in sorted((out / "parts").glob("*.jsonl")) for line in part.read_text().splitlines()]
+    lines = [
+        line
+        for part in sorted((out / "parts").glob("*.jsonl"))
+        for line in part.read_text().splitlines()
+    ]
     return list(map(json.loads, lines))
 
 
@@ -48,9 +54,14 @@ def merged(out: Path) -> list[Any]:
     path = out / "predictions.json"
     results = json.loads(path.read_text()) if path.exists() else []
     names = {
-        str(path.relative_to(out)) for folder in ("labels", "visualizations") for path in out.glob(f"{folder}/**/*.*")
+        str(path.relative_to(out))
+        for folder in ("labels", "visualizations")
+        for path in out.glob(f"{folder}/**/*.*")
     }
-    by_id = [sorted(images, key=lambda each: each["id"]), sorted(results, key=lambda each: each["image_id"])]
+    by_id = [
+        sorted(images, key=lambda each: each["id"]),
+        sorted(results, key=lambda each: each["image_id"]),
+    ]
     return [*by_id, sorted(name for name in names if not name.rpartition("/")[2].startswith("."))]
 
 
@@ -63,10 +74,16 @@ def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
     return path
 
 
-def start_infer(arguments: Sequence[object], log: Path, max_records: int = 256, **env: object) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries, part files of some records and variables."""
+def start_infer(
+    arguments: Sequence[object], log: Path, max_records: int = 256, **env: object
+) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries, part files of some records and
+    variables.
+    """
     variables = {name: str(value) for name, value in env.items()}
-    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, max_records, variables))
+    process = CONTEXT.Process(
+        target=_run_tool, args=(list(map(str, arguments)), log, max_records, variables)
+    )
     process.start()
     return process
 

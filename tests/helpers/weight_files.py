@@ -1,8 +1,10 @@
-"""Weights files of every project, written here: its names and wrapping around golden values. Models to load them.
+"""Weights files of every project, written here: its names and wrapping around golden values. Models
+to load them.
 
-The names, and the published parameter that each stands for, come from files that the projects' own code wrote
-(`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models from the code of mmseg 0.11).
-With the golden checkpoints beside the clone, those files themselves are tested too.
+The names, and the published parameter that each stands for, come from files that the projects' own
+code wrote (`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models
+from the code of mmseg 0.11). With the golden checkpoints beside the clone, those files themselves
+are tested too.
 """
 
 import argparse
@@ -32,8 +34,12 @@ _CHECKPOINTS = SHARED / "golden" / "checkpoints"
 
 def _golden(shapes: dict[str, list[int]]) -> dict[str, Tensor]:
     """Golden values in float32 of tensors by name, with or without the prefix of a backbone."""
-    state = {key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes.items()}
-    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+    state = {
+        key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes.items()
+    }
+    return {
+        key: value.float() if value.is_floating_point() else value for key, value in state.items()
+    }
 
 
 def official(patch_size: int) -> dict[str, Tensor]:
@@ -42,7 +48,9 @@ def official(patch_size: int) -> dict[str, Tensor]:
 
 
 def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
-    """The same tensors under another project's names; a third of a published one is NAME/0, /1 or /2."""
+    """The same tensors under another project's names; a third of a published one is NAME/0, /1 or
+    /2.
+    """
     published, state = official(patch_size), OrderedDict()
     for key, shape in KEYS[f"{project}_p{patch_size}"].items():
         name, _, third = _NAMES[project][key].partition("/")
@@ -58,14 +66,27 @@ def _training_file() -> dict:
 
 
 def _maskrcnn(patch_size: int) -> dict:
-    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person", "car"), epoch=36, iter=263880)
+    meta = dict(
+        mmdet_version="2.11.0",
+        config="model = dict()",
+        CLASSES=("person", "car"),
+        epoch=36,
+        iter=263880,
+    )
     return dict(
-        meta=meta, state_dict=_golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"]), optimizer=dict(state={}, param_groups=[])
+        meta=meta,
+        state_dict=_golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"]),
+        optimizer=dict(state={}, param_groups=[]),
     )
 
 
 def _semfpn() -> dict:
-    meta = dict(mmseg_version="0.11.0", config="model = dict()", CLASSES=("wall",), PALETTE=[[120, 120, 120]])
+    meta = dict(
+        mmseg_version="0.11.0",
+        config="model = dict()",
+        CLASSES=("wall",),
+        PALETTE=[[120, 120, 120]],
+    )
     return dict(meta=meta, state_dict=_golden(DENSE_KEYS["semfpn_p16"]))
 
 
@@ -77,7 +98,13 @@ def _dino_training_file() -> dict:
     head = {"head.mlp.0.weight": torch.ones(8, 32), "head.last_layer.weight_g": torch.ones(4, 1)}
     teacher = {f"backbone.{key}": value for key, value in _dino().items()} | head
     student = {f"module.{key}": torch.zeros_like(value) for key, value in teacher.items()}
-    return dict(student=student, teacher=teacher, optimizer={}, epoch=100, args=argparse.Namespace(arch="xcit"))
+    return dict(
+        student=student,
+        teacher=teacher,
+        optimizer={},
+        epoch=100,
+        args=argparse.Namespace(arch="xcit"),
+    )
 
 
 # Content by the name of the file; a .safetensors file holds tensors only.
@@ -88,7 +115,9 @@ _CONTENTS: dict[str, Callable[[], dict]] = {
     "timm_p16.pth": lambda: _named_as("timm", 16),
     "timm_p16.safetensors": lambda: _named_as("timm", 16),
     "timm_p8.safetensors": lambda: _named_as("timm", 8),
-    "mmpretrain_p16.pth": lambda: dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 16)),
+    "mmpretrain_p16.pth": lambda: dict(
+        meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 16)
+    ),
     "mmpretrain_p8.pth": lambda: dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 8)),
     "official-maskrcnn_p16.pth": lambda: _maskrcnn(16),
     "official-maskrcnn_p8.pth": lambda: _maskrcnn(8),
@@ -96,11 +125,15 @@ _CONTENTS: dict[str, Callable[[], dict]] = {
     "dino-backbone_p16.pth": _dino,
     "dino-full_p16.pth": _dino_training_file,
 }
-CLASSIFIERS = [name for name in _CONTENTS if name.startswith(("official-imagenet", "timm", "mmpretrain"))]
+CLASSIFIERS = [
+    name for name in _CONTENTS if name.startswith(("official-imagenet", "timm", "mmpretrain"))
+]
 
 
 def sources(*names: str) -> list[str]:
-    """Files of these names, all by default: written here and, where they lie beside the clone, the projects' own."""
+    """Files of these names, all by default: written here and, where they lie beside the clone, the
+    projects' own.
+    """
     own = [f"own/{name}" for name in names or _CONTENTS if (_CHECKPOINTS / name).exists()]
     return [*(names or _CONTENTS), *own]
 
@@ -119,18 +152,31 @@ def path_of(source: str, folder: Path) -> Path:
 
 
 def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return state.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in state.items())
+    return state.keys() == other.keys() and all(
+        torch.equal(value, other[key]) for key, value in state.items()
+    )
 
 
 def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
     init_default_scope("mmseg")
-    head = dict(type="mmseg.FCNHead", in_channels=16, in_index=0, channels=8, num_convs=1, num_classes=num_classes)
+    head = dict(
+        type="mmseg.FCNHead",
+        in_channels=16,
+        in_index=0,
+        channels=8,
+        num_convs=1,
+        num_classes=num_classes,
+    )
     backbone = dict(type="XCiT", arch=MINI, in_channels=bands, norm_cfg=dict(type="BN"))
     return MODELS.build(dict(type="mmseg.EncoderDecoder", backbone=backbone, decode_head=head))
 
 
-def load_in_runner(model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook) -> None:
-    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default where training starts."""
+def load_in_runner(
+    model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook
+) -> None:
+    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default where training
+    starts.
+    """
     loop = Mock(spec=BaseLoop) if train else None
     runner = SimpleNamespace(model=model, _train_loop=loop, _resume=resume)
     checkpoint = dict(checkpoint)

@@ -13,8 +13,14 @@ TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
     "kwargs, message",
     [
         (dict(arch="s13"), "'s13'.*n12, t12"),
-        (dict(arch=dict(embed_dim=30, depth=12, num_heads=4, eta=1.0)), "num_heads=4.*embed_dim=30"),
-        (dict(arch=dict(embed_dim=36, depth=12, num_heads=4, eta=1.0)), "embed_dim=36.*multiple of 8"),
+        (
+            dict(arch=dict(embed_dim=30, depth=12, num_heads=4, eta=1.0)),
+            "num_heads=4.*embed_dim=30",
+        ),
+        (
+            dict(arch=dict(embed_dim=36, depth=12, num_heads=4, eta=1.0)),
+            "embed_dim=36.*multiple of 8",
+        ),
         (dict(arch=dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)), "depth 2.*pass out_indices"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
         (dict(attn_implementation="gram"), "'gram': choose one of auto, plain, covariance"),
@@ -25,8 +31,14 @@ TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
         (dict(in_channels="3"), "in_channels='3': must be the number"),
-        (dict(init_cfg=dict(checkpoint="x.pth")), "init_cfg=.*x.pth.* has no type: for weights it is 'Pretrained'"),
-        (dict(init_cfg=dict(type="Pretrained", checkpoint="x.pth", strict_heads=0)), "strict_heads: give checkpoint"),
+        (
+            dict(init_cfg=dict(checkpoint="x.pth")),
+            "init_cfg=.*x.pth.* has no type: for weights it is 'Pretrained'",
+        ),
+        (
+            dict(init_cfg=dict(type="Pretrained", checkpoint="x.pth", strict_heads=0)),
+            "strict_heads: give checkpoint",
+        ),
     ],
 )
 def test_invalid_arguments_are_named(kwargs, message):
@@ -38,7 +50,11 @@ def test_invalid_arguments_are_named(kwargs, message):
 @pytest.mark.parametrize(
     "model, kwargs, message",
     [
-        (XCiT, dict(depth=50, style="pytorch"), r"^XCiT has no argument depth, style: .*forgot _delete_=True over"),
+        (
+            XCiT,
+            dict(depth=50, style="pytorch"),
+            r"^XCiT has no argument depth, style: .*forgot _delete_=True over",
+        ),
         (XCiTClassifier, dict(strides=(4,)), "^XCiTClassifier has no argument strides: "),
     ],
 )
@@ -49,13 +65,20 @@ def test_unknown_arguments_are_named(model, kwargs, message):
 
 
 def test_initialisation_prints_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(MMLogger, "_instance_dict", type(MMLogger._instance_dict)())  # no run has begun a log file
+    monkeypatch.setattr(
+        MMLogger, "_instance_dict", type(MMLogger._instance_dict)()
+    )  # no run has begun a log file
     torch.save(XCiT(TINY).state_dict(), tmp_path / "own.pth")
     model = XCiT(TINY, init_cfg=dict(type="Pretrained", checkpoint=str(tmp_path / "own.pth")))
     model.init_weights()
     printed = capsys.readouterr()
-    assert f"tensors of 32x6x4/p16 (official layout) from {tmp_path / 'own.pth'}" in printed.err + printed.out
-    assert len((printed.err + printed.out).splitlines()) <= 2  # the second is mmengine's, about the file
+    assert (
+        f"tensors of 32x6x4/p16 (official layout) from {tmp_path / 'own.pth'}"
+        in printed.err + printed.out
+    )
+    assert (
+        len((printed.err + printed.out).splitlines()) <= 2
+    )  # the second is mmengine's, about the file
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ class TestDerivatives:
         module = attention(4, 2, implementation=name).double()
         x = torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
         names, values = zip(*module.named_parameters(), strict=True)
-        return lambda x, *p: torch.func.functional_call(module, dict(zip(names, p, strict=True)), x), (x, *values)
+        return lambda x, *p: torch.func.functional_call(
+            module, dict(zip(names, p, strict=True)), x
+        ), (x, *values)
 
     @every_implementation
     def test_first_backward_and_forward(self, name):
@@ -78,7 +80,9 @@ def test_implementations_agree(kind, seed):
 
     heads = pick(1, 2, 4, 8)
     dim = heads * pick(4, 8, 24, 48)
-    x = INPUTS[kind](torch.randn(pick(1, 2, 3), pick(1, 2, 7, 50, 333, 1000, 5000), dim, generator=generator))
+    x = INPUTS[kind](
+        torch.randn(pick(1, 2, 3), pick(1, 2, 7, 50, 333, 1000, 5000), dim, generator=generator)
+    )
     module = attention(dim, heads, seed, temperature=pick(0.1, 1, 10, 30))
     with torch.no_grad():
         exact = run(module.double(), "plain", x.double())
@@ -107,7 +111,9 @@ class TestPrecision:
         plain, found = results("plain", dtype=dtype), results(name, dtype=dtype)
         module.double()
         for exact, a, b in zip(results("plain", enabled=False), plain, found, strict=True):
-            assert (b - exact).abs().mean() <= max(1.5 * (a - exact).abs().mean(), 1e-3 * exact.abs().mean())
+            assert (b - exact).abs().mean() <= max(
+                1.5 * (a - exact).abs().mean(), 1e-3 * exact.abs().mean()
+            )
 
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -135,7 +141,8 @@ def test_covariance_stores_a_quarter_of_plain_for_backward():
     module = attention(384, 8)
     x = torch.randn(2, 4200, 384, requires_grad=True)
     covariance, plain = (
-        saved_bytes(module, lambda name=name: run(module, name, x)) for name in ("covariance", "plain")
+        saved_bytes(module, lambda name=name: run(module, name, x))
+        for name in ("covariance", "plain")
     )
     assert covariance <= 0.25 * plain
 
@@ -147,5 +154,7 @@ def test_auto_selects_by_the_number_of_tokens(dtype, limit):
         for tokens, expected in ((limit - 1, "plain"), (limit, "covariance")):
             x = torch.randn(2, tokens, 64).to(dtype)
             auto = run(module, "auto", x)
-            equal = [name for name in ("plain", "covariance") if torch.equal(run(module, name, x), auto)]
+            equal = [
+                name for name in ("plain", "covariance") if torch.equal(run(module, name, x), auto)
+            ]
             assert equal == [expected]

@@ -74,20 +74,28 @@ def test_every_architecture_has_the_published_size_and_four_maps(arch, patch_siz
 def test_gradients_reach_every_parameter_and_unused_blocks_are_not_built(kwargs):
     model = XCiT(TINY, drop_rate=0.1, attn_drop_rate=0.1, **kwargs).train()
     sum(m.square().mean() for m in model(torch.randn(2, 3, 33, 47))).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert [
+        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
+    ] == []
     assert len(model.blocks) == kwargs.get("out_indices", (5,))[-1] + 1
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("strides", [(8, 16, 32), (16,), (4, 32)])
-def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(strides, patch_size, tmp_path):
+def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(
+    strides, patch_size, tmp_path
+):
     whole = fill(XCiT(TINY, patch_size, norm_cfg=BN))
     torch.save(dict(model=whole.state_dict()), tmp_path / "whole.pth")
     init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "whole.pth"))
     model = XCiT(TINY, patch_size, strides=strides, norm_cfg=BN, init_cfg=init_cfg)
     model.init_weights()
     image = torch.rand(1, 3, 64, 96)
-    expected = [level for stride, level in zip((4, 8, 16, 32), whole(image), strict=True) if stride in strides]
+    expected = [
+        level
+        for stride, level in zip((4, 8, 16, 32), whole(image), strict=True)
+        if stride in strides
+    ]
     torch.testing.assert_close(list(model.eval()(image)), expected)
     assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
 
@@ -96,7 +104,9 @@ def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(stride
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])
 def test_maps_are_contiguous(patch_size, train, device):
-    """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would learn nothing."""
+    """mmcv's RoIAlign reads its input as contiguous, whatever the strides say: a detector would
+    learn nothing.
+    """
     model = XCiT(TINY, patch_size).train(train).to(device)
     assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101, device=device)))
 
@@ -115,7 +125,9 @@ class TestModes:
     @pytest.mark.parametrize("frozen_stages", [-1, 0, 2, 6])
     def test_frozen_stages_do_not_move(self, frozen_stages):
         model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN)
-        assert [block.mlp.training for block in model.blocks] == [i >= frozen_stages for i in range(6)]
+        assert [block.mlp.training for block in model.blocks] == [
+            i >= frozen_stages for i in range(6)
+        ]
         model.train()
         before = {key: value.clone() for key, value in model.state_dict().items()}
         sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
@@ -124,7 +136,9 @@ class TestModes:
                 p.data -= 0.1 * p.grad.sign()
         frozen = ["patch_embed.", "pos_embeder."] if frozen_stages >= 0 else []
         frozen += [f"blocks.{i}." for i in range(frozen_stages)]
-        moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        moved = {
+            key for key, value in model.state_dict().items() if not torch.equal(value, before[key])
+        }
         assert moved == {key for key in before if not key.startswith(tuple(frozen))}
 
     def test_norm_eval_keeps_running_statistics(self):
@@ -139,7 +153,9 @@ class TestModes:
         assert isinstance(model.patch_embed.proj[0][1], nn.SyncBatchNorm)
         assert all(m.isfinite().all() for m in model.train()(torch.randn(2, 3, 64, 64)))
 
-    @pytest.mark.parametrize("rate", [dict(drop_path_rate=0.5), dict(drop_rate=0.2), dict(attn_drop_rate=0.2)])
+    @pytest.mark.parametrize(
+        "rate", [dict(drop_path_rate=0.5), dict(drop_rate=0.2), dict(attn_drop_rate=0.2)]
+    )
     def test_dropout_acts_in_training_only(self, rate):
         model = XCiT(TINY, norm_eval=True, **rate)
         x = torch.randn(4, 3, 64, 64)
@@ -164,7 +180,9 @@ class TestPrecision:
         assert inferred[2].dtype == trained[2].dtype == torch.float32
         for level, (a, b, c) in enumerate(zip(exact, inferred, trained, strict=True)):
             scale = a.abs().mean()
-            assert (a - b).abs().mean() < (0.015 if dtype == torch.bfloat16 else 0.01) * scale, level
+            assert (a - b).abs().mean() < (0.015 if dtype == torch.bfloat16 else 0.01) * scale, (
+                level
+            )
             assert (a - b).abs().mean() < 1.05 * (a - c).abs().mean(), level
 
     @on_each_device
@@ -187,7 +205,9 @@ class TestPrecision:
         results = []
         for network, images in ((model, x), (other, x.to(memory_format=torch.channels_last))):
             maps = network(images)
-            grads = torch.autograd.grad(sum(m.square().mean() for m in maps), tuple(network.parameters()))
+            grads = torch.autograd.grad(
+                sum(m.square().mean() for m in maps), tuple(network.parameters())
+            )
             results.append((*maps, *grads))
         for a, b in zip(*results, strict=True):
             # The gradient of a bias before BatchNorm is zero but for rounding.
@@ -214,8 +234,9 @@ def test_training_stores_no_hidden_map_twice():
         model = XCiT("n12", norm_cfg=BN, **kwargs)
         return saved_bytes(model, lambda: model(torch.randn(1, 3, 512, 512))) / (1024 * 128 * 4)
 
-    # In units of tokens x channels: 21 a block (8 of the MLP's hidden map before and after its GELU, 5 of the LPI, the
-    # input, 3 norms' outputs, y of the attention, 2 residual sums and a branch), and the stem and the pyramid.
+    # In units of tokens x channels: 21 a block (8 of the MLP's hidden map before and after its
+    # GELU, 5 of the LPI, the input, 3 norms' outputs, y of the attention, 2 residual sums and a
+    # branch), and the stem and the pyramid.
     assert saved() < 12 * 21 + 70
     assert saved(with_cp=True) < 12 * 1.5 + 70
 
@@ -226,9 +247,15 @@ def test_peak_memory_of_inference(device, dtype):
     arch, side = ("n12", 1024) if device == "cpu" else ("s12", 2048)
     model = XCiT(arch, norm_cfg=BN).eval().to(device)
     x = torch.randn(1, 3, side, side, device=device)
-    with torch.inference_mode(), torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"):
-        found = peak_bytes(model, lambda: model(x), device) / (4 * model.arch.embed_dim * (side // 16) ** 2)
-    # In float32 maps of the trunk: its four taps, and of the autocast type the level of stride 8, which is as large as
-    # four, and the sixteen of stride 4, on a GPU once more before its cells take their places.
+    with (
+        torch.inference_mode(),
+        torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"),
+    ):
+        found = peak_bytes(model, lambda: model(x), device) / (
+            4 * model.arch.embed_dim * (side // 16) ** 2
+        )
+    # In float32 maps of the trunk: its four taps, and of the autocast type the level of stride 8,
+    # which is as large as four, and the sixteen of stride 4, on a GPU once more before its cells
+    # take their places.
     expected = 4 + (4 + 16 + (0 if device == "cpu" else 16)) * getattr(torch, dtype).itemsize / 4
     assert found < 1.12 * expected

@@ -20,7 +20,11 @@ STEM, QKV, HEAD = "patch_embed.proj.0.0.weight", "blocks.0.attn.qkv.weight", "he
 @pytest.mark.parametrize(
     "kind, options",
     [
-        *((kind, dict(patch_embed=stem)) for kind in (XCiT, Trunk, XCiTClassifier) for stem in ("conv", "linear")),
+        *(
+            (kind, dict(patch_embed=stem))
+            for kind in (XCiT, Trunk, XCiTClassifier)
+            for stem in ("conv", "linear")
+        ),
         (XCiT, dict(patch_size=16, strides=(8, 16, 32))),
         (XCiT, dict(in_channels=4)),
         (XCiT, dict(use_pos=False)),
@@ -38,20 +42,28 @@ def test_weights_determine_class_and_options_of_the_model(kind, options, tmp_pat
 @pytest.mark.parametrize(
     "tensors, message",
     [
-        # Without a check first, the first two files would build a model of 300 blocks, and a model of 200 GB.
+        # Without a check first, the first two files would build a model of 300 blocks, and a model
+        # of 200 GB.
         ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.gamma1"),
         ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds cls_token of \(1, 1, 16\), not"),
         ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
-        ({QKV: torch.ones(48)}, r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
+        (
+            {QKV: torch.ones(48)},
+            r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)",
+        ),
         ({HEAD: torch.ones(3)}, r"it holds head\.weight of \(3,\), not \(3, 16\)"),
         ({STEM: None}, r"lacks filters of the stem, patch_embed\.proj\.0\.0\.weight"),
         ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
     ],
 )
 def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_path):
-    state: dict[str, Tensor] = XCiTClassifier(MINI, num_classes=3, norm_cfg=dict(type="BN")).state_dict()
+    state: dict[str, Tensor] = XCiTClassifier(
+        MINI, num_classes=3, norm_cfg=dict(type="BN")
+    ).state_dict()
     state |= tensors
-    torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth")
+    torch.save(
+        {key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth"
+    )
     with pytest.raises(ValueError, match=message) as error:
         model_from_weights(str(tmp_path / "file.pth"), device="cpu")
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
@@ -66,7 +78,9 @@ def test_other_initialisers_are_left_to_mmengine():
 def small() -> Config:
     """The demo's segmentor, small and with BatchNorm, with an `init_cfg` from a file."""
     cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
-    cfg.model.backbone.update(arch=MINI, norm_cfg=dict(type="BN"), init_cfg=dict(type="Pretrained", checkpoint="a.pth"))
+    cfg.model.backbone.update(
+        arch=MINI, norm_cfg=dict(type="BN"), init_cfg=dict(type="Pretrained", checkpoint="a.pth")
+    )
     cfg.model.neck.update(in_channels=[16] * 4, out_channels=16)
     cfg.model.decode_head.update(in_channels=[16] * 4, channels=16, norm_cfg=dict(type="BN"))
     return cfg
@@ -89,9 +103,14 @@ def checkpoint(tmp_path) -> str:
 class TestModelFromConfig:
     def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, checkpoint):
         both = small()
-        both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])  # the model's own wins
+        both.data_preprocessor = dict(
+            both.model.data_preprocessor, mean=[1.0, 2.0, 3.0]
+        )  # the model's own wins
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
-        steps = (model_from_config(cfg, checkpoint).data_preprocessor for cfg in (small(), beside(), both))
+        steps = (
+            model_from_config(cfg, checkpoint).data_preprocessor
+            for cfg in (small(), beside(), both)
+        )
         expected, *found = (step(dict(inputs=[image]))["inputs"] for step in steps)
         assert all(torch.equal(each, expected) for each in found) and expected.mean().abs() < 2
 
@@ -111,9 +130,13 @@ class TestModelFromConfig:
         cfg.model.backbone.type = "mmseg.NoSuchThing"
         with pytest.raises(ValueError, match="give the config a default_scope"):
             model_from_config(cfg, "any.pth")
-        with pytest.raises(ValueError, match=r"^the config has no model: give the config of a whole run$"):
+        with pytest.raises(
+            ValueError, match=r"^the config has no model: give the config of a whole run$"
+        ):
             model_from_config(Config(dict(default_scope="mmseg")), "any.pth")
-        cfg = Config(dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor")))
+        cfg = Config(
+            dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor"))
+        )
         torch.save(dict(state_dict={}), tmp_path / "file.pth")
         with pytest.raises(ValueError, match=r"^the model has no backbone"):
             model_from_config(cfg, str(tmp_path / "file.pth"))

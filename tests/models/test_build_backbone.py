@@ -45,8 +45,14 @@ def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
     (last,) = xcit_mm.backbone(f"xcit://{NAME}", out_indices=(11,), frozen_stages=12)(image)
     assert torch.equal(last, xcit_mm.backbone(NAME)(image)[-1]) and not last.requires_grad
     fine = xcit_mm.backbone(NAME, strides=(4, 16, 32))
-    assert isinstance(fine, xcit_mm.XCiT) and [found.shape[-1] for found in fine(image)] == [24, 6, 3]
-    assert torch.equal(fine.blocks[0].attn.qkv.weight, xcit_mm.backbone(NAME).blocks[0].attn.qkv.weight)
+    assert isinstance(fine, xcit_mm.XCiT) and [found.shape[-1] for found in fine(image)] == [
+        24,
+        6,
+        3,
+    ]
+    assert torch.equal(
+        fine.blocks[0].attn.qkv.weight, xcit_mm.backbone(NAME).blocks[0].attn.qkv.weight
+    )
 
 
 def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image):
@@ -68,14 +74,21 @@ def test_without_weights_nothing_is_downloaded(monkeypatch, tmp_path):
         assert isinstance(backbone, xcit_mm.XCiT) == name.startswith("sem")
         assert f"/p{backbone.patch_size}" == "/p" + ("8" if "p8" in name else "16")
         assert backbone.arch.embed_dim == (384 if "small" in name else 192)
-    assert isinstance(xcit_mm.backbone("retinanet_xcit-s12-p16_fpn_1x_coco", pretrained=False), xcit_mm.XCiT)
+    assert isinstance(
+        xcit_mm.backbone("retinanet_xcit-s12-p16_fpn_1x_coco", pretrained=False), xcit_mm.XCiT
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "name, options, error, message",
     [
-        ("xcit_smal_12_p16_224", {}, ValueError, "is not a model or weights: try xcit_small_12_p16_224, "),
+        (
+            "xcit_smal_12_p16_224",
+            {},
+            ValueError,
+            "is not a model or weights: try xcit_small_12_p16_224, ",
+        ),
         ("maskrcnn_small", {}, ValueError, "try maskrcnn_xcit_small_12_p16, "),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
         (NAME, dict(out_indexes=(3,)), TypeError, "^Trunk has no argument out_indexes: "),

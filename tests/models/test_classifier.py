@@ -23,7 +23,9 @@ CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
 def deviation(logits: Tensor, name: str) -> float:
-    """Largest difference from the authors' logits of a 224x224 image, in units of their mean magnitude."""
+    """Largest difference from the authors' logits of a 224x224 image, in units of their mean
+    magnitude.
+    """
     golden = np.load(GOLDEN / f"logits_{name}.npz")
     assert list(logits.shape) == golden["shape0"].tolist()
     values = logits.double().flatten().numpy()[golden["index0"]]
@@ -61,7 +63,9 @@ def test_tokens_norm_of_a_published_shape_is_the_published_setting():
 @pytest.mark.parametrize("patch_size", [16, 8])
 def test_parameters_have_the_published_names_and_shapes(patch_size):
     state = XCiTClassifier(PICO, patch_size, num_classes=10).state_dict()
-    assert {key: list(value.shape) for key, value in state.items()} == KEYS[f"official_p{patch_size}"]
+    assert {key: list(value.shape) for key, value in state.items()} == KEYS[
+        f"official_p{patch_size}"
+    ]
 
 
 class TestLoading:
@@ -81,25 +85,37 @@ class TestLoading:
             torch.testing.assert_close(classifier.head(descriptor), classifier(x))
             # A file for classes gives the descriptor too.
             assert torch.equal(load(file, num_classes=0)(x), descriptor)
-        with pytest.raises(ValueError, match="the model has num_classes=10; to fine-tune: strict_heads=False"):
+        with pytest.raises(
+            ValueError, match="the model has num_classes=10; to fine-tune: strict_heads=False"
+        ):
             load(dino)
         assert torch.equal(load(dino, strict_heads=False).norm.weight, official(16)["norm.weight"])
 
     def test_a_head_for_other_classes_needs_strict_heads_false(self, tmp_path):
         given = official(16)
         torch.save(dict(model=given), tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=r"the file has 10 classes, the model has num_classes=7") as error:
+        with pytest.raises(
+            ValueError, match=r"the file has 10 classes, the model has num_classes=7"
+        ) as error:
             load(tmp_path / "file.pth", num_classes=7)
         assert "\n" not in str(error.value)
         state = load(tmp_path / "file.pth", num_classes=7, strict_heads=False).state_dict()
-        assert all(torch.equal(value, given[key]) for key, value in state.items() if not key.startswith("head."))
+        assert all(
+            torch.equal(value, given[key])
+            for key, value in state.items()
+            if not key.startswith("head.")
+        )
         assert (state["head.weight"].abs() < 0.2).all() and (state["head.bias"] == 0).all()
 
-    @pytest.mark.parametrize("prefix, heads", [("", {}), ("backbone.", {"decode_head.w": torch.ones(1)})])
+    @pytest.mark.parametrize(
+        "prefix, heads", [("", {}), ("backbone.", {"decode_head.w": torch.ones(1)})]
+    )
     def test_files_without_class_attention_are_rejected(self, prefix, heads, tmp_path):
         state = {f"{prefix}{key}": value for key, value in XCiT(PICO).state_dict().items()}
         torch.save(dict(state_dict={**state, **heads}), tmp_path / "file.pth")
-        message = f"it is a {'segmentor' if heads else 'backbone'} without class attention: take a file"
+        message = (
+            f"it is a {'segmentor' if heads else 'backbone'} without class attention: take a file"
+        )
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "file.pth")
 
@@ -117,7 +133,10 @@ def test_a_published_file_and_own_checkpoints_fill_a_model_of_mmpretrain():
     model.load_state_dict(match_model(model, dict(model=given)), strict=True)
     assert same(model.backbone.state_dict(), given)
     for own, classes, head in ((model, 10, 0), (whole_model(0, own_head=5), 0, 5)):
-        assert same(match_model(whole_model(classes, head), dict(state_dict=own.state_dict())), own.state_dict())
+        assert same(
+            match_model(whole_model(classes, head), dict(state_dict=own.state_dict())),
+            own.state_dict(),
+        )
     state = own.state_dict()
     del state["head.fc.bias"]
     with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
@@ -127,22 +146,32 @@ def test_a_published_file_and_own_checkpoints_fill_a_model_of_mmpretrain():
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("height, width", [(75, 101), (32, 32)])
 @torch.inference_mode()
-def test_attention_maps_of_any_size_are_the_weights_of_the_tokens_in_their_places(height, width, patch_size):
+def test_attention_maps_of_any_size_are_the_weights_of_the_tokens_in_their_places(
+    height, width, patch_size
+):
     model = fill(XCiTClassifier(TINY, patch_size, num_classes=5).double())
-    grid, x, seen = (-(-height // patch_size), -(-width // patch_size)), image(height, width, batch=2), []
+    grid, x, seen = (
+        (-(-height // patch_size), -(-width // patch_size)),
+        image(height, width, batch=2),
+        [],
+    )
     for block in model.cls_attn_blocks:
         block.attn.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     cls, tokens = model.forward_features(x)
     assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
     torch.testing.assert_close(model(x), model.head(cls))
-    for block, given, found in zip(model.cls_attn_blocks, seen, model.attention_maps(x), strict=False):
+    for block, given, found in zip(
+        model.cls_attn_blocks, seen, model.attention_maps(x), strict=False
+    ):
         weights = block.attn.attend(given)[0][:, :, 0]
         torch.testing.assert_close(found, weights[:, :, 1:].unflatten(2, grid))
         assert (found.sum(dim=(2, 3)) < 1).all()
 
 
 def test_as_tuple_returns_a_tuple_for_mmpretrain():
-    model = MODELS.build(dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)).eval()
+    model = MODELS.build(
+        dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)
+    ).eval()
     (logits,) = model(image(64, 64, batch=2).float())
     assert logits.shape == (2, 5)
 
@@ -153,17 +182,25 @@ def test_gradients_reach_every_parameter(arch):
     rates = {(b.mlp.drop.p, b.attn.proj_drop.p, b.attn.attn_drop.p) for b in model.cls_attn_blocks}
     assert rates == {(0.1, 0.1, 0.2)}
     F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert [
+        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
+    ] == []
 
 
 def test_layer_decay_gives_head_and_class_attention_the_full_rate():
     model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
     wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
-    groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(model).param_groups
+    groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(
+        model
+    ).param_groups
     rates = {id(p): group["lr"] for group in groups for p in group["params"]}
     found = {name: rates[id(p)] for name, p in model[0].named_parameters()}
     own = {rate for name, rate in found.items() if name.startswith(("cls_", "norm.", "head."))}
-    assert (own, found["blocks.3.gamma1"], found["patch_embed.proj.0.0.weight"]) == ({1.0}, 0.5, 0.5**5)
+    assert (own, found["blocks.3.gamma1"], found["patch_embed.proj.0.0.weight"]) == (
+        {1.0},
+        0.5,
+        0.5**5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +208,10 @@ def test_layer_decay_gives_head_and_class_attention_the_full_rate():
     [
         (dict(num_classes=-1), "num_classes=-1: must be a number of classes, or 0"),
         (dict(arch=dict(TINY, tokens_norm=1)), "tokens_norm=1: must be True or False"),
-        (dict(arch=dict(TINY, norm=1)), "embed_dim, depth, num_heads, eta and, if need be, tokens_norm"),
+        (
+            dict(arch=dict(TINY, norm=1)),
+            "embed_dim, depth, num_heads, eta and, if need be, tokens_norm",
+        ),
     ],
 )
 def test_invalid_arguments_are_named(kwargs, message):
@@ -186,7 +226,9 @@ def test_config_trains_in_mmpretrain(tmp_path):
     from mmengine.runner import Runner
     from mmpretrain.registry import MODELS as MMPRETRAIN
 
-    assert MMPRETRAIN.get("XCiT") is not XCiT is MMPRETRAIN.get("mmengine.XCiT")  # mmpretrain has its own
+    assert (
+        MMPRETRAIN.get("XCiT") is not XCiT is MMPRETRAIN.get("mmengine.XCiT")
+    )  # mmpretrain has its own
     rng = np.random.RandomState(0)
     for split, count in (("train", 8), ("val", 4)):
         for channel, name in ((0, "blue"), (2, "red")):
@@ -199,9 +241,13 @@ def test_config_trains_in_mmpretrain(tmp_path):
     assert cfg.model.backbone.num_classes == cfg.data_preprocessor.num_classes == cfg.num_classes
     init_cfg = dict(checkpoint=str(tmp_path / "imagenet.pth"))
     cfg.model.backbone.merge(dict(arch=PICO, num_classes=2, init_cfg=init_cfg))
-    cfg.merge_from_dict(dict(data_preprocessor=dict(num_classes=2), train_cfg=dict(max_epochs=4, val_interval=4)))
+    cfg.merge_from_dict(
+        dict(data_preprocessor=dict(num_classes=2), train_cfg=dict(max_epochs=4, val_interval=4))
+    )
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.merge(dict(batch_size=4, num_workers=0, dataset=dict(data_root=str(tmp_path / "data"))))
+        loader.merge(
+            dict(batch_size=4, num_workers=0, dataset=dict(data_root=str(tmp_path / "data")))
+        )
     cfg.optim_wrapper.optimizer.lr = 5e-3
     cfg.param_scheduler = []
     cfg.work_dir = str(tmp_path / "work")

@@ -56,7 +56,9 @@ def test_half_precision_trains(device, dtype):
     for run, half in ((model, False), (model, True), (compiled, True)):
         with torch.autocast(device, getattr(torch, dtype), enabled=half):
             maps = run(x)
-        grads = torch.autograd.grad(sum(m.float().square().mean() for m in maps), tuple(model.parameters()))
+        grads = torch.autograd.grad(
+            sum(m.float().square().mean() for m in maps), tuple(model.parameters())
+        )
         results.append((*maps, *grads))
     for exact, eager, found in zip(*results, strict=True):
         allowed = max(2 * (eager - exact).abs().mean(), 0.01 * exact.abs().mean())
@@ -68,7 +70,9 @@ def test_checkpointing_saves_memory_and_keeps_the_results():
     kept, results = [], []
     for with_cp, compiled in [(False, False), (True, False), (True, True)]:
         torch.manual_seed(0)
-        model = build(depth=2, with_cp=with_cp, attn_implementation="covariance", drop_path_rate=0.5)
+        model = build(
+            depth=2, with_cp=with_cp, attn_implementation="covariance", drop_path_rate=0.5
+        )
         run = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
         torch.manual_seed(1)
         x = torch.randn(2, 3, 128, 128)

@@ -29,7 +29,9 @@ def pieces() -> Iterator[Counter]:
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             found["LPI"] += 0.5 * (func is torch.ops.aten.convolution.default and args[8] > 1)
             found["MLP"] += func is torch.ops.aten.gelu.default and args[0].dim() == 3
-            found["Upsample2x"] += func is torch.ops.aten.baddbmm.default and args[2].shape[2] != args[2].shape[1]
+            found["Upsample2x"] += (
+                func is torch.ops.aten.baddbmm.default and args[2].shape[2] != args[2].shape[1]
+            )
             return func(*args, **kwargs or {})
 
     with Count():
@@ -138,5 +140,7 @@ def test_a_traced_model_takes_other_sizes(grad):
     model = fill(XCiT(TINY, out_indices=(0, 1), strides=(4, 32), norm_cfg=BN))
     with torch.set_grad_enabled(grad):
         traced = torch.jit.trace(model, image(64, 96).float())
-        for found, expected in zip(traced(image(320, 352).float()), model(image(320, 352).float()), strict=True):
+        for found, expected in zip(
+            traced(image(320, 352).float()), model(image(320, 352).float()), strict=True
+        ):
             torch.testing.assert_close(found, expected)

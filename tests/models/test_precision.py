@@ -9,7 +9,8 @@ from xcit_mm.models.precision import fast_dtype, prepare_for_autocast
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"), [((), "float32"), (("avx512_bf16",), "bfloat16"), (("amx_bf16",), "bfloat16")]
+    ("flags", "expected"),
+    [((), "float32"), (("avx512_bf16",), "bfloat16"), (("amx_bf16",), "bfloat16")],
 )
 def test_bfloat16_is_fast_where_the_processor_multiplies_in_it(flags, expected, monkeypatch):
     found = dict(avx512_f=True, avx512_bf16=False, amx_bf16=False) | dict.fromkeys(flags, True)

@@ -21,7 +21,9 @@ BN = dict(type="BN")
 @pytest.mark.parametrize("size", [80, 240])  # pixels, for which 'auto' is 'plain' and 'covariance'
 def test_peft_trains_every_adapter_as_the_page_shows(size):
     pytest.importorskip("peft")
-    (code,) = (code for _, code in blocks(ROOT / "docs" / "advanced-training.md") if "LoraConfig" in code)
+    (code,) = (
+        code for _, code in blocks(ROOT / "docs" / "advanced-training.md") if "LoraConfig" in code
+    )
     torch.manual_seed(0)
     backbone = XCiT(TINY, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN)
     namespace = dict(model=nn.ModuleDict(dict(backbone=backbone)))
@@ -55,7 +57,9 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "hook": lambda layer: layer.register_forward_hook(lambda layer, given, out: 2 * out),
     "pre-hook": lambda layer: layer.register_forward_pre_hook(lambda layer, given: 2 * given[0]),
     "prune": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
-    "parametrization": lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+    "parametrization": lambda layer: parametrize.register_parametrization(
+        layer, "weight", Doubled()
+    ),
     "wrapped": wrap,
     "no bias": lambda layer: setattr(layer, "bias", None),
 }

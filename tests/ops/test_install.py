@@ -35,7 +35,9 @@ SHORT = (
 @pytest.mark.forks
 @pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
 def test_importing_the_libraries_before_xcit_mm_works_or_warns(tmp_path):
-    run = subprocess.run([sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    run = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     # The forks' mmseg imports without the operators, and then never finds them.
     warned = "was imported before xcit_mm, without operators: restart, import" in run.stderr
@@ -55,11 +57,16 @@ def test_scripts_of_mmdet_and_mmseg_train_and_test(tmp_path, shapes):
 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "shapes").symlink_to(shapes)
-    detector, segmentor = (f"{CONFIGS}/demo/{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn"))
+    detector, segmentor = (
+        f"{CONFIGS}/demo/{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn")
+    )
     spawn = "train_dataloader.multiprocessing_context=spawn"  # its workers import all anew
-    train = python(script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, spawn)
+    train = python(
+        script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, spawn
+    )
     assert "coco/segm_mAP" in train
-    # mmdet's own test.py imports mmcv.ops before it reads the config, so this package's tool replaces it.
+    # mmdet's own test.py imports mmcv.ops before it reads the config, so this package's tool
+    # replaces it.
     assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth")
     python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT)
     assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth")

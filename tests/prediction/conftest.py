@@ -15,7 +15,11 @@ def photos(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     for number in range(12):
         shape = [(96, 160), (160, 96), (96, 96)][number % 3]
-        image = cv2.resize(rng.integers(0, 256, (6, 6, 3)).astype(np.uint8), shape[::-1], interpolation=cv2.INTER_CUBIC)
+        image = cv2.resize(
+            rng.integers(0, 256, (6, 6, 3)).astype(np.uint8),
+            shape[::-1],
+            interpolation=cv2.INTER_CUBIC,
+        )
         if number == 7:
             image[:] = 255
         cv2.imwrite(str(folder / f"{number:02}.png"), image)

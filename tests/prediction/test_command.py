@@ -14,14 +14,18 @@ def test_the_help_fits_a_screen(monkeypatch, capsys):
         infer.main()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
-    assert lines[0].startswith("usage: xcit-mm predict INPUT [INPUT ...] --model MODEL [--checkpoint FILE]")
+    assert lines[0].startswith(
+        "usage: xcit-mm predict INPUT [INPUT ...] --model MODEL [--checkpoint FILE]"
+    )
 
 
 def test_errors_before_the_start_are_one_line(photos, models, refusal, tmp_path):
     config, seg = models["seg"]
     plain, out = photos / "00.png", ("--out", tmp_path / "out")
     untested = tmp_path / "untested.py"
-    untested.write_text(f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n")
+    untested.write_text(
+        f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n"
+    )
     for arguments, message in [
         ((photos / "none.jpg", *model_of((config, seg))), "no images or videos at"),
         ((plain, *model_of((tmp_path / "none.py", seg))), "no config at"),
@@ -32,7 +36,10 @@ def test_errors_before_the_start_are_one_line(photos, models, refusal, tmp_path)
         ((plain, *model_of((config, seg)), "--device", "gpu"), "device gpu cannot be used"),
         ((plain, *model_of((config, seg)), "--root", photos), "only a list has a root"),
         ((plain, *model_of((config, seg)), "--batch-size", 0), "batch_size=0: must be positive"),
-        ((plain, *model_of((config, seg)), "--min-score", 0.5), "min_score=0.5: only detectors have scores"),
+        (
+            (plain, *model_of((config, seg)), "--min-score", 0.5),
+            "min_score=0.5: only detectors have scores",
+        ),
         ((plain, *model_of((config, seg)), "--overwrite", "--retry-failed"), "give one of them"),
         ((plain, *model_of((config, models["det"][1]))), "does not fit the model"),
     ]:

@@ -17,8 +17,12 @@ def image() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (200, 300, 3)).astype(np.uint8)
 
 
-def squares(image: np.ndarray, *corners: tuple[int, int], side: int = 20, masks: str | None = "arrays") -> Prediction:
-    """Squares at (x, y) in descending order of scores, with classes in turn; masks as arrays, compact or None."""
+def squares(
+    image: np.ndarray, *corners: tuple[int, int], side: int = 20, masks: str | None = "arrays"
+) -> Prediction:
+    """Squares at (x, y) in descending order of scores, with classes in turn; masks as arrays,
+    compact or None.
+    """
     arrays = np.zeros((len(corners), *image.shape[:2]), bool)
     for mask, (x, y) in zip(arrays, corners, strict=True):
         mask[y : y + side, x : x + side] = True
@@ -48,7 +52,9 @@ def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
 def test_a_detector_without_masks_gets_boxes_and_labels(image):
     found = squares(image, (30, 40), masks=None)
     plain, labelled = found.draw(labels=False), found.draw()
-    assert (plain[40, 30:50] == (0, 0, 200)).all() and np.array_equal(plain[45:55, 35:45], image[45:55, 35:45])
+    assert (plain[40, 30:50] == (0, 0, 200)).all() and np.array_equal(
+        plain[45:55, 35:45], image[45:55, 35:45]
+    )
     assert not np.array_equal(labelled[:40], plain[:40])  # above the box
     assert np.array_equal(found.draw(min_score=2), image)
 
@@ -56,7 +62,9 @@ def test_a_detector_without_masks_gets_boxes_and_labels(image):
 def test_a_label_outside_the_image_is_moved_into_it(image):
     for corner in ((0, 0), (280, 180)):
         found = squares(image, corner, masks=None)
-        assert (np.abs(found.draw().astype(int) - found.draw(labels=False)).sum(axis=2) > 0).sum() > 200
+        assert (
+            np.abs(found.draw().astype(int) - found.draw(labels=False)).sum(axis=2) > 0
+        ).sum() > 200
 
 
 def test_a_map_is_blended_beside_a_legend_of_its_classes(image):
@@ -70,7 +78,10 @@ def test_a_map_is_blended_beside_a_legend_of_its_classes(image):
         expected = 0.5 * image[labels == label] + 0.5 * colors[label]
         assert np.abs(plain[labels == label] - expected).max() <= 1
     legend = drawn[:, 300:].reshape(-1, 3).tolist()
-    assert all(color in legend for color in colors[[0, 2]].tolist()) and colors[1].tolist() not in legend
+    assert (
+        all(color in legend for color in colors[[0, 2]].tolist())
+        and colors[1].tolist() not in legend
+    )
     other = Prediction(image, None, np.ones_like(labels), CLASSES, PALETTE).draw()
     assert other.shape == drawn.shape  # as frames of a video must have
 

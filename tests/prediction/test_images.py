@@ -13,7 +13,9 @@ from PIL import Image
 from xcit_mm.utils.images import read_image
 
 RNG = np.random.default_rng(0)
-PIXELS = cv2.resize(RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8), (96, 64), interpolation=cv2.INTER_CUBIC)
+PIXELS = cv2.resize(
+    RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8), (96, 64), interpolation=cv2.INTER_CUBIC
+)
 
 
 def encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
@@ -89,7 +91,9 @@ def test_five_bands_are_for_the_command_of_rasters(tmp_path):
 
 def test_a_heic_is_read_by_pillows_plugin(tmp_path):
     pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.from_pillow(Image.fromarray(PIXELS[..., ::-1])).save(tmp_path / "photo.heic", quality=95)
+    pillow_heif.from_pillow(Image.fromarray(PIXELS[..., ::-1])).save(
+        tmp_path / "photo.heic", quality=95
+    )
     assert np.abs(read_image(tmp_path / "photo.heic").astype(int) - PIXELS).mean() < 6
 
 
@@ -97,7 +101,9 @@ def test_a_url_is_downloaded_or_named(tmp_path):
     (tmp_path / "b.png").write_bytes(READABLE["named.without"][0])
     with serve(tmp_path) as server:
         assert np.array_equal(read_image(f"{server.url}/b.png?letter=ü"), PIXELS)
-        with pytest.raises(OSError, match=r"none.png cannot be downloaded: .*check the address") as error:
+        with pytest.raises(
+            OSError, match=r"none.png cannot be downloaded: .*check the address"
+        ) as error:
             read_image(f"{server.url}/none.png")
     assert "\n" not in str(error.value)
 
@@ -109,9 +115,16 @@ def test_a_folder_of_every_kind_has_a_record_for_each(models, call, tmp_path):
     for name, content in files.items():
         (folder / name).write_bytes(content)
     cv2.imwrite(str(folder / "thin.png"), np.zeros((2, 20000, 3), np.uint8))
-    code, printed, errors = call("infer", folder, *model_of(models["seg"]), "--out", out, "--batch-size", 3)
+    code, printed, errors = call(
+        "infer", folder, *model_of(models["seg"]), "--out", out, "--batch-size", 3
+    )
     assert code == 3 and "10 predicted, 9 failed" in printed and "1 .without" in errors
-    failures = {record["name"]: record["error"] for record in read_records(out) if "error" in record}
-    assert failures.keys() == {*UNREADABLE, "thin.png"} and "(1, 3, 2, 20000): give" in failures["thin.png"]
+    failures = {
+        record["name"]: record["error"] for record in read_records(out) if "error" in record
+    }
+    assert (
+        failures.keys() == {*UNREADABLE, "thin.png"}
+        and "(1, 3, 2, 20000): give" in failures["thin.png"]
+    )
     assert all(errors.count(f"failed: {folder / name}:") == 1 for name in failures)
     assert len(json.loads((out / "images.json").read_text())["images"]) == 10

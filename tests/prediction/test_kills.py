@@ -35,19 +35,25 @@ def start_ranks(command: list, log: Path, ranks: int) -> list:
     if ranks == 1:
         return [start_infer(command, log, max_records=4)]
     shared = dict(WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-    return [start_infer(command, log, 4, RANK=rank, LOCAL_RANK=rank, **shared) for rank in range(ranks)]
+    return [
+        start_infer(command, log, 4, RANK=rank, LOCAL_RANK=rank, **shared) for rank in range(ranks)
+    ]
 
 
 def wait_for_work(processes: list, out: Path, known: set[Path]) -> None:
     """Wait until each process has begun to predict, or has ended."""
-    while len(set(out.rglob("*.in-flight")) - known) < len(processes) and all(p.exitcode is None for p in processes):
+    while len(set(out.rglob("*.in-flight")) - known) < len(processes) and all(
+        p.exitcode is None for p in processes
+    ):
         time.sleep(0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", ["det", "seg"])
-def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(kind, ranks, models, many, tmp_path):
+def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(
+    kind, ranks, models, many, tmp_path
+):
     command = [many, *model_of(models[kind]), "--batch-size", 2, "--out"]
     undisturbed = start_ranks([*command, tmp_path / "fresh"], tmp_path / "log", 1)
     wait_for_work(undisturbed, tmp_path / "fresh", set())
@@ -66,7 +72,9 @@ def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(kind, ranks, mod
     processes = start_ranks([*command, tmp_path / "out"], tmp_path / "log", ranks)
     for process in processes:
         process.join(300)
-    assert [process.exitcode for process in processes] == [0] * ranks, (tmp_path / "log").read_text()[-2000:]
+    assert [process.exitcode for process in processes] == [0] * ranks, (
+        tmp_path / "log"
+    ).read_text()[-2000:]
     assert len(counts - {0, 48}) >= 2, counts  # the kills came while records were written
     records = read_records(tmp_path / "out")
     assert len(records) == len({record["path"] for record in records}) == 48
@@ -86,7 +94,9 @@ def assert_equal_up_to_rounding(found: object, expected: object) -> None:
         for pair in zip(found, expected, strict=True):
             assert_equal_up_to_rounding(*pair)
     else:
-        assert found == (pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else expected)
+        assert found == (
+            pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else expected
+        )
 
 
 def test_two_ranks_of_torchrun_share_a_folder(models, photos, tmp_path):
@@ -115,29 +125,53 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_that_kills_its_process_fails_at_the_third_start(workers, models, photos, tmp_path):
+def test_an_image_that_kills_its_process_fails_at_the_third_start(
+    workers, models, photos, tmp_path
+):
     script = tmp_path / "fatal.py"
     script.write_text(DIE.format(tools=str(ROOT / "tools")))
     command = [sys.executable, script, photos, *model_of(models["det"]), "--out", tmp_path / "out"]
-    codes = [run(*command, "--workers", workers, "--no-visualizations").returncode for _ in range(3)]
+    codes = [
+        run(*command, "--workers", workers, "--no-visualizations").returncode for _ in range(3)
+    ]
     assert codes == ([-9, -9, 3] if workers == 0 else [1, 1, 3])
-    failures = {record["name"]: record["error"] for record in read_records(tmp_path / "out") if "error" in record}
+    failures = {
+        record["name"]: record["error"]
+        for record in read_records(tmp_path / "out")
+        if "error" in record
+    }
     assert failures == {"05.png": KILLER} and len(read_records(tmp_path / "out")) == 12
 
 
-def test_an_image_that_was_in_flight_at_two_kills_is_tried_and_predicted(models, photos, call, tmp_path):
+def test_an_image_that_was_in_flight_at_two_kills_is_tried_and_predicted(
+    models, photos, call, tmp_path
+):
     """The kills had another reason."""
-    command = ("infer", photos, *model_of(models["det"]), "--out", tmp_path / "out", "--no-visualizations")
+    command = (
+        "infer",
+        photos,
+        *model_of(models["det"]),
+        "--out",
+        tmp_path / "out",
+        "--no-visualizations",
+    )
     assert call("infer", photos / "00.png", *command[2:])[0] == 0
     flight = tmp_path / "out" / "parts" / "part-1-0.in-flight"
-    flight.write_text(json.dumps([str(photos / "03.png"), 2]) + "\n" + json.dumps([str(photos / "04.png"), 1]) + "\n[")
+    flight.write_text(
+        json.dumps([str(photos / "03.png"), 2])
+        + "\n"
+        + json.dumps([str(photos / "04.png"), 1])
+        + "\n["
+    )
     code, printed, _ = call(*command)
     assert code == 0 and "12 predicted: " in printed and not flight.exists()
     flight.write_text(json.dumps([str(photos / "03.png"), 3]) + "\n")  # of an image with a record
     assert call(*command)[0] == 0
 
 
-def test_a_hanging_image_ends_the_process_that_reads(models, photos, call, refusal, tmp_path, monkeypatch):
+def test_a_hanging_image_ends_the_process_that_reads(
+    models, photos, call, refusal, tmp_path, monkeypatch
+):
     from xcit_mm.prediction import reading
     from xcit_mm.prediction.preprocessing import Preprocessing
 
@@ -159,8 +193,12 @@ def test_a_hanging_image_ends_the_process_that_reads(models, photos, call, refus
 
 
 @pytest.mark.slow
-def test_an_image_is_no_killer_if_a_second_model_does_not_fit_beside_the_first(models, photos, tmp_path):
+def test_an_image_is_no_killer_if_a_second_model_does_not_fit_beside_the_first(
+    models, photos, tmp_path
+):
     predictor = Predictor(*models["seg"])
-    predictor.arguments["checkpoint"] = str(tmp_path / "none.pth")  # building it raises, as for want of memory
+    predictor.arguments["checkpoint"] = str(
+        tmp_path / "none.pth"
+    )  # building it raises, as for want of memory
     item = Item(str(photos / "00.png"), "00.png")
     assert not worker.Worker(tmp_path, predictor, [], None, 0)._is_killer(item)

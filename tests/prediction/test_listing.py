@@ -35,7 +35,13 @@ def names(*sources: object, **options: object) -> list[str]:
 
 def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
     found = find_items([folder])
-    assert [item.name for item in found.items] == ["a.jpg", "b.PNG", "clip.mp4", "sub/a.jpg", "sub/c.heic"]
+    assert [item.name for item in found.items] == [
+        "a.jpg",
+        "b.PNG",
+        "clip.mp4",
+        "sub/a.jpg",
+        "sub/c.heic",
+    ]
     assert found.items[0].path == str(folder / "a.jpg")
     assert [item.is_video for item in found.items] == [False, False, True, False, False]
     assert found.notes == ["left out 2 neither image nor video: 1 without a suffix, 1 .md"]
@@ -44,14 +50,29 @@ def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
 def test_results_below_the_folder_are_not_predicted(folder):
     (folder / "predictions" / "visualizations").mkdir(parents=True)
     (folder / "predictions" / "visualizations" / "a.jpg").touch()
-    assert find_items([folder], out=folder / "predictions").notes[0].startswith("left out 1 below the results' folder")
-    assert names(folder, out=folder / "predictions") == [*names(folder)[:2], "clip.mp4", "sub/a.jpg", "sub/c.heic"]
+    assert (
+        find_items([folder], out=folder / "predictions")
+        .notes[0]
+        .startswith("left out 1 below the results' folder")
+    )
+    assert names(folder, out=folder / "predictions") == [
+        *names(folder)[:2],
+        "clip.mp4",
+        "sub/a.jpg",
+        "sub/c.heic",
+    ]
 
 
 def test_globs_files_and_folders_together(folder, monkeypatch):
-    assert names(folder / "*.jpg") == ["a.jpg"] and names(f"{folder}/**/*.jpg") == ["a.jpg", "sub/a.jpg"]
+    assert names(folder / "*.jpg") == ["a.jpg"] and names(f"{folder}/**/*.jpg") == [
+        "a.jpg",
+        "sub/a.jpg",
+    ]
     assert names(folder / "a.jpg") == ["a.jpg"] and names(folder / "sub" / "a.jpg") == ["a.jpg"]
-    assert names(folder / "a.jpg", folder / "sub" / "a.jpg") == ["a.jpg", "sub/a.jpg"]  # an unquoted glob
+    assert names(folder / "a.jpg", folder / "sub" / "a.jpg") == [
+        "a.jpg",
+        "sub/a.jpg",
+    ]  # an unquoted glob
     assert find_items([folder / "a.jpg", folder]).notes[-1] == "left out 1 listed twice"
     monkeypatch.chdir(folder)
     assert find_items(["a.jpg"]).items[0].path == str(folder / "a.jpg")
@@ -60,7 +81,14 @@ def test_globs_files_and_folders_together(folder, monkeypatch):
 def test_a_link_to_a_folder_above_ends_the_search(folder):
     (folder / "sub" / "up").symlink_to(folder)
     (folder / "sub" / "broken.jpg").symlink_to("nowhere")
-    assert names(folder) == ["a.jpg", "b.PNG", "clip.mp4", "sub/a.jpg", "sub/broken.jpg", "sub/c.heic"]
+    assert names(folder) == [
+        "a.jpg",
+        "b.PNG",
+        "clip.mp4",
+        "sub/a.jpg",
+        "sub/broken.jpg",
+        "sub/c.heic",
+    ]
 
 
 def test_names_and_drawings_are_unique(folder, tmp_path):
@@ -69,33 +97,50 @@ def test_names_and_drawings_are_unique(folder, tmp_path):
     found = names(folder)
     drawings = [drawing_name(name) for name in found]
     assert len(set(found)) == len(set(drawings)) == len(found) == 8
-    assert "a.png" in found and "a.png-2.jpg" in found and "a.png.jpg" in drawings and "clip.mp4" in drawings
+    assert (
+        "a.png" in found
+        and "a.png-2.jpg" in found
+        and "a.png.jpg" in drawings
+        and "clip.mp4" in drawings
+    )
     assert max(len(os.path.basename(name)) for name in drawings) < 100
     assert names(folder, folder / "sub" / "a.jpg")[-1] != names(folder)[0]
     two = tmp_path / "two.txt"
-    two.write_text(f"{folder}/a.jpg\nhttp://host/photos/a.jpg?size=1\nhttp://host/photos/a.jpg?size=2\n")
+    two.write_text(
+        f"{folder}/a.jpg\nhttp://host/photos/a.jpg?size=1\nhttp://host/photos/a.jpg?size=2\n"
+    )
     assert len(set(names(two))) == 3
 
 
 def test_a_text_list_may_have_urls_and_missing_files(folder, tmp_path, monkeypatch):
     path = tmp_path / "list.txt"
-    path.write_text("\ufeffin/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n", encoding="utf-8")
+    path.write_text(
+        "\ufeffin/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     found = find_items([path])
     assert [item.name for item in found.items] == ["a.jpg", "none.jpg", "host/über/b.jpg"]
-    assert found.items[1].path == str(folder / "none.jpg") and found.notes == ["left out 1 listed twice"]
+    assert found.items[1].path == str(folder / "none.jpg") and found.notes == [
+        "left out 1 listed twice"
+    ]
     monkeypatch.chdir(folder)
     assert find_items([path], root=tmp_path).items == found.items
 
 
-@pytest.mark.parametrize("place", ["", "images", "train2017", "images/train2017", "../train2017", "../images"])
+@pytest.mark.parametrize(
+    "place", ["", "images", "train2017", "images/train2017", "../train2017", "../images"]
+)
 def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
-    json_path, images = tmp_path / "annotations" / "instances_train2017.json", tmp_path / "annotations" / place
+    json_path, images = (
+        tmp_path / "annotations" / "instances_train2017.json",
+        tmp_path / "annotations" / place,
+    )
     for folder in (json_path.parent, images):
         folder.mkdir(parents=True, exist_ok=True)
     (images / "1.jpg").touch()
     content = dict(
-        images=[dict(id=7, file_name="0.jpg"), dict(id=5, file_name="1.jpg")], categories=[dict(id=3, name="cat")]
+        images=[dict(id=7, file_name="0.jpg"), dict(id=5, file_name="1.jpg")],
+        categories=[dict(id=3, name="cat")],
     )
     json_path.write_text(json.dumps(content))
     found = find_items([json_path])
@@ -109,7 +154,10 @@ def test_wrong_sources_are_named_with_the_remedy(folder, tmp_path):
         return tmp_path / name
 
     twice = dict(images=[dict(id=1, file_name="a.jpg"), dict(id=2, file_name="a.jpg")])
-    one, other = (dict(images=[dict(id=1, file_name="in/a.jpg")], categories=[dict(id=n, name="a")]) for n in (1, 2))
+    one, other = (
+        dict(images=[dict(id=1, file_name="in/a.jpg")], categories=[dict(id=n, name="a")])
+        for n in (1, 2)
+    )
     for sources, options, error, message in [
         ([folder / "none.jpg"], {}, FileNotFoundError, "no images or videos at"),
         ([folder / "*.txt"], {}, FileNotFoundError, "give a file, folder, glob, URL or list"),
@@ -119,8 +167,18 @@ def test_wrong_sources_are_named_with_the_remedy(folder, tmp_path):
         ([write("no.json", [1])], {}, ValueError, "no.json is not a COCO json"),
         ([write("none.json", dict(images=[]))], {}, ValueError, "lists no images"),
         ([write("twice.json", twice)], {}, ValueError, "2 images with the file_name a.jpg"),
-        ([write("lost.json", dict(images=[dict(id=1, file_name="z.jpg")]))], {}, FileNotFoundError, "by --root"),
-        ([write("one.json", one), write("other.json", other)], {}, ValueError, "other categories than the json before"),
+        (
+            [write("lost.json", dict(images=[dict(id=1, file_name="z.jpg")]))],
+            {},
+            FileNotFoundError,
+            "by --root",
+        ),
+        (
+            [write("one.json", one), write("other.json", other)],
+            {},
+            ValueError,
+            "other categories than the json before",
+        ),
     ]:
         with pytest.raises(error, match=message.replace(".", r"\.")) as raised:
             find_items(sources, **options)
@@ -131,7 +189,12 @@ def test_ids_fill_gaps_and_stay():
     items = [Item(f"/{name}.jpg", f"{name}.jpg") for name in "abcd"]
     known = {"/b.jpg": Item("/b.jpg", "other.jpg", 1), "/z.jpg": Item("/z.jpg", "a.jpg", 3)}
     found = number_items(items, known)
-    assert [(item.path, item.id) for item in found] == [("/a.jpg", 2), ("/b.jpg", 1), ("/c.jpg", 4), ("/d.jpg", 5)]
+    assert [(item.path, item.id) for item in found] == [
+        ("/a.jpg", 2),
+        ("/b.jpg", 1),
+        ("/c.jpg", 4),
+        ("/d.jpg", 5),
+    ]
     assert [item.name for item in found] == ["a-2.jpg", "other.jpg", "c.jpg", "d.jpg"]
     for wrong in (Item("/b.jpg", "b.jpg", 9), Item("/new.jpg", "new.jpg", 3)):
         with pytest.raises(ValueError, match="give another --out"):

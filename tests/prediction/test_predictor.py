@@ -1,4 +1,6 @@
-"""A model by its name in Python: what `xcit-mm predict` finds as arrays, drawings and formats of other libraries."""
+"""A model by its name in Python: what `xcit-mm predict` finds as arrays, drawings and formats of
+other libraries.
+"""
 
 import io
 import json
@@ -40,27 +42,40 @@ def folders(models, tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def predictors(folders) -> dict[str, xcit_mm.Predictor]:
-    return {kind: xcit_mm.Predictor.from_pretrained(folder, device="cpu") for kind, folder in folders.items()}
+    return {
+        kind: xcit_mm.Predictor.from_pretrained(folder, device="cpu")
+        for kind, folder in folders.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["det", "seg"])
-def test_a_prediction_equals_the_files_of_the_command(kind, predictors, folders, photo, call, tmp_path):
+def test_a_prediction_equals_the_files_of_the_command(
+    kind, predictors, folders, photo, call, tmp_path
+):
     options = ("--model", folders[kind], "--out", tmp_path, "--device", "cpu", "--score-thr", 0)
     assert call("infer", photo, *options)[0] == 0
     found = predictors[kind](photo)
     drawn = cv2.imread(str(tmp_path / "visualizations" / "turned.jpg"))
-    assert np.array_equal(drawn, cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR))
+    assert np.array_equal(
+        drawn, cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR)
+    )
     if kind == "seg":
-        assert np.array_equal(found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.jpg.png"), -1))
+        assert np.array_equal(
+            found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.jpg.png"), -1)
+        )
         assert found.segmentation.shape == (64, 96) and not hasattr(found, "boxes")
-        assert repr(found).startswith("Prediction of 64x96 pixels: ") and found.names[0] in repr(found)
+        assert repr(found).startswith("Prediction of 64x96 pixels: ") and found.names[0] in repr(
+            found
+        )
         return
     assert found.to_coco() == json.loads((tmp_path / "predictions.json").read_text()) != []
     count = len(found)
     assert found.boxes.shape == (count, 4) and found.labels.shape == (count,)
     assert found.masks.shape == (count, 64, 96) and found.masks.dtype == bool
     assert len(found.above(found.scores[2]).boxes) == 2 and found.names == predictors[kind].names
-    best = xcit_mm.Predictor.from_pretrained(folders[kind], device="cpu", min_score=float(found.scores[2]))
+    best = xcit_mm.Predictor.from_pretrained(
+        folders[kind], device="cpu", min_score=float(found.scores[2])
+    )
     assert len(best(photo)) == 3
     table = found.to_pandas()
     assert table.columns.tolist() == ["left", "top", "right", "bottom", "score", "label", "name"]
@@ -99,13 +114,19 @@ def test_a_notebook_shows_the_drawing(kind, predictors, photo):
     found = predictors[kind](photo)
     shown = Image.open(io.BytesIO(found._repr_png_()))
     assert np.array_equal(np.asarray(shown), np.asarray(found.plot()))
-    assert np.array_equal(np.asarray(found.plot(0.0, 0.2, False))[..., ::-1], found.draw(0.0, 0.2, False))
-    huge = Prediction(np.zeros((3000, 2000, 3), np.uint8), None, np.zeros((3000, 2000), np.uint8), ("sky",))
+    assert np.array_equal(
+        np.asarray(found.plot(0.0, 0.2, False))[..., ::-1], found.draw(0.0, 0.2, False)
+    )
+    huge = Prediction(
+        np.zeros((3000, 2000, 3), np.uint8), None, np.zeros((3000, 2000), np.uint8), ("sky",)
+    )
     assert max(Image.open(io.BytesIO(huge._repr_png_())).size) == 1280
 
 
 def test_a_raster_has_no_drawing():
-    found = Prediction(np.zeros((40, 60, 5), np.uint8), None, np.zeros((40, 60), np.uint8), ("sky",))
+    found = Prediction(
+        np.zeros((40, 60, 5), np.uint8), None, np.zeros((40, 60), np.uint8), ("sky",)
+    )
     assert found._repr_png_() is None and repr(found) == "Prediction of 40x60 pixels: sky"
     with pytest.raises(ValueError, match=r"\(40, 60, 5\): only \(H, W, 3\)"):
         found.plot()
@@ -133,7 +154,10 @@ def test_supervision_reads_the_objects():
         detections = found.to_supervision()
         assert np.array_equal(detections.xyxy, found.boxes)
         assert np.array_equal(np.asarray(detections.mask), found.masks)
-        assert detections.class_id.tolist() == [1, 0] and detections.confidence.tolist() == [0.9, 0.4]
+        assert detections.class_id.tolist() == [1, 0] and detections.confidence.tolist() == [
+            0.9,
+            0.4,
+        ]
         assert detections["class_name"].tolist() == ["dog", "cat"]
         assert len(found.above(1).to_supervision()) == 0 and found.above(1).draw().sum() == 0
     assert np.array_equal(squares(True).draw(), squares(False).draw())
@@ -146,8 +170,16 @@ def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
     for image, kind, message in [
         (tmp_path / "none.jpg", FileNotFoundError, "none.jpg"),
         (tmp_path / "text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
-        ("http://127.0.0.1:9/a.jpg", OSError, "http://127.0.0.1:9/a.jpg cannot be downloaded: .*Connection refused"),
-        (np.zeros((40, 40, 3)), ValueError, r"image of float64, \(40, 40, 3\): give \(H, W, 3\), BGR, uint8"),
+        (
+            "http://127.0.0.1:9/a.jpg",
+            OSError,
+            "http://127.0.0.1:9/a.jpg cannot be downloaded: .*Connection refused",
+        ),
+        (
+            np.zeros((40, 40, 3)),
+            ValueError,
+            r"image of float64, \(40, 40, 3\): give \(H, W, 3\), BGR, uint8",
+        ),
         (np.zeros((40, 40), np.uint8), ValueError, r"image of uint8, \(40, 40\): give"),
         (deep, ValueError, "image of mode I;16: give a path or an array"),
         (torch.zeros(3, 40, 40), TypeError, "image of type Tensor: give a path"),

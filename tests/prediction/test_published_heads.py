@@ -1,4 +1,6 @@
-"""Detectors and segmentors of every published kind give what mmdet's and mmseg's own inference gives."""
+"""Detectors and segmentors of every published kind give what mmdet's and mmseg's own inference
+gives.
+"""
 
 import json
 
@@ -35,18 +37,25 @@ LEAVES = sorted(
 KINDS = [*HEADS, *LEAVES]
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind if isinstance(kind, str) else kind.stem.partition("_8xb2")[0])
+@pytest.fixture(
+    params=KINDS,
+    ids=lambda kind: kind if isinstance(kind, str) else kind.stem.partition("_8xb2")[0],
+)
 def model(request, shapes, tmp_path) -> tuple[str, str]:
     """Config and checkpoint of an untrained, narrow model."""
     if isinstance(request.param, str):
         return write_model(tmp_path, request.param)
     cfg = tiny(request.param, shapes)
-    cfg.test_dataloader.dataset.pop("metainfo", None)  # the head has the classes of the published model
+    cfg.test_dataloader.dataset.pop(
+        "metainfo", None
+    )  # the head has the classes of the published model
     cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # mmseg's inference reads this one
     cfg.dump(tmp_path / "tiny.py")
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
-    torch.save(dict(meta={}, state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "tiny.pth")
+    torch.save(
+        dict(meta={}, state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "tiny.pth"
+    )
     return str(tmp_path / "tiny.py"), str(tmp_path / "tiny.pth")
 
 
@@ -54,7 +63,9 @@ def assert_equal(found: list[dict], expected: list[dict], tolerance: float) -> N
     """Compare COCO results of an image: boxes to 1e-4 pixels, parts of masks."""
     assert len(found) > 0
     for one, other in zip(found, expected, strict=True):
-        assert one["category_id"] == other["category_id"] and np.allclose(one["bbox"], other["bbox"], atol=1e-4)
+        assert one["category_id"] == other["category_id"] and np.allclose(
+            one["bbox"], other["bbox"], atol=1e-4
+        )
         assert one["score"] == pytest.approx(other["score"], abs=1e-5)
         if "segmentation" in other:
             masks = [decode(each["segmentation"]) for each in (one, other)]
@@ -66,19 +77,27 @@ def test_a_run_equals_the_librarys_own_inference(model, photos, call, tmp_path):
     is_detector = Config.fromfile(model[0]).default_scope == "mmdet"
     library = (init_detector if is_detector else init_model)(*model, device="cpu")
     predictor, out = Predictor(*model, device="cpu"), tmp_path / "out"
-    samples = [(inference_detector if is_detector else inference_model)(library, path) for path in paths]
-    expected = [predictor.to_prediction(cv2.imread(path), sample) for path, sample in zip(paths, samples, strict=True)]
+    samples = [
+        (inference_detector if is_detector else inference_model)(library, path) for path in paths
+    ]
+    expected = [
+        predictor.to_prediction(cv2.imread(path), sample)
+        for path, sample in zip(paths, samples, strict=True)
+    ]
     options = ("--batch-size", 2, "--no-visualizations", "--device", "cpu", "--out", out)
     code, _, errors = call("infer", *paths, *model_of(model), *options)
     assert code == 0, errors
     records = {record["path"]: record for record in read_records(out)}
     for path, wanted, single in zip(paths, expected, predictor(paths), strict=True):
-        # Batches round differently, and the masks of random weights have many pixels at the threshold.
+        # Batches round differently, and the masks of random weights have many pixels at the
+        # threshold.
         if is_detector:
             assert_equal(single.to_coco(), wanted.to_coco(), tolerance=0)
             assert_equal(records[path]["objects"], wanted.to_coco(), tolerance=1e-3)
         else:
-            found = cv2.imread(str(out / "labels" / f"{records[path]['name']}.png"), cv2.IMREAD_UNCHANGED)
+            found = cv2.imread(
+                str(out / "labels" / f"{records[path]['name']}.png"), cv2.IMREAD_UNCHANGED
+            )
             assert np.array_equal(single.segmentation, wanted.segmentation)
             assert np.mean(found != wanted.segmentation) <= 1e-3
 
@@ -87,7 +106,9 @@ def test_a_run_equals_the_librarys_own_inference(model, photos, call, tmp_path):
 def test_solo_may_find_nothing(name, tiles, photos, call, tmp_path):
     """Its labels are then floating-point numbers."""
     model = write_model(tmp_path, name, min_score=1.0)
-    code, _, errors = call("infer", photos / "00.png", *model_of(model), "--out", tmp_path / "out", *tiles)
+    code, _, errors = call(
+        "infer", photos / "00.png", *model_of(model), "--out", tmp_path / "out", *tiles
+    )
     assert code == 0, errors
     assert json.loads((tmp_path / "out" / "predictions.json").read_text()) == []
     assert read_records(tmp_path / "out")[0]["objects"] == []
@@ -103,7 +124,9 @@ def test_the_best_object_comes_first(name, photos, tmp_path):
     assert found.scores.tolist() == sorted(scores, reverse=True)
     for number, score in enumerate(found.scores.tolist()):
         own = sample.pred_instances[scores.index(score)]
-        assert found.labels[number] == own.labels and (found.boxes[number] == own.bboxes.numpy()).all()
+        assert (
+            found.labels[number] == own.labels and (found.boxes[number] == own.bboxes.numpy()).all()
+        )
         assert (found.masks[number] == own.masks[0].numpy()).all()
 
 
@@ -133,7 +156,9 @@ model = dict(
 )
 def test_images_are_loaded_as_the_config_states(options, tiles, models, photos, call, tmp_path):
     config, checkpoint = tmp_path / "config.py", models["det"][1]
-    config.write_text(LOADING.format(base=models["det"][0], options=options) + GREY * ("grayscale" in options))
+    config.write_text(
+        LOADING.format(base=models["det"][0], options=options) + GREY * ("grayscale" in options)
+    )
     if "grayscale" in options:
         checkpoint = tmp_path / "grey.pth"
         save_untrained(config, checkpoint)

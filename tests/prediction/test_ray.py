@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch) -> Iterator[None]:
     """A local cluster of two CPUs, so of two actors."""
-    for name, value in dict(RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1", RAY_DEDUP_LOGS="0").items():
+    for name, value in dict(
+        RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1", RAY_DEDUP_LOGS="0"
+    ).items():
         monkeypatch.setenv(name, value)
     init = ray.init
     monkeypatch.setattr(ray, "init", lambda **options: init(**options, num_cpus=2))

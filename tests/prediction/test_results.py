@@ -24,10 +24,16 @@ def test_a_pipeline_that_cannot_load_arrays_raises(models, tmp_path):
     config = tmp_path / "config.py"
     for pipeline, problem in (
         ([dict(type="PackSegInputs")], "LoadImageFromFile is not found"),
-        ([dict(type="LoadImageFromFile"), dict(type="Unknown")], "the test pipeline cannot be built"),
+        (
+            [dict(type="LoadImageFromFile"), dict(type="Unknown")],
+            "the test pipeline cannot be built",
+        ),
         ([], "has no pipeline"),
     ):
-        lines = f"_base_ = {models['seg'][0]!r}\n", f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))"
+        lines = (
+            f"_base_ = {models['seg'][0]!r}\n",
+            f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))",
+        )
         config.write_text("".join(lines))
         with pytest.raises(ValueError, match=problem):
             Preprocessing(Config.fromfile(config))
@@ -39,14 +45,20 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     predictor, rng = Predictor(*models["det"]), np.random.default_rng(0)
     samples = []
     ids = dict(zip(predictor.metainfo["classes"], (20, 3, 41, 7), strict=True))
-    truth = dict(images=[], annotations=[], categories=[dict(id=number, name=name) for name, number in ids.items()])
+    truth = dict(
+        images=[],
+        annotations=[],
+        categories=[dict(id=number, name=name) for name, number in ids.items()],
+    )
     for number, image_path in enumerate(sorted(folder.iterdir())):
         sample, image_id = predictor.predict_sample(cv2.imread(str(image_path))), 100 - 7 * number
         truth["images"].insert(0, dict(id=image_id, file_name=image_path.name, height=96, width=96))
         found = predictor.to_prediction(cv2.imread(str(image_path)), sample)
         for result in found.to_coco(image_id, list(ids.values()))[::3]:
             x, y, w, h = result["bbox"] + rng.uniform(-2, 2, 4)
-            result |= dict(id=len(truth["annotations"]) + 1, iscrowd=0, bbox=[x, y, w, h], area=w * h)
+            result |= dict(
+                id=len(truth["annotations"]) + 1, iscrowd=0, bbox=[x, y, w, h], area=w * h
+            )
             truth["annotations"].append(result)
         sample.set_metainfo(dict(img_id=image_id))
         samples.append(sample.to_dict())
@@ -57,25 +69,41 @@ def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path
     expected = metric.evaluate(len(truth["images"]))
     assert 0.1 < expected["coco/bbox_mAP"] < 0.9 and 0.1 < expected["coco/segm_mAP"] < 0.9
 
-    command = ("infer", path, *model_of(models["det"]), "--out", out, "--root", folder, "--no-visualizations")
+    command = (
+        "infer",
+        path,
+        *model_of(models["det"]),
+        "--out",
+        out,
+        "--root",
+        folder,
+        "--no-visualizations",
+    )
     assert call(*command)[0] == 0
     for kind in ("bbox", "segm"):
         found = json.loads((out / "predictions.json").read_text())
         if kind == "segm":  # pycocotools takes the area of the mask only without a box
-            found = [{key: value for key, value in result.items() if key != "bbox"} for result in found]
+            found = [
+                {key: value for key, value in result.items() if key != "bbox"} for result in found
+            ]
         evaluation = COCOeval(COCO(str(path)), COCO(str(path)).loadRes(found), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
         for name, value in zip(METRICS, evaluation.stats, strict=False):
-            assert value == pytest.approx(expected[f"coco/{kind}_{name}"], abs=0.00051), (kind, name)
+            assert value == pytest.approx(expected[f"coco/{kind}_{name}"], abs=0.00051), (
+                kind,
+                name,
+            )
 
 
 def test_boxes_of_a_model_without_boxes_enclose_the_masks(models):
     """SOLO predicts masks and boxes of zeros."""
     masks = torch.zeros(1, 40, 60, dtype=torch.bool)
     masks[0, 10:20, 5:35] = True
-    found = InstanceData(bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks)
+    found = InstanceData(
+        bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks
+    )
     predictor, image = Predictor(*models["det"]), np.zeros((40, 60, 3), np.uint8)
     (result,) = predictor.to_prediction(image, DetDataSample(pred_instances=found)).to_coco()
     assert result["bbox"] == [5, 10, 30, 10]

@@ -17,14 +17,29 @@ from xcit_mm.prediction.tiles import predict_tiled, windows
 
 @pytest.mark.parametrize(
     ("length", "tile", "overlap"),
-    [(100, 40, 10), (100, 40, 39), (30, 40, 10), (41, 40, 20), (1500, 1000, 500), (6000, 1024, 256), (7, 3, 0)],
+    [
+        (100, 40, 10),
+        (100, 40, 39),
+        (30, 40, 10),
+        (41, 40, 20),
+        (1500, 1000, 500),
+        (6000, 1024, 256),
+        (7, 3, 0),
+    ],
 )
-def test_interiors_cover_the_axis_once_and_lie_half_an_overlap_from_inner_edges(length, tile, overlap):
+def test_interiors_cover_the_axis_once_and_lie_half_an_overlap_from_inner_edges(
+    length, tile, overlap
+):
     tiles = windows(length, tile, overlap)
-    assert [pixel for window in tiles for pixel in list(range(length))[window.inside]] == list(range(length))
+    assert [pixel for window in tiles for pixel in list(range(length))[window.inside]] == list(
+        range(length)
+    )
     for window in tiles:
         assert window.stop - window.start == min(tile, length)
-        assert list(range(window.start, window.stop))[window.crop] == list(range(length))[window.inside]
+        assert (
+            list(range(window.start, window.stop))[window.crop]
+            == list(range(length))[window.inside]
+        )
     for left, right in pairwise(tiles):
         assert left.stop - right.start >= overlap
         assert min(left.stop - left.inside.stop, right.inside.start - right.start) >= overlap // 2
@@ -41,14 +56,19 @@ def test_invalid_tiles_raise(tile, overlap):
 
 @pytest.mark.parametrize("shape", [(90, 150), (150, 90), (64, 200), (30, 40)])
 @pytest.mark.parametrize(("tile", "overlap", "batch_size"), [(64, 16, 1), (64, 40, 4), (50, 0, 3)])
-def test_a_map_that_depends_on_near_pixels_equals_that_of_the_whole_image(shape, tile, overlap, batch_size):
+def test_a_map_that_depends_on_near_pixels_equals_that_of_the_whole_image(
+    shape, tile, overlap, batch_size
+):
     """Each class depends on 7 pixels in all directions, fewer than half the overlap."""
     image = np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8)
     reach = 7 if overlap else 0
 
     def segment(crop: np.ndarray) -> Prediction:
         sums = np.pad(crop[..., 0].astype(int), reach, "edge")
-        parts = [sums[y : y + len(crop), x : x + crop.shape[1]] for y, x in product((0, 2 * reach), repeat=2)]
+        parts = [
+            sums[y : y + len(crop), x : x + crop.shape[1]]
+            for y, x in product((0, 2 * reach), repeat=2)
+        ]
         return Prediction(crop, None, (sum(parts) % 4).astype(np.uint8), CLASSES)
 
     batches = []
@@ -60,7 +80,9 @@ def test_a_map_that_depends_on_near_pixels_equals_that_of_the_whole_image(shape,
     found = predict_tiled(predict, image, tile, overlap, batch_size)
     assert np.array_equal(found.segmentation, segment(image).segmentation) and found.image is image
     assert max(map(len, batches)) <= batch_size
-    assert {size for batch in batches for size in batch} == {(min(tile, shape[0]), min(tile, shape[1]))}
+    assert {size for batch in batches for size in batch} == {
+        (min(tile, shape[0]), min(tile, shape[1]))
+    }
 
 
 @pytest.mark.parametrize(
@@ -115,7 +137,9 @@ class TestObjects:
     @pytest.mark.parametrize("shape", [(200, 330), (330, 200)])
     def test_each_small_object_is_found_once_and_whole(self, shape, jitter):
         scene = Scene(*shape).add_random(60, 5, 24)
-        found = predict_tiled(for_batches(partial(detect, jitter=jitter)), scene.image, 96, 25, batch_size=2)
+        found = predict_tiled(
+            for_batches(partial(detect, jitter=jitter)), scene.image, 96, 25, batch_size=2
+        )
         assert faults(scene, found) == NO_FAULTS
         assert len(found.boxes) == 60 and (np.diff(found.scores) <= 0).all()
         for box, mask in zip(found.boxes, found.instances.mask, strict=True):
@@ -133,7 +157,10 @@ class TestObjects:
     @pytest.mark.parametrize("tile", [40, 57, 96, 128, 250])
     def test_tiles_of_any_size_lose_and_double_nothing(self, tile):
         scene = Scene(300, 310).add_random(4, 100, 150, seed=1).add_random(60, 6, 50, seed=1)
-        assert faults(scene, predict_tiled(for_batches(detect), scene.image, tile, tile // 4)) == NO_FAULTS
+        assert (
+            faults(scene, predict_tiled(for_batches(detect), scene.image, tile, tile // 4))
+            == NO_FAULTS
+        )
 
     @pytest.mark.parametrize("overlap", [0, 10, 24, 48])
     def test_ships_at_45_degrees_are_told_apart_by_their_masks(self, overlap):
@@ -144,21 +171,32 @@ class TestObjects:
     def test_boxes_alone_are_found_once_and_whole(self):
         scene = Scene(300, 300).add_random(60, 5, 24)
         found = predict_tiled(for_batches(partial(detect, with_masks=False)), scene.image, 96, 25)
-        assert sorted(found.boxes.tolist()) == sorted(detect(scene.image).boxes.tolist()) and found.masks is None
+        assert (
+            sorted(found.boxes.tolist()) == sorted(detect(scene.image).boxes.tolist())
+            and found.masks is None
+        )
 
     def test_boxes_alone_are_joined_to_the_box_that_agrees_best(self):
         """The boxes of two objects overlap by 60 %, and both tiles report both objects."""
         boxes = (70, 10, 90, 30), (75, 10, 95, 30)
         samples = [
-            sample_of(*((left - start, top, right - start, bottom) for left, top, right, bottom in boxes))
+            sample_of(
+                *((left - start, top, right - start, bottom) for left, top, right, bottom in boxes)
+            )
             for start in (0, 64)
         ]
-        assert sorted(merge((96, 160), *samples).boxes.tolist()) == [list(map(float, box)) for box in boxes]
+        assert sorted(merge((96, 160), *samples).boxes.tolist()) == [
+            list(map(float, box)) for box in boxes
+        ]
 
     def test_two_arms_of_an_object_are_joined_by_the_tile_that_sees_both(self):
         """The first tile sees the arms alone, so the detector reports them as two objects."""
         scene = Scene(96, 160)
-        assert scene.add(np.array([(30, 10), (140, 10), (140, 60), (30, 60), (30, 45), (120, 45), (120, 25), (30, 25)]))
+        assert scene.add(
+            np.array(
+                [(30, 10), (140, 10), (140, 60), (30, 60), (30, 45), (120, 45), (120, 25), (30, 25)]
+            )
+        )
 
         def predict(image: np.ndarray) -> Prediction:
             numbers = label(image[..., 0])[0]
@@ -175,7 +213,9 @@ class TestObjects:
 
     @pytest.mark.parametrize("surer", ["part", "whole"])
     def test_a_whole_object_wins_over_parts_of_any_score(self, surer):
-        """An object as large as the overlap, in the corner of four tiles, an eighth of the overlap off the seam."""
+        """An object as large as the overlap, in the corner of four tiles, an eighth of the overlap
+        off the seam.
+        """
         samples = []
         for rows, columns in product(windows(160, 96, 32), repeat=2):
             box = [max(68 - window.start, 0) for window in (columns, rows)]
@@ -187,7 +227,9 @@ class TestObjects:
     @pytest.mark.parametrize("labels, count", [((0, 0), 1), ((0, 1), 2)])
     def test_only_objects_of_one_class_are_merged(self, labels, count):
         pairs = zip((0, 64), labels, strict=True)
-        samples = [sample_of((70 - start, 10, 90 - start, 30), label=label) for start, label in pairs]
+        samples = [
+            sample_of((70 - start, 10, 90 - start, 30), label=label) for start, label in pairs
+        ]
         assert len(merge((96, 160), *samples).boxes) == count
 
     def test_overlapping_objects_of_one_tile_stay(self):
@@ -197,7 +239,10 @@ class TestObjects:
     @pytest.mark.parametrize("score", [0.5, 0.95])
     def test_a_part_near_a_tile_s_edge_joins_the_other_part(self, score):
         """The first tile's box ends at 94 of 96 pixels, with its centre in the tile's interior."""
-        parts = sample_of((40, 10, 94, 60), score=score), sample_of((30 - 64, 10, 200 - 64, 60), score=0.9)
+        parts = (
+            sample_of((40, 10, 94, 60), score=score),
+            sample_of((30 - 64, 10, 200 - 64, 60), score=0.9),
+        )
         found = merge((96, 160), *parts)
         assert found.boxes.tolist() == [[30, 10, 200, 60]]
         assert found.scores == pytest.approx([max(score, 0.9)])
@@ -212,10 +257,14 @@ class TestObjects:
         corners = np.argwhere(np.ones((200, 333)))[:, ::-1] * 14
         ship = outline(np.rot90(np.tri(28, 28, 6) - np.tri(28, 28, -6)) > 0, (0, 0))
         shapes = shapely.transform(np.full(len(corners), ship), lambda points: points)
-        shapes = np.array([shapely.transform(ship, lambda points, at=at: points + at) for at in corners])
+        shapes = np.array(
+            [shapely.transform(ship, lambda points, at=at: points + at) for at in corners]
+        )
         tiles = np.tile([0, 0, 5000, 3000], (len(shapes), 1))
         boxes = shapely.bounds(shapes)
-        one = Objects(shapes, boxes, np.full(len(shapes), 0.9), np.zeros(len(shapes), int), tiles, boxes < 0)
+        one = Objects(
+            shapes, boxes, np.full(len(shapes), 0.9), np.zeros(len(shapes), int), tiles, boxes < 0
+        )
         seen_twice = boxes[:, 0] > 2400
         two = one.select(seen_twice)._replace(tiles=tiles[seen_twice] + [2400, 0, 2400, 0])
         begin = time.process_time()

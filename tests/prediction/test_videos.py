@@ -39,21 +39,34 @@ def test_a_frame_has_a_record_and_the_drawing_its_frames(kind, models, folder, c
     content = json.loads((out / "images.json").read_text())["images"]
     assert [image["id"] for image in content] == [*(2 * 10**9 + frame for frame in range(6)), 2]
     drawn = list(iter_frames(str(out / "visualizations" / "a.avi.mp4")))
-    assert len(drawn) == 6 and drawn[0].shape[0] == 96 and (drawn[0].shape[1] > 160) == (kind == "seg")
+    assert (
+        len(drawn) == 6 and drawn[0].shape[0] == 96 and (drawn[0].shape[1] > 160) == (kind == "seg")
+    )
     if kind == "seg":
         names = [f"{frame:06}.png" for frame in range(6)]
         assert sorted(path.name for path in (out / "labels" / "a.avi").iterdir()) == names
     else:
-        found = {result["image_id"] for result in json.loads((out / "predictions.json").read_text())}
+        found = {
+            result["image_id"] for result in json.loads((out / "predictions.json").read_text())
+        }
         assert found == {image["id"] for image in content}
     before = (out / "visualizations" / "a.avi.mp4").stat().st_mtime_ns
-    assert call(*command)[0] == 3 and (out / "visualizations" / "a.avi.mp4").stat().st_mtime_ns == before
+    assert (
+        call(*command)[0] == 3
+        and (out / "visualizations" / "a.avi.mp4").stat().st_mtime_ns == before
+    )
     assert call(*command, "--no-labels", "--score-thr", 0)[0] == 3
     redrawn = list(iter_frames(str(out / "visualizations" / "a.avi.mp4")))
-    assert len(redrawn) == 6 and redrawn[0].shape == (96, 160, 3) and len(read_records(out)) == len(records) + 2
+    assert (
+        len(redrawn) == 6
+        and redrawn[0].shape == (96, 160, 3)
+        and len(read_records(out)) == len(records) + 2
+    )
 
 
-def test_a_video_that_fails_keeps_its_frames_and_may_succeed_later(models, folder, call, tmp_path, before_forward):
+def test_a_video_that_fails_keeps_its_frames_and_may_succeed_later(
+    models, folder, call, tmp_path, before_forward
+):
     calls, out = [], tmp_path / "out"
 
     def fail(inputs):

@@ -15,7 +15,9 @@ rasterio = pytest.importorskip("rasterio")
 
 
 def write(path: Path, count: int, dtype: str = "uint16") -> dict:
-    """Write bands of 5 x 7 pixels with values 10000 * band + 100 * row + column, and return a pipeline's input."""
+    """Write bands of 5 x 7 pixels with values 10000 * band + 100 * row + column, and return a
+    pipeline's input.
+    """
     band, row, column = np.mgrid[1 : count + 1, :5, :7]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -45,7 +47,10 @@ def test_given_bands_are_loaded_in_the_given_order_and_the_file_s_type(tmp_path)
 @pytest.mark.parametrize("pack", ["mmseg.PackSegInputs", "mmdet.PackDetInputs"])
 def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, to_float32, tmp_path):
     init_default_scope(pack.partition(".")[0])
-    steps = [dict(type="LoadRasterFromFile", to_float32=to_float32), dict(type="RandomFlip", prob=1.0)]
+    steps = [
+        dict(type="LoadRasterFromFile", to_float32=to_float32),
+        dict(type="RandomFlip", prob=1.0),
+    ]
     steps += [dict(type=pack, meta_keys=("img_shape", "ori_shape"))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a training would warn for each image without georeference

@@ -1,4 +1,6 @@
-"""Tables of objects: each object once and whole, in its place, with its area, as other programs read them."""
+"""Tables of objects: each object once and whole, in its place, with its area, as other programs
+read them.
+"""
 
 import json
 from pathlib import Path
@@ -22,10 +24,18 @@ ROTATED = Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000)
 SOUTH_UP = Affine(0.5, 0, 500000, 0, 0.5, 5400000)
 
 
-def predict(path: Path, scene: Scene, suffix: str = ".gpkg", detector: PerfectDetector | None = None, **options):
+def predict(
+    path: Path,
+    scene: Scene,
+    suffix: str = ".gpkg",
+    detector: PerfectDetector | None = None,
+    **options,
+):
     """Write a scene as a raster, predict it and return the table as geopandas reads it."""
     names = "crs", "transform", "nodata"
-    profile = dict(crs="EPSG:32633", transform=NORTH_UP) | {k: options.pop(k) for k in names if k in options}
+    profile = dict(crs="EPSG:32633", transform=NORTH_UP) | {
+        k: options.pop(k) for k in names if k in options
+    }
     if "to" in options:
         options["crs"] = options.pop("to")
     raster = save(path / "scene.tif", scene.image[..., ::-1].transpose(2, 0, 1), **profile)
@@ -34,7 +44,10 @@ def predict(path: Path, scene: Scene, suffix: str = ".gpkg", detector: PerfectDe
 
 
 def masks(table, scene: Scene, transform: Affine = NORTH_UP):
-    return (geometry_mask([shape], scene.numbers.shape, transform, invert=True) for shape in table.geometry)
+    return (
+        geometry_mask([shape], scene.numbers.shape, transform, invert=True)
+        for shape in table.geometry
+    )
 
 
 def labels(table) -> list[int]:
@@ -66,7 +79,15 @@ def test_rotated_and_south_up_rasters_keep_place_and_area(transform, tmp_path):
 def test_only_what_the_raster_s_edge_cuts_is_marked_as_cut(tmp_path):
     scene = Scene(200, 200)
     for left, right in ((0, 30), (1, 30), (170, 199), (170, 198), (80, 120)):
-        scene.add(np.array([(left, 40 * scene.count), (right, 40 * scene.count), (right, 40 * scene.count + 30)]))
+        scene.add(
+            np.array(
+                [
+                    (left, 40 * scene.count),
+                    (right, 40 * scene.count),
+                    (right, 40 * scene.count + 30),
+                ]
+            )
+        )
     table = predict(tmp_path, scene, tile=96)
     numbers = [int(np.median(scene.numbers[mask])) for mask in masks(table, scene)]
     assert {number for number, cut in zip(numbers, table["cut"], strict=True) if cut} == {1, 3}
@@ -74,14 +95,20 @@ def test_only_what_the_raster_s_edge_cuts_is_marked_as_cut(tmp_path):
 
 @pytest.mark.parametrize("crs", [32633, 4326, 3857, 2263])
 def test_areas_equal_those_on_the_ellipsoid_in_every_coordinate_system(crs, tmp_path):
-    """Pixels of about 0.5 m. EPSG:3857 stretches them by 1.6 at a latitude of 52 degrees, EPSG:2263 counts in feet."""
+    """Pixels of about 0.5 m. EPSG:3857 stretches them by 1.6 at a latitude of 52 degrees, EPSG:2263
+    counts in feet.
+    """
     lon, lat = (-74.0, 40.7) if crs == 2263 else (15.0, 52.0)
     x, y = pyproj.Transformer.from_crs(4326, crs, always_xy=True).transform(lon, lat)
     side = {4326: 5e-6, 2263: 1.64}.get(crs, 0.5)
     scene = Scene(150, 200).add_random(30, 8, 60)
-    table = predict(tmp_path, scene, crs=f"EPSG:{crs}", transform=Affine(side, 0, x, 0, -side, y), tile=96)
+    table = predict(
+        tmp_path, scene, crs=f"EPSG:{crs}", transform=Affine(side, 0, x, 0, -side, y), tile=96
+    )
     geod = pyproj.Geod(ellps="WGS84")
-    expected = [abs(geod.geometry_area_perimeter(shape)[0]) for shape in table.to_crs(4326).geometry]
+    expected = [
+        abs(geod.geometry_area_perimeter(shape)[0]) for shape in table.to_crs(4326).geometry
+    ]
     np.testing.assert_allclose(table["area"], expected, rtol=0.005)
     assert table["area"].max() > 10
 
@@ -100,7 +127,12 @@ def test_geojson_is_in_wgs_84_and_conforms_to_rfc_7946(tmp_path):
 def test_longitudes_beyond_180_are_wrapped_in_geojson(first, tmp_path):
     scene = Scene(60, 60).add_random(5, 8, 30)
     table = predict(
-        tmp_path, scene, ".geojson", crs="EPSG:4326", transform=Affine(0.01, 0, first, 0, -0.01, 50), tile=64
+        tmp_path,
+        scene,
+        ".geojson",
+        crs="EPSG:4326",
+        transform=Affine(0.01, 0, first, 0, -0.01, 50),
+        tile=64,
     )
     left, _, right, _ = table.total_bounds
     assert -180 <= left < right <= 180 and abs((left - first + 180) % 360 - 180) < 0.6
@@ -145,9 +177,13 @@ def test_empty_tiles_are_not_predicted(tmp_path):
 def test_an_area_of_interest_selects_tiles_and_objects_by_their_centre(tmp_path):
     scene, detector = Scene(300, 300).add_random(60, 8, 24), PerfectDetector()
     x, y = NORTH_UP @ (140, 160)
-    area = geopandas.GeoDataFrame(geometry=[shapely.box(x - 25, y - 25, x + 25, y + 25)], crs="EPSG:32633")
+    area = geopandas.GeoDataFrame(
+        geometry=[shapely.box(x - 25, y - 25, x + 25, y + 25)], crs="EPSG:32633"
+    )
     area.to_crs(4326).to_file(tmp_path / "area.gpkg")
-    table = predict(tmp_path, scene, detector=detector, aoi=tmp_path / "area.gpkg", tile=100, overlap=24)
+    table = predict(
+        tmp_path, scene, detector=detector, aoi=tmp_path / "area.gpkg", tile=100, overlap=24
+    )
     boxes = detector([scene.image])[0].boxes
     centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
     expected = shapely.box(140 - 50, 160 - 50, 140 + 50, 160 + 50).contains(centres).sum()
@@ -175,7 +211,9 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(tmp_path):
 def test_options_that_do_not_match_are_one_line(tmp_path):
     scene = Scene(100, 100).add_random(5, 8, 30)
     (tmp_path / "text.gpkg").write_text("text")
-    geopandas.GeoDataFrame(geometry=[shapely.Point(1, 2)], crs=4326).to_file(tmp_path / "points.gpkg")
+    geopandas.GeoDataFrame(geometry=[shapely.Point(1, 2)], crs=4326).to_file(
+        tmp_path / "points.gpkg"
+    )
     for suffix, options, message in (
         (".tif", {}, r"--out .*out\.tif: a detector writes \.gpkg, \.geojson, \.parquet"),
         (".geojson", dict(to="EPSG:3857"), "--crs EPSG:3857: GeoJSON is in WGS 84"),

@@ -1,4 +1,6 @@
-"""Rasters of all kinds, read by windows: the pixels of image readers, one scale everywhere, or an error of one line."""
+"""Rasters of all kinds, read by windows: the pixels of image readers, one scale everywhere, or an
+error of one line.
+"""
 
 import warnings
 from pathlib import Path
@@ -19,7 +21,9 @@ from rasterio.transform import Affine  # noqa: E402
 from xcit_mm.rasters.raster import Raster  # noqa: E402
 from xcit_mm.utils.images import read_image  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:(Dataset has no geotransform|The given matrix is equal)")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(Dataset has no geotransform|The given matrix is equal)"
+)
 NOISE = np.random.default_rng(0).integers(0, 256, (4, 70, 90), np.uint8)
 MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
 
@@ -60,13 +64,18 @@ class TestBands:
         assert valid.all()
 
     def test_a_resampled_mask_is_a_mask(self, tmp_path):
-        mask = np.clip(np.add.outer(np.arange(70), np.arange(90)) * 40.0 - 2000, 0, 255).astype(np.uint8)
+        mask = np.clip(np.add.outer(np.arange(70), np.arange(90)) * 40.0 - 2000, 0, 255).astype(
+            np.uint8
+        )
         path = save(tmp_path / "a.tif", np.concatenate([NOISE[:3], mask[None]]))
         np.testing.assert_array_equal(read(path)[1], mask > 0)
         assert Raster(path).notes == []
 
     def test_given_bands_are_red_green_and_blue_or_in_the_model_s_order(self, tmp_path):
-        path = save(tmp_path / "a.tif", np.arange(1, 9, dtype=np.uint8)[:, None, None] * np.ones((4, 5), np.uint8))
+        path = save(
+            tmp_path / "a.tif",
+            np.arange(1, 9, dtype=np.uint8)[:, None, None] * np.ones((4, 5), np.uint8),
+        )
         assert read(path, bands=[5, 3, 2])[0][0, 0].tolist() == [2, 3, 5]  # BGR
         assert read(path, bands=[4])[0][0, 0].tolist() == [4, 4, 4]
         assert read(path, bands=[5, 3, 2, 1], channels=4)[0][0, 0].tolist() == [5, 3, 2, 1]
@@ -95,14 +104,28 @@ class TestBands:
 
     def test_palettes_complex_numbers_and_containers_raise(self, tmp_path):
         Image.fromarray(NOISE[0]).convert("P").save(tmp_path / "a.tif")
-        with pytest.raises(ValueError, match=r"has a palette: convert it by `gdal_translate -expand rgb .*a\.tif OUT"):
+        with pytest.raises(
+            ValueError,
+            match=r"has a palette: convert it by `gdal_translate -expand rgb .*a\.tif OUT",
+        ):
             Raster(tmp_path / "a.tif")
-        rasterio.open(tmp_path / "b.tif", "w", count=1, height=4, width=4, dtype="complex64", **UTM).close()
+        rasterio.open(
+            tmp_path / "b.tif", "w", count=1, height=4, width=4, dtype="complex64", **UTM
+        ).close()
         with pytest.raises(ValueError, match=r"b\.tif holds complex numbers"):
             Raster(tmp_path / "b.tif")
         for name in "ab":
-            save(tmp_path / "all.gpkg", NOISE[0], driver="GPKG", **UTM, RASTER_TABLE=name, APPEND_SUBDATASET="YES")
-        with pytest.raises(ValueError, match=r"has 0 bands \(none, but files in it: .*GPKG:.*all\.gpkg:a"):
+            save(
+                tmp_path / "all.gpkg",
+                NOISE[0],
+                driver="GPKG",
+                **UTM,
+                RASTER_TABLE=name,
+                APPEND_SUBDATASET="YES",
+            )
+        with pytest.raises(
+            ValueError, match=r"has 0 bands \(none, but files in it: .*GPKG:.*all\.gpkg:a"
+        ):
             Raster(tmp_path / "all.gpkg")
 
     def test_raw_nan_and_infinity_become_0(self, tmp_path):
@@ -117,7 +140,11 @@ class TestScale:
         values = np.array([[0, 100, 350, 600, 601, 65535]], np.uint16)
         path = save(tmp_path / "a.tif", np.stack([values, values, values]))
         image, _ = read(path, bounds=[100, 600, 0, 65535, 600, 601])
-        assert image[0].T.tolist() == [[0, 0, 0, 0, 255, 255], [0, 0, 1, 2, 2, 255], [0, 0, 128, 255, 255, 255]]
+        assert image[0].T.tolist() == [
+            [0, 0, 0, 0, 255, 255],
+            [0, 0, 1, 2, 2, 255],
+            [0, 0, 128, 255, 255, 255],
+        ]
         assert read(path, bounds=(100, 600))[0][0, :, 0].tolist() == [0, 0, 128, 255, 255, 255]
         for dtype in ("int8", "float64"):
             path = save(tmp_path / f"{dtype}.tif", np.array([[-128, -100, 0, 100, 127]], dtype))
@@ -133,16 +160,25 @@ class TestScale:
     def test_invalid_bounds_and_percentiles_raise(self, options, tmp_path):
         path = save(tmp_path / "a.tif", NOISE[:3].astype(np.uint16))
         name = "--bounds" if "bounds" in options else "--percentiles"
-        with pytest.raises(ValueError, match=rf"{name} .*(give one pair|lower value must come first|lower one first)"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{name} .*(give one pair|lower value must come first|lower one first)",
+        ):
             Raster(path, **options)
 
     def test_bounds_are_percentiles_of_the_valid_pixels_of_each_band(self, tmp_path):
         values = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
-        path = save(tmp_path / "a.tif", np.concatenate([values, 10 * values, values % 7 * 0]), nodata=0)
-        with pytest.raises(ValueError, match=r"a\.tif: a sample of its band 3 has no valid pixel, give --bounds"):
+        path = save(
+            tmp_path / "a.tif", np.concatenate([values, 10 * values, values % 7 * 0]), nodata=0
+        )
+        with pytest.raises(
+            ValueError, match=r"a\.tif: a sample of its band 3 has no valid pixel, give --bounds"
+        ):
             Raster(path)
         np.testing.assert_allclose(Raster(path, bands=[1]).bounds, [(21, 981)], atol=0.5)
-        np.testing.assert_allclose(Raster(path, bands=[2], percentiles=(0, 50)).bounds, [(10, 5010)], atol=5)
+        np.testing.assert_allclose(
+            Raster(path, bands=[2], percentiles=(0, 50)).bounds, [(10, 5010)], atol=5
+        )
 
     def test_a_large_raster_is_sampled(self, tmp_path):
         values = np.tile(np.arange(3000, dtype=np.uint16), (3000, 1))
@@ -152,7 +188,11 @@ class TestScale:
 
 class TestValidity:
     def test_pixels_are_invalid_if_all_bands_are_nodata(self, tmp_path):
-        path = save(tmp_path / "a.tif", np.array([[[0, 0, 1]], [[0, 9, 1]], [[0, 0, 1]]], np.uint8), nodata=0)
+        path = save(
+            tmp_path / "a.tif",
+            np.array([[[0, 0, 1]], [[0, 9, 1]], [[0, 0, 1]]], np.uint8),
+            nodata=0,
+        )
         image, valid = read(path)
         assert valid.tolist() == [[False, True, True]] and image[0, 1].tolist() == [0, 9, 0]
 
@@ -167,7 +207,9 @@ class TestValidity:
         np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(0, 2)])
 
     def test_an_invalid_band_of_a_valid_pixel_is_0(self, tmp_path):
-        image, valid = read(save(tmp_path / "a.tif", np.array([[[5.0]], [[np.nan]], [[10.0]]])), bounds=(0, 10))
+        image, valid = read(
+            save(tmp_path / "a.tif", np.array([[[5.0]], [[np.nan]], [[10.0]]])), bounds=(0, 10)
+        )
         assert valid.all() and image.tolist() == [[[255, 0, 128]]]
 
     @pytest.mark.parametrize("internal", [True, False])
@@ -180,7 +222,9 @@ class TestValidity:
             file.write_mask(mask)
         assert (tmp_path / "a.tif.msk").exists() != internal
         valid = read(path, gsd=gsd)[1]
-        np.testing.assert_array_equal(valid, mask if gsd is None else mask.repeat(2, 0).repeat(2, 1))
+        np.testing.assert_array_equal(
+            valid, mask if gsd is None else mask.repeat(2, 0).repeat(2, 1)
+        )
 
 
 class TestGroundResolution:
@@ -188,7 +232,10 @@ class TestGroundResolution:
 
     def test_coarser_pixels_are_averages_in_every_window(self, tmp_path):
         expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
-        raster = Raster(save(tmp_path / "a.tif", self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM), gsd=1)
+        raster = Raster(
+            save(tmp_path / "a.tif", self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM),
+            gsd=1,
+        )
         assert (raster.height, raster.width) == (120, 160)
         assert raster.transform == Affine(1, 0, 500000, 0, -1, 5400000)
         whole, _ = raster.read(slice(0, 120), slice(0, 160))
@@ -209,14 +256,21 @@ class TestGroundResolution:
     def test_the_scale_of_a_projection_is_no_reason_and_no_place_no_way_to_resample(self, tmp_path):
         image, _ = read(save(tmp_path / "a.tif", self.NOISE, **UTM), gsd=0.502)
         np.testing.assert_array_equal(image, self.NOISE[::-1].transpose(1, 2, 0))
-        with pytest.raises(ValueError, match=r"^--gsd 0\.5: .*b\.tif has no coordinate system: assign one by"):
+        with pytest.raises(
+            ValueError, match=r"^--gsd 0\.5: .*b\.tif has no coordinate system: assign one by"
+        ):
             Raster(save(tmp_path / "b.tif", self.NOISE), gsd=0.5)
 
 
 class TestFiles:
     def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, tmp_path):
         values = np.random.default_rng(0).integers(0, 256, (3, 1100, 1200), np.uint8)
-        copy(save(tmp_path / "a.tif", values, **UTM), tmp_path / "cog.tif", driver="COG", compress="deflate")
+        copy(
+            save(tmp_path / "a.tif", values, **UTM),
+            tmp_path / "cog.tif",
+            driver="COG",
+            compress="deflate",
+        )
         with serve(tmp_path) as server:
             raster = Raster(f"{server.url}/cog.tif?token=1")
             image, _ = raster.read(slice(600, 700), slice(900, 1000))
@@ -227,8 +281,15 @@ class TestFiles:
         np.testing.assert_array_equal(image, values[::-1, 600:700, 900:1000].transpose(1, 2, 0))
 
     @pytest.mark.parametrize("kind", ["points", "rpcs"])
-    def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(self, kind, tmp_path):
-        corners = [(0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9), (70, 90, 10.12, 49.92)]
+    def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(
+        self, kind, tmp_path
+    ):
+        corners = [
+            (0, 0, 10.0, 50.0),
+            (0, 90, 10.1, 50.02),
+            (70, 0, 10.02, 49.9),
+            (70, 90, 10.12, 49.92),
+        ]
         line = [1.0] + [0.0] * 19
         place = dict(rpcs=RPC(0, 1, 50, 1, line, line, 3, 6, 10, 1, line, line, 5, 10, 0.1, 0.1))
         if kind == "points":
@@ -236,7 +297,8 @@ class TestFiles:
         path = save(tmp_path / "a.tif", NOISE[0], **place)
         option = "-rpc " * (kind == "rpcs")
         with pytest.raises(
-            ValueError, match=rf"rectify it first by `gdalwarp {option}-r bilinear [^\n]*a\.tif OUT.tif`$"
+            ValueError,
+            match=rf"rectify it first by `gdalwarp {option}-r bilinear [^\n]*a\.tif OUT.tif`$",
         ):
             Raster(path)
 

@@ -1,4 +1,6 @@
-"""Maps of rasters: every pixel in its place, as other programs read them; runs that are killed, and several at once."""
+"""Maps of rasters: every pixel in its place, as other programs read them; runs that are killed, and
+several at once.
+"""
 
 import html
 import json
@@ -25,7 +27,9 @@ from rasterio.transform import Affine  # noqa: E402
 from xcit_mm import Predictor, predict_raster  # noqa: E402
 from xcit_mm.prediction import Prediction  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:(Dataset has no geotransform|The given matrix is equal)")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(Dataset has no geotransform|The given matrix is equal)"
+)
 CLASSES = ["road", "<house>", "Bäume"]
 PALETTE = [[128, 64, 128], [70, 70, 70], [107, 142, 35]]
 
@@ -36,7 +40,11 @@ class Segmentor:
     is_detector, tile, batch_size, min_score = False, None, 2, None
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
-        self.metainfo, self.model, self.seen = dict(classes=classes, palette=PALETTE), torch.nn.Identity(), 0
+        self.metainfo, self.model, self.seen = (
+            dict(classes=classes, palette=PALETTE),
+            torch.nn.Identity(),
+            0,
+        )
         steps = [dict(type="LoadRasterFromFile")] if bands != 3 else []
         model = dict(backbone=dict(in_channels=bands))
         self.cfg = Config(dict(model=model, test_dataloader=dict(dataset=dict(pipeline=steps))))
@@ -48,7 +56,9 @@ class Segmentor:
 
     def classes_of(self, image: np.ndarray) -> np.ndarray:
         count = len(self.metainfo["classes"])
-        return (image.sum(axis=2, dtype=int) % count).astype(np.uint8 if count <= 256 else np.uint16)
+        return (image.sum(axis=2, dtype=int) % count).astype(
+            np.uint8 if count <= 256 else np.uint16
+        )
 
 
 def noise(*shape: int, high: int = 256, dtype: type = np.uint8) -> np.ndarray:
@@ -60,7 +70,9 @@ def read_map(path: Path) -> np.ndarray:
         return file.read(1)
 
 
-@pytest.mark.parametrize("transform", [NORTH_UP, Affine(0.3, 0.4, 5e5, 0.4, -0.3, 5e6), Affine(0.5, 0, 0, 0, 0.5, 0)])
+@pytest.mark.parametrize(
+    "transform", [NORTH_UP, Affine(0.3, 0.4, 5e5, 0.4, -0.3, 5e6), Affine(0.5, 0, 0, 0, 0.5, 0)]
+)
 @pytest.mark.parametrize("count", [3, 255, 300])
 def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count, tmp_path):
     values = noise(3, 700, 620)
@@ -80,7 +92,9 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count
         assert json.loads(file.tags()["CLASSES"])[:3] == CLASSES
         assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and file.overviews(1)
         if count == 3:
-            assert [file.colormap(1)[number][:3] for number in range(3)] == [tuple(color) for color in PALETTE]
+            assert [file.colormap(1)[number][:3] for number in range(3)] == [
+                tuple(color) for color in PALETTE
+            ]
     assert sorted(path.name for path in tmp_path.glob("map.tif*")) == ["map.tif", "map.tif.aux.xml"]
 
 
@@ -88,12 +102,20 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count
 def test_rasters_of_one_and_of_eight_bands_of_16_bits(bands, tmp_path):
     values = noise(bands, 200, 250, high=9000, dtype=np.uint16)
     segmentor = Segmentor(bands=8 if bands == 8 else 3)
-    out = predict_raster(save(tmp_path / "a.tif", values, **UTM), segmentor, tmp_path / "map.tif", tile=96)
+    out = predict_raster(
+        save(tmp_path / "a.tif", values, **UTM), segmentor, tmp_path / "map.tif", tile=96
+    )
     image = values.transpose(1, 2, 0)
     if bands == 1:
         low, high = np.percentile(values, (2, 98))
-        image = np.rint((image.clip(low, high) - low) / (high - low) * 255).astype(np.uint8).repeat(3, axis=2)
-    assert (read_map(out) == segmentor.classes_of(image)).mean() > 0.99  # the bounds are those of a sample
+        image = (
+            np.rint((image.clip(low, high) - low) / (high - low) * 255)
+            .astype(np.uint8)
+            .repeat(3, axis=2)
+        )
+    assert (
+        read_map(out) == segmentor.classes_of(image)
+    ).mean() > 0.99  # the bounds are those of a sample
 
 
 def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
@@ -108,7 +130,9 @@ def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
 
 def test_a_raster_of_1_x_100_000_pixels_and_without_a_place(tmp_path):
     values = noise(3, 1, 100_000)
-    out = predict_raster(save(tmp_path / "a.tif", values), Segmentor(), tmp_path / "map.tif", tile=9000)
+    out = predict_raster(
+        save(tmp_path / "a.tif", values), Segmentor(), tmp_path / "map.tif", tile=9000
+    )
     assert np.array_equal(read_map(out), Segmentor().classes_of(values.transpose(1, 2, 0)))
     with rasterio.open(out) as file:
         assert file.crs is None and file.transform.is_identity
@@ -117,7 +141,9 @@ def test_a_raster_of_1_x_100_000_pixels_and_without_a_place(tmp_path):
 def test_a_map_equals_that_of_a_photo_in_tiles(models, tmp_path):
     values = noise(3, 9, 8).repeat(28, axis=1).repeat(25, axis=2)
     raster = save(tmp_path / "a.tif", values, **UTM)
-    found = predict_raster(raster, Predictor(*models["seg"], batch_size=2), tmp_path / "map.tif", tile=96, overlap=24)
+    found = predict_raster(
+        raster, Predictor(*models["seg"], batch_size=2), tmp_path / "map.tif", tile=96, overlap=24
+    )
     photo = np.ascontiguousarray(values[::-1].transpose(1, 2, 0))
     expected = Predictor(*models["seg"], tile=96, overlap=24)(photo).segmentation
     assert len(np.unique(expected)) > 2 and np.array_equal(read_map(found), expected)
@@ -128,10 +154,15 @@ def test_memory_does_not_grow_with_the_raster(tmp_path):
     """Of the 1600 MB of the larger raster, and as many of its map, a part stays in GDAL's cache."""
     peaks = []
     for side in (2000, 40_000):
-        profile = dict(height=side, width=side, count=1, dtype="uint8", tiled=True, nodata=0, SPARSE_OK=True)
+        profile = dict(
+            height=side, width=side, count=1, dtype="uint8", tiled=True, nodata=0, SPARSE_OK=True
+        )
         with rasterio.open(tmp_path / f"{side}.tif", "w", **profile, **UTM) as file:
             for start in range(0, side, 500):
-                file.write(np.full((1, 500, 500), 7, np.uint8), window=((start, start + 500), (start, start + 500)))
+                file.write(
+                    np.full((1, 500, 500), 7, np.uint8),
+                    window=((start, start + 500), (start, start + 500)),
+                )
         code = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
@@ -139,7 +170,9 @@ from test_raster_maps import Segmentor, predict_raster
 predict_raster({str(tmp_path / f"{side}.tif")!r}, Segmentor(), {str(tmp_path / f"{side}-map.tif")!r}, tile=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+        )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
     assert peaks[1] - peaks[0] < 600
 
@@ -159,7 +192,9 @@ def predict_slowly(raster: Path, out: Path, kind: type, die_after: int, **enviro
 
 
 def run_forked(*arguments: tuple, **environment: str) -> int | None:
-    process = multiprocessing.get_context("fork").Process(target=predict_slowly, args=arguments, kwargs=environment)
+    process = multiprocessing.get_context("fork").Process(
+        target=predict_slowly, args=arguments, kwargs=environment
+    )
     process.start()
     process.join(60)
     return process.exitcode
@@ -170,13 +205,19 @@ class TestResuming:
     def case(self, request, tmp_path) -> tuple[Path, Path, type]:
         scene = Scene(500, 400).add_random(8, 60, 160).add_random(80, 8, 40)
         raster = save(tmp_path / "scene.tif", scene.image[..., ::-1].transpose(2, 0, 1), **UTM)
-        return raster, tmp_path / request.param, Segmentor if request.param == "map.tif" else PerfectDetector
+        return (
+            raster,
+            tmp_path / request.param,
+            Segmentor if request.param == "map.tif" else PerfectDetector,
+        )
 
     @staticmethod
     def content(out: Path) -> object:
         import geopandas
 
-        return read_map(out).tolist() if out.suffix == ".tif" else geopandas.read_file(out).to_json()
+        return (
+            read_map(out).tolist() if out.suffix == ".tif" else geopandas.read_file(out).to_json()
+        )
 
     def test_a_run_killed_at_any_moment_equals_an_undisturbed_run(self, case):
         raster, out, kind = case
@@ -184,7 +225,10 @@ class TestResuming:
         predict_raster(raster, kind(), whole, tile=96, overlap=24)
         for moment in (0, 5, 10, 23):
             assert run_forked(raster, out, kind, moment) == -signal.SIGKILL and not out.exists()
-        done = {path: path.stat().st_mtime_ns for path in out.with_name(f"{out.name}.parts").glob("row-*")}
+        done = {
+            path: path.stat().st_mtime_ns
+            for path in out.with_name(f"{out.name}.parts").glob("row-*")
+        }
         assert len(done) > 2
         predictor = kind()
         predict_raster(raster, predictor, out, tile=96, overlap=24)
@@ -195,7 +239,9 @@ class TestResuming:
         raster, out, kind = case
         ranks = [
             multiprocessing.get_context("fork").Process(
-                target=predict_slowly, args=(raster, out, kind, 99), kwargs=dict(RANK=str(rank), WORLD_SIZE="2")
+                target=predict_slowly,
+                args=(raster, out, kind, 99),
+                kwargs=dict(RANK=str(rank), WORLD_SIZE="2"),
             )
             for rank in range(2)
         ]
@@ -210,8 +256,13 @@ class TestResuming:
     def test_rows_of_another_run_are_not_mixed_in(self, case):
         raster, out, kind = case
         assert run_forked(raster, out, kind, 9) == -signal.SIGKILL
-        for options, difference in ((dict(tile=128), "tile"), (dict(tile=96, overlap=30), "overlap")):
-            with pytest.raises(ValueError, match=rf"has rows of another {difference}.*: --overwrite starts again"):
+        for options, difference in (
+            (dict(tile=128), "tile"),
+            (dict(tile=96, overlap=30), "overlap"),
+        ):
+            with pytest.raises(
+                ValueError, match=rf"has rows of another {difference}.*: --overwrite starts again"
+            ):
                 predict_raster(raster, kind(), out, **options)
         os.utime(raster, (1, 1))
         with pytest.raises(ValueError, match="has rows of another raster: --overwrite"):
@@ -232,17 +283,27 @@ class TestCommand:
         (tmp_path / "in" / "notes.txt").write_text("text")
         for kind, suffix in (("seg", ".tif"), ("det", ".gpkg")):
             out = tmp_path / kind
-            code, _, errors = call("raster", tmp_path / "in", *models[kind], "--out", out, "--tile", 96)
+            code, _, errors = call(
+                "raster", tmp_path / "in", *models[kind], "--out", out, "--tile", 96
+            )
             assert code == 3 and f"skipped {tmp_path / 'in' / 'text.tif'}: OSError: " in errors
-            assert sorted(path.name for path in out.glob(f"*{suffix}")) == [f"a{suffix}", f"b{suffix}"]
+            assert sorted(path.name for path in out.glob(f"*{suffix}")) == [
+                f"a{suffix}",
+                f"b{suffix}",
+            ]
 
     def test_errors_are_one_line(self, models, refusal, tmp_path):
         raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
         for options, message in (
             (("--out", tmp_path / "map.gpkg"), "a segmentor writes .tif, .tiff"),
-            (("--out", tmp_path / "map.tif", "--crs", "EPSG:4326"), "a map has the raster's, use gdalwarp -t_srs"),
+            (
+                ("--out", tmp_path / "map.tif", "--crs", "EPSG:4326"),
+                "a map has the raster's, use gdalwarp -t_srs",
+            ),
             (("--out", tmp_path / "map.tif", "--bounds", 5, 5), "--bounds 5 5"),
             (("--out", tmp_path / "map.tif", "--min-score", 0.5), "only detectors have scores"),
         ):
             assert message in refusal("raster", raster, *models["seg"], *options)
-        assert "No such file" in refusal("raster", "gone.tif", *models["seg"], "--out", tmp_path / "map.tif")
+        assert "No such file" in refusal(
+            "raster", "gone.tif", *models["seg"], "--out", tmp_path / "map.tif"
+        )

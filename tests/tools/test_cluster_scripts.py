@@ -24,7 +24,9 @@ def shims(tmp_path) -> dict[str, str]:
 
 def shown(environment: dict[str, str], script: str, *arguments: str) -> str:
     command = ["bash", ROOT / "tools" / script, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_dist_scripts_start_torchrun(shims):
@@ -37,6 +39,11 @@ def test_slurm_scripts_start_torchrun_on_every_node(shims):
     environment = dict(shims, NODES="2", GPUS_PER_NODE="4")
     for tool, end in dict(train="a b.py|--work-dir|LAST|", test="a b.py|LAST|").items():
         out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
-        assert out.startswith("srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 ")
-        assert "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out and "--rdzv_endpoint|n1:29500|" in out
+        assert out.startswith(
+            "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 "
+        )
+        assert (
+            "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out
+            and "--rdzv_endpoint|n1:29500|" in out
+        )
         assert out.endswith(f"tools/{tool}.py|{end}--launcher|pytorch|--amp|")

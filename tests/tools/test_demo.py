@@ -26,7 +26,9 @@ def test_help_does_not_train(call, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_demo_trains_scores_and_draws_both_tasks(tmp_path):
     for name in ("configs", "tools", "xcit_mm"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".mim"))
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".mim")
+        )
     for name in ("Makefile", "setup.py"):
         shutil.copy(ROOT / name, tmp_path)
     for config in ("fpn_xcit-n12-p16_shapes", "mask-rcnn_xcit-n12-p16_shapes"):
@@ -36,10 +38,16 @@ def test_the_demo_trains_scores_and_draws_both_tasks(tmp_path):
     (tmp_path / "ready").touch()  # with BIN, this environment replaces .venv
     command = ["make", "demo", "READY=ready", f"BIN={Path(sys.executable).parent}"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)
+    run = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     *_, table, end = run.stdout.strip().split("\n\n")
-    assert [line[14:24].strip() for line in table.splitlines()[-3:]] == ["mIoU", "box AP50", "mask AP50"]
+    assert [line[14:24].strip() for line in table.splitlines()[-3:]] == [
+        "mIoU",
+        "box AP50",
+        "mask AP50",
+    ]
     picture = tmp_path / "work_dirs" / "demo" / "predictions.png"
     assert str(picture) in end and "xcit-mm predict photo.jpg" in end
     assert picture.read_bytes().startswith(b"\x89PNG")

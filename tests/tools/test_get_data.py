@@ -1,4 +1,6 @@
-"""tools/get_data.py writes the data of the demo configs from clones in the layout of their repositories."""
+"""tools/get_data.py writes the data of the demo configs from clones in the layout of their
+repositories.
+"""
 
 import json
 import subprocess
@@ -30,7 +32,9 @@ def test_four_nuts_are_held_out_as_for_the_measured_scores(tmp_path):
     source = json.loads((nuts / "data" / "trainval.json").read_text())
     coco = json.loads((root / "annotations" / "instances_val2017.json").read_text())
     ids = {image["id"] for image in coco["images"]}
-    assert coco["annotations"] == [item for item in source["annotations"] if item["image_id"] in ids]
+    assert coco["annotations"] == [
+        item for item in source["annotations"] if item["image_id"] in ids
+    ]
 
 
 def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_path):
@@ -45,10 +49,15 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_
 def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path):
     trees = clone("trees", tmp_path)
     root = tmp_path / "data" / "trees"
-    # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in rows of 400.
+    # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in rows
+    # of 400.
     assert write_data("trees", trees, root) == {"train": 8, "val": 3, "held_out": 1}
     mosaic = np.asarray(Image.open(next((trees / "src" / "deepforest" / "data").glob("*.png"))))
-    for split, left_of_split, right in (("train", 0, 600), ("val", 600, 900), ("held_out", 600, 900)):
+    for split, left_of_split, right in (
+        ("train", 0, 600),
+        ("val", 600, 900),
+        ("held_out", 600, 900),
+    ):
         coco = json.loads((root / f"{split}.json").read_text())
         assert names(root / split) == sorted(image["file_name"] for image in coco["images"])
         for image in coco["images"]:
@@ -59,7 +68,9 @@ def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path)
             assert left + tile.shape[1] <= right
             assert (tile == mosaic[top : top + tile.shape[0], left : left + tile.shape[1]]).all()
             covered = np.zeros(tile.shape[:2], bool)
-            for box in (item["bbox"] for item in coco["annotations"] if item["image_id"] == image["id"]):
+            for box in (
+                item["bbox"] for item in coco["annotations"] if item["image_id"] == image["id"]
+            ):
                 x, y, width, height = map(int, box)
                 covered[y : y + height + 1, x : x + width + 1] = True
             shown = (tile == [20, 90, 20]).all(-1)  # a disc fills pi / 4 of its box

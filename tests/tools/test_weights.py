@@ -1,4 +1,6 @@
-"""`tools/weights.py` inspects files, converts them to other layouts, and reports errors in one line."""
+"""`tools/weights.py` inspects files, converts them to other layouts, and reports errors in one
+line.
+"""
 
 import argparse
 from collections import OrderedDict
@@ -32,7 +34,11 @@ def test_inspect_and_convert(weights, refusal, tmp_path):
         "epoch       3",
     ):
         assert expected in text
-    for layout, out in [("timm", "t.safetensors"), ("mmpretrain", "m.pth"), ("safetensors", "s.safetensors")]:
+    for layout, out in [
+        ("timm", "t.safetensors"),
+        ("mmpretrain", "m.pth"),
+        ("safetensors", "s.safetensors"),
+    ]:
         assert weights("convert", "file.pth", out, "--to", layout) == f"{out} ({layout} layout)\n"
     assert load_file(tmp_path / "t.safetensors").keys() == KEYS["timm_p16"].keys()
     assert load_file(tmp_path / "s.safetensors").keys() == KEYS["official_p16"].keys()
@@ -46,23 +52,36 @@ def test_inspect_shows_metadata_of_any_kind_in_one_line_each(weights, tmp_path):
     nested = []
     for _ in range(60):
         nested = [nested, nested]  # 2**60 brackets
-    torch.save(dict(meta=meta, state_dict=official(16), args=args, nested=nested, name="a\nb"), tmp_path / "file.pth")
+    torch.save(
+        dict(meta=meta, state_dict=official(16), args=args, nested=nested, name="a\nb"),
+        tmp_path / "file.pth",
+    )
     text = weights("inspect", "file.pth")
-    assert "meta        {'mmdet_version': '2.11.0'}\nargs        {'lr': 0.5}\nnested      [[[" in text
+    assert (
+        "meta        {'mmdet_version': '2.11.0'}\nargs        {'lr': 0.5}\nnested      [[[" in text
+    )
     assert text.endswith("...\nname        a b\n")
 
 
-def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(weights, monkeypatch, tmp_path):
+def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(
+    weights, monkeypatch, tmp_path
+):
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
     (tmp_path / "upernet_xcit_tiny_12_p8.pth").touch()
     heading, *lines = [line.split() for line in weights("list").splitlines()]
     assert heading == ["name", "downloaded", "URL"] and len(lines) == 70
-    assert all(("/coco/" in url or "/ade/" in url) == (number < 24) for number, (_, _, url) in enumerate(lines))
-    assert [name for name, downloaded, _ in lines if downloaded == "yes"] == ["xcit://upernet_xcit_tiny_12_p8"]
+    assert all(
+        ("/coco/" in url or "/ade/" in url) == (number < 24)
+        for number, (_, _, url) in enumerate(lines)
+    )
+    assert [name for name, downloaded, _ in lines if downloaded == "yes"] == [
+        "xcit://upernet_xcit_tiny_12_p8"
+    ]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["inspect", "page.pth"], ["inspect", "none.pth"], ["inspect", "nowhere://xcit_huge"]]
+    "arguments",
+    [["inspect", "page.pth"], ["inspect", "none.pth"], ["inspect", "nowhere://xcit_huge"]],
 )
 def test_errors_are_one_line(arguments, refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""The batches of a resumed run are those of the undisturbed run, and the earlier ones are not loaded."""
+"""The batches of a resumed run are those of the undisturbed run, and the earlier ones are not
+loaded.
+"""
 
 import itertools
 import random
@@ -22,12 +24,18 @@ INFINITE = dict(type="InfiniteSampler", shuffle=True)
 SHUFFLED = dict(type="DefaultSampler", shuffle=True)
 
 
-def loader_config(photos, workers: int = 0, sampler: dict = SHUFFLED, batch_sampler: bool = True, wrap=lambda d: d):
+def loader_config(
+    photos, workers: int = 0, sampler: dict = SHUFFLED, batch_sampler: bool = True, wrap=lambda d: d
+):
     """The training data of Mask R-CNN's recipe, with smaller images."""
     config = read_config_file(CONFIGS / "_base_" / "xcit_amp-ms-crop-3x_coco.py").train_dataloader
     choice = config.dataset.pipeline[3].transforms
     choice[0][0].scales = [(side, 100) for side in (32, 48, 64)]
-    choice[1][0].scales, choice[1][1].crop_size, choice[1][2].scales = [(60, 400)], (40, 60), [(48, 100), (64, 100)]
+    choice[1][0].scales, choice[1][1].crop_size, choice[1][2].scales = (
+        [(60, 400)],
+        (40, 60),
+        [(48, 100), (64, 100)],
+    )
     config.dataset.update(data_root=str(photos), ann_file="annotations/instances_training.json")
     config.dataset.data_prefix = dict(img="images/training/")
     config.dataset.metainfo = dict(classes=("circle", "square", "triangle", "star"))
@@ -52,7 +60,10 @@ def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
     return [
         (
             batch["inputs"],
-            [(s.img_id, s.img_shape, s.get("flip"), s.gt_instances.bboxes.tensor) for s in batch["data_samples"]],
+            [
+                (s.img_id, s.img_shape, s.get("flip"), s.gt_instances.bboxes.tensor)
+                for s in batch["data_samples"]
+            ],
         )
         for batch in read
     ]
@@ -67,7 +78,9 @@ WRAPPERS = dict(
 
 
 MANY = [
-    pytest.param(wrapper, sampler, True, marks=[pytest.mark.slow] * (wrapper in ("repeated", "balanced")))
+    pytest.param(
+        wrapper, sampler, True, marks=[pytest.mark.slow] * (wrapper in ("repeated", "balanced"))
+    )
     for wrapper in WRAPPERS
     for sampler in (SHUFFLED, INFINITE)
 ]
@@ -79,7 +92,9 @@ def test_resumed_batches_are_those_of_the_whole_run(photos, wrapper, sampler, ba
     epoch = 0 if endless else 2
 
     def loader() -> DataLoader:
-        return numbered(loader_config(photos, 0, sampler, batch_sampler, WRAPPERS[wrapper]), endless)
+        return numbered(
+            loader_config(photos, 0, sampler, batch_sampler, WRAPPERS[wrapper]), endless
+        )
 
     length = 9 if endless else len(loader())
     whole = batches(loader(), epoch, 0, length)
@@ -95,7 +110,9 @@ def test_number_of_workers_and_persistent_ones_make_no_difference(photos):
     epochs = {}
     for workers in (0, 1, 2):
         loader = numbered(loader_config(photos, workers), endless=False)
-        epochs[workers] = [batches(loader, epoch, 1, 9) for epoch in range(2)]  # the same workers load both
+        epochs[workers] = [
+            batches(loader, epoch, 1, 9) for epoch in range(2)
+        ]  # the same workers load both
     torch.testing.assert_close(epochs[1], epochs[0], rtol=0, atol=0)
     torch.testing.assert_close(epochs[2], epochs[0], rtol=0, atol=0)
 

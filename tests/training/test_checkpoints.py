@@ -69,14 +69,23 @@ def test_constant_file_name_is_one_complete_file(keep, tmp_path):
     train_a_line(tmp_path, **name)
     assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
     assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
-    train_a_line(tmp_path, iterations=4, **dict(name, max_keep_ckpts=1))  # resumed with fewer to keep
+    train_a_line(
+        tmp_path, iterations=4, **dict(name, max_keep_ckpts=1)
+    )  # resumed with fewer to keep
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
 @pytest.mark.parametrize("best", ["score", ["score", "other"]])
 def test_former_checkpoints_are_removed_after_the_new_ones_are_written(best, tmp_path, monkeypatch):
     names = {f"best_{key}_last.pth" for key in ([best] if isinstance(best, str) else best)}
-    train_a_line(tmp_path, iterations=2, filename_tmpl="last.pth", max_keep_ckpts=1, save_best=best, rule="greater")
+    train_a_line(
+        tmp_path,
+        iterations=2,
+        filename_tmpl="last.pth",
+        max_keep_ckpts=1,
+        save_best=best,
+        rule="greater",
+    )
     assert {path.name for path in tmp_path.glob("*.pth")} == {"last.pth", *names}
     assert all(load_from_file(str(tmp_path / name))["meta"]["iter"] == 2 for name in names)
     numbered, pointer = tmp_path / "numbered", tmp_path / "numbered" / "last_checkpoint"
@@ -92,14 +101,22 @@ def test_former_checkpoints_are_removed_after_the_new_ones_are_written(best, tmp
     train_a_line(numbered, max_keep_ckpts=1, save_best=best, rule="greater")
     assert {2} < set(existing)  # the former and the new one
     assert {path.name for path in numbered.glob("iter_*.pth")} == {"iter_3.pth"}
-    assert {path.name for path in numbered.glob("best_*")} == {name.replace("last", "iter_3") for name in names}
+    assert {path.name for path in numbered.glob("best_*")} == {
+        name.replace("last", "iter_3") for name in names
+    }
 
 
-@pytest.mark.parametrize("names", [dict(), dict(filename_tmpl="last.pth", save_best="score", rule="greater")])
+@pytest.mark.parametrize(
+    "names", [dict(), dict(filename_tmpl="last.pth", save_best="score", rule="greater")]
+)
 def test_weights_that_are_not_finite_replace_no_checkpoint(names, tmp_path, monkeypatch):
     added = iter([1.0, float("inf")])
     with monkeypatch.context() as patch:
-        patch.setattr(Line, "train_step", lambda model, *_, **__: dict(loss=model.linear.bias.data.add_(next(added))))
+        patch.setattr(
+            Line,
+            "train_step",
+            lambda model, *_, **__: dict(loss=model.linear.bias.data.add_(next(added))),
+        )
         with pytest.raises(FloatingPointError, match=r"linear\.bias is not finite"):
             train_a_line(tmp_path, max_keep_ckpts=1, **names)
     saved = [load_from_file(str(path)) for path in tmp_path.glob("*.pth")]
@@ -127,7 +144,9 @@ class Indices(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter == self.stop:
             raise KeyboardInterrupt
-        self.seen.append((runner.epoch, batch_idx, *(int(sample) for sample in data_batch["inputs"])))
+        self.seen.append(
+            (runner.epoch, batch_idx, *(int(sample) for sample in data_batch["inputs"]))
+        )
 
 
 def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None) -> list[tuple]:
@@ -143,7 +162,9 @@ def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None) ->
         ),
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
         train_cfg=dict(type="EpochBasedTrainLoop", max_epochs=2),
-        default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)),
+        default_hooks=dict(
+            checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)
+        ),
         custom_hooks=[indices],
         resume=True,
         randomness=dict(seed=0),
@@ -198,7 +219,9 @@ def test_batch_that_cannot_be_collated_names_the_files_and_shapes(tmp_path):
         default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook")),
         experiment_name=tmp_path.name,
     )
-    with pytest.raises(ValueError, match=r"differ in shape: 4.png has \(1, 8, 8\), 5.png has \(3, 8, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"differ in shape: 4.png has \(1, 8, 8\), 5.png has \(3, 8, 8\)"
+    ):
         runner.train()
 
 

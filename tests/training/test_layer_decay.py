@@ -13,7 +13,9 @@ from mmengine.registry import MODELS, init_default_scope
 from xcit_mm import XCiT
 
 RATE = 0.8
-FROZEN = tuple(f"backbone.{part}" for part in ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1."))  # stages=2
+FROZEN = tuple(
+    f"backbone.{part}" for part in ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1.")
+)  # stages=2
 CONFIG = dict(
     mask_rcnn="mask_rcnn/mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py",
     semantic_fpn="semantic_fpn/fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py",
@@ -21,7 +23,9 @@ CONFIG = dict(
 )
 
 
-def build(task: str, rate: float = RATE, **backbone) -> tuple[torch.nn.Module, Config, OptimWrapper]:
+def build(
+    task: str, rate: float = RATE, **backbone
+) -> tuple[torch.nn.Module, Config, OptimWrapper]:
     cfg = read_config_file(CONFIGS / CONFIG[task])
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.update(backbone)
@@ -56,10 +60,13 @@ def test_every_parameter_has_its_rate_throughout_the_schedule(task):
         index = place[id(parameter)]
         assert groups[index]["weight_decay"] == decay, name
         assert scales.setdefault(index, expected_scale(name)) == expected_scale(name), name
-    assert len(groups) == len(scales) <= 22  # two for each of ten blocks and two for the other parameters
+    assert (
+        len(groups) == len(scales) <= 22
+    )  # two for each of ten blocks and two for the other parameters
     assert scales[0] == 1.0  # the rate that the log shows is the base rate
 
-    # The whole schedule of detection, and that of segmentation past the warm-up: tests/test_configs.py covers the rest.
+    # The whole schedule of detection, and that of segmentation past the warm-up:
+    # tests/test_configs.py covers the rest.
     published = published_rates(task)[:5000]
     expected = published[:, None] * [scales[index] for index in range(len(groups))]
     np.testing.assert_allclose(stepped_rates(cfg, wrapper, len(published)), expected, rtol=1e-9)
@@ -73,7 +80,9 @@ HALVES = dict(
 
 
 def test_shared_layer_steps_once():
-    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), one=torch.nn.Linear(2, 2)))
+    model = torch.nn.ModuleDict(
+        dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), one=torch.nn.Linear(2, 2))
+    )
     model["two"] = torch.nn.Sequential(model["one"])
     before = model["one"].bias.detach().clone()
     optimizer = build_optim_wrapper(model, HALVES).optimizer

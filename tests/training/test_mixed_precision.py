@@ -15,13 +15,18 @@ from xcit_mm.training import CPUAmpOptimWrapper
 
 SLOW = ("upernet", "mask2former", "cascade")  # similar recipes are fast
 OTHERS = ("_base_", "classification", "demo", "linear")  # linear's trunk is frozen
-RECIPES = sorted(path for path in CONFIGS.glob("*/*_xcit-s12-p16_*.py") if path.parent.name not in OTHERS)
+RECIPES = sorted(
+    path for path in CONFIGS.glob("*/*_xcit-s12-p16_*.py") if path.parent.name not in OTHERS
+)
 
 
 @on_each_device_in(["bfloat16"], ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "leaf",
-    [pytest.param(path, marks=pytest.mark.slow) if path.stem.startswith(SLOW) else path for path in RECIPES],
+    [
+        pytest.param(path, marks=pytest.mark.slow) if path.stem.startswith(SLOW) else path
+        for path in RECIPES
+    ],
     ids=lambda path: path.stem,
 )
 def test_recipe_trains_in_mixed_precision(leaf: Path, device: str, dtype: str, shapes: Path):
@@ -43,11 +48,16 @@ def test_recipe_trains_in_mixed_precision(leaf: Path, device: str, dtype: str, s
 
     exact, _ = train(1)
     # The loss scaler may have to skip the first iterations.
-    losses, trained = train(5, type="CPUAmpOptimWrapper" if device == "cpu" else "AmpOptimWrapper", dtype=dtype)
+    losses, trained = train(
+        5, type="CPUAmpOptimWrapper" if device == "cpu" else "AmpOptimWrapper", dtype=dtype
+    )
     assert losses[0] == pytest.approx(exact[0], rel=0.05)
     assert losses[0] != exact[0]  # another precision
     assert losses[-1] < losses[0]
-    moved = [not torch.equal(p.cpu(), q) for p, q in zip(trained.parameters(), model.parameters(), strict=True)]
+    moved = [
+        not torch.equal(p.cpu(), q)
+        for p, q in zip(trained.parameters(), model.parameters(), strict=True)
+    ]
     assert sum(moved) > 0.9 * len(moved)
     assert all(p.isfinite().all() for p in trained.parameters())
 
@@ -59,11 +69,17 @@ def test_regions_keep_their_pixels_in_bfloat16():
     wrapper = CPUAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), 0.1))
     for _ in range(2):
         with wrapper.optim_context(model):
-            assert torch.nn.functional.conv2d(torch.ones(1, 3, 1, 1), model.neck.weight).dtype == torch.bfloat16
+            assert (
+                torch.nn.functional.conv2d(torch.ones(1, 3, 1, 1), model.neck.weight).dtype
+                == torch.bfloat16
+            )
             assert model.neck(torch.ones(1, 3, 1, 1)).dtype == torch.float32
     assert len(model.neck._forward_hooks) == 1
 
 
 def test_other_types_are_refused_on_a_cpu():
-    with pytest.raises(ValueError, match=r"optim_wrapper.dtype='float16': a CPU trains in mixed precision in bfloat16"):
+    with pytest.raises(
+        ValueError,
+        match=r"optim_wrapper.dtype='float16': a CPU trains in mixed precision in bfloat16",
+    ):
         CPUAmpOptimWrapper(dtype="float16", optimizer=None)

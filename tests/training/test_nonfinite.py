@@ -53,20 +53,29 @@ def batches(kind: str) -> list[dict]:
         images[BAD] *= 1e38
     elif kind == "statistics":  # a fill value: only the variance overflows
         images[BAD][0, 0, 0, 0] = 1e30
-    samples = [[BaseDataElement(metainfo=dict(img_path=f"{n}{side}.jpg")) for side in "ab"] for n in range(6)]
+    samples = [
+        [BaseDataElement(metainfo=dict(img_path=f"{n}{side}.jpg")) for side in "ab"]
+        for n in range(6)
+    ]
     return [
         dict(inputs=image, kind=kind if number == BAD else "good", data_samples=samples[number])
         for number, image in enumerate(images)
     ]
 
 
-def train(tmp_path, kind: str, optim_wrapper: dict | None = None, max_iters: int = 6, **hook) -> Runner:
+def train(
+    tmp_path, kind: str, optim_wrapper: dict | None = None, max_iters: int = 6, **hook
+) -> Runner:
     torch.manual_seed(0)
-    optim_wrapper = optim_wrapper or dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0))
+    optim_wrapper = optim_wrapper or dict(
+        optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0)
+    )
     runner = Runner(
         Probe(),
         work_dir=str(tmp_path),
-        train_dataloader=torch.utils.data.DataLoader(batches(kind), collate_fn=lambda batch: batch[0]),
+        train_dataloader=torch.utils.data.DataLoader(
+            batches(kind), collate_fn=lambda batch: batch[0]
+        ),
         optim_wrapper=optim_wrapper,
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=max_iters),
         custom_hooks=[dict(type="NonFiniteHook", **hook)],
@@ -100,7 +109,9 @@ def test_stop_names_the_module_and_the_images_and_keeps_the_weights(kind, tmp_pa
     runner = train(tmp_path, kind)
     with pytest.raises(FloatingPointError, match=rf"^iteration {BAD}: .*({CASES[kind]})"):
         runner.train()
-    torch.testing.assert_close(dict(runner.model.named_parameters()), runner.states[-1], rtol=0, atol=0)
+    torch.testing.assert_close(
+        dict(runner.model.named_parameters()), runner.states[-1], rtol=0, atol=0
+    )
     assert len(runner.states) == BAD
 
 
@@ -110,7 +121,10 @@ def test_skip_leaves_out_the_step_and_continues(tmp_path, capfd):
     assert all(value.isfinite().all() for value in runner.model.state_dict().values())
     for name in runner.states[0]:
         assert torch.equal(runner.states[BAD - 1][name], runner.states[BAD][name])
-    assert any(not torch.equal(runner.states[BAD][name], runner.states[BAD + 1][name]) for name in runner.states[0])
+    assert any(
+        not torch.equal(runner.states[BAD][name], runner.states[BAD + 1][name])
+        for name in runner.states[0]
+    )
     assert "skipped (1 of at most 10 in a row)" in capfd.readouterr().out
     assert hook_of(runner).skips == 0  # later steps are good
 
@@ -118,7 +132,9 @@ def test_skip_leaves_out_the_step_and_continues(tmp_path, capfd):
 @pytest.mark.parametrize("kind", ["input", "weights", "statistics"])
 def test_batch_that_broke_the_statistics_is_not_skipped(kind, tmp_path):
     runner = train(tmp_path, kind, action="skip")
-    with pytest.raises(FloatingPointError, match=rf"^iteration {BAD}: .*the buffer backbone\.\S+ is not finite"):
+    with pytest.raises(
+        FloatingPointError, match=rf"^iteration {BAD}: .*the buffer backbone\.\S+ is not finite"
+    ):
         runner.train()
 
 
@@ -135,13 +151,17 @@ def test_error_of_the_forward_pass_is_explained_if_a_value_is_not_finite(tmp_pat
         with pytest.raises(ValueError, match=r"^matrix contains invalid numeric entries$"):
             train(tmp_path, kind).train()
         found = capfd.readouterr().out
-        assert ("the output of backbone.patch_embed.proj.0." in found and "3a.jpg" in found) == explained
+        assert (
+            "the output of backbone.patch_embed.proj.0." in found and "3a.jpg" in found
+        ) == explained
 
 
 def test_gradient_accumulation_names_the_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "BAD", 2)  # the first of two that make a step
     wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3), accumulative_counts=2)
-    with pytest.raises(FloatingPointError, match=r"iteration 2: the input is the first .* at 2a.jpg"):
+    with pytest.raises(
+        FloatingPointError, match=r"iteration 2: the input is the first .* at 2a.jpg"
+    ):
         train(tmp_path, "input", wrapper).train()
 
 
@@ -156,7 +176,9 @@ def test_finite_training_is_bit_identical(tmp_path):
 
 @pytest.fixture
 def scaled(device, monkeypatch):
-    """An optim_wrapper config for mixed precision, which mmengine has for GPUs only, with a loss scaler."""
+    """An optim_wrapper config for mixed precision, which mmengine has for GPUs only, with a loss
+    scaler.
+    """
     allow_mixed_precision(device, monkeypatch)
 
     def config(scale: float, fused: bool, clip: bool, dtype: str = "bfloat16") -> dict:
@@ -178,10 +200,15 @@ class TestLossScaling:
         assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0**126  # it has overflowed once
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
-    def test_small_scale_without_overflow_is_not_reported(self, fused, clip, device, scaled, tmp_path):
+    def test_small_scale_without_overflow_is_not_reported(
+        self, fused, clip, device, scaled, tmp_path
+    ):
         runner = train(tmp_path, "good", dict(scaled(0.5, fused, clip), accumulative_counts=2))
         runner.train()
-        assert any(not torch.equal(runner.states[-1][name], value) for name, value in runner.states[0].items())
+        assert any(
+            not torch.equal(runner.states[-1][name], value)
+            for name, value in runner.states[0].items()
+        )
         assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
     @pytest.mark.parametrize("kind", ["input", "gradient"])
@@ -200,24 +227,35 @@ def test_float16_training_passes_overflows_until_the_scale_fits(fused, device, s
     runner = train(tmp_path, "good", scaled(2.0**40, fused, True, "float16"), max_iters=60)
     runner.train()
     assert runner.optim_wrapper.loss_scaler.get_scale() < 2.0**40
-    assert any(not torch.equal(runner.states[-1][name], value) for name, value in runner.states[0].items())
+    assert any(
+        not torch.equal(runner.states[-1][name], value) for name, value in runner.states[0].items()
+    )
     assert all(value.isfinite().all() for value in runner.model.state_dict().values())
 
 
 @pytest.mark.parametrize("config", [SEG, pytest.param(DET, marks=pytest.mark.slow)])
 def test_stopped_run_names_the_module_and_the_images_in_one_line(config, shapes, tmp_path):
-    options = [*cfg_options(config, shapes, 4), "optim_wrapper.optimizer.lr=1e30", "param_scheduler=None"]
-    run = run_tool("train", DEMO / f"{config}.py", "--work-dir", tmp_path / "work", *options, cwd=tmp_path)
+    options = [
+        *cfg_options(config, shapes, 4),
+        "optim_wrapper.optimizer.lr=1e30",
+        "param_scheduler=None",
+    ]
+    run = run_tool(
+        "train", DEMO / f"{config}.py", "--work-dir", tmp_path / "work", *options, cwd=tmp_path
+    )
     assert run.returncode == 1
     line = run.stderr.splitlines()[-1]
     assert re.match(
-        r"FloatingPointError: iteration 1: the output of [a-z]\S+ \(\w+\) is the first .* at \S+\.jpg", line
+        r"FloatingPointError: iteration 1: the output of [a-z]\S+ \(\w+\) is the first .* at \S+\.jpg",
+        line,
     )
 
 
 def test_copy_of_the_model_during_training_is_not_inspected(tmp_path):
     runner, copies = train(tmp_path, "good"), []
-    runner.optim_wrapper.optimizer.register_step_post_hook(lambda *_: copies.append(copy.deepcopy(runner.model)))
+    runner.optim_wrapper.optimizer.register_step_post_hook(
+        lambda *_: copies.append(copy.deepcopy(runner.model))
+    )
     runner.train()
     wrapper = OptimWrapper(torch.optim.SGD(copies[0].parameters(), lr=1e-3))
     assert copies[0].train_step(batches("input")[BAD], wrapper)["loss"].isnan()

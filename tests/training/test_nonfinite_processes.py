@@ -30,19 +30,26 @@ class Communicating(BaseModel):
         x = self.first(inputs)
         torch.distributed.all_reduce(x.detach().clone())  # as SyncBN
         loss = self.last(x).square().mean()
-        return dict(loss=(loss * 0).sqrt() if kind == "gradient" else loss)  # the root's derivative at 0 is infinite
+        return dict(
+            loss=(loss * 0).sqrt() if kind == "gradient" else loss
+        )  # the root's derivative at 0 is infinite
 
 
 def train_with_a_bad_batch_in_one_process(rank: int, device: str, action: str, kind: str) -> None:
     torch.manual_seed(0)
     model = MMDistributedDataParallel(Communicating().train().to(device))
-    hook, wrapper = NonFiniteHook(action), OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    hook, wrapper = (
+        NonFiniteHook(action),
+        OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3)),
+    )
     hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0))
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     batch = dict(inputs=torch.ones(2, 4, device=device), kind=kind if rank == 1 else "good")
     if rank == 1 and kind == "input":
         batch["inputs"][0, 0] = float("nan")
-    with pytest.raises(FloatingPointError, match=FOUND[kind]) if action == "stop" else nullcontext():
+    with (
+        pytest.raises(FloatingPointError, match=FOUND[kind]) if action == "stop" else nullcontext()
+    ):
         model.train_step(batch, wrapper)
     assert hook.skips == 1
     torch.testing.assert_close(dict(model.module.state_dict()), before, rtol=0, atol=0)
@@ -53,7 +60,9 @@ def run_process(rank: int, device: str, store: str) -> None:
     torch.set_num_threads(1)
     if device == "cuda":  # with gloo two processes share a GPU
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
     for action, kind in (("stop", "input"), ("stop", "gradient"), ("skip", "gradient")):
         train_with_a_bad_batch_in_one_process(rank, device, action, kind)
     torch.distributed.destroy_process_group()

@@ -11,12 +11,18 @@ from helpers.processes import run_tool
 from xcit_mm.weights.reader import load_from_file
 
 SEG, DET = SCORES
-# Calls at which a process is killed: the n-th call of a method of hooks, or of os.replace, by which a checkpoint gets
-# its name. Checkpoints are two iterations apart.
+# Calls at which a process is killed: the n-th call of a method of hooks, or of os.replace, by which
+# a checkpoint gets its name. Checkpoints are two iterations apart.
 STARTUP, ITERATION = ("before_run", 1), ("before_train_iter", 4)
 WRITING, POINTING = ("before_replace", 2), ("after_replace", 2)
 CHANCE = random.Random(0)
-CALLS = ("before_train_iter", "after_train_iter", "before_save_checkpoint", "before_replace", "after_replace")
+CALLS = (
+    "before_train_iter",
+    "after_train_iter",
+    "before_save_checkpoint",
+    "before_replace",
+    "after_replace",
+)
 OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(18)), STARTUP]
 
 
@@ -38,7 +44,10 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
 
     pointer = broken / "last_checkpoint"
     for kill in kills:
-        assert run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill).returncode == -signal.SIGKILL
+        assert (
+            run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill).returncode
+            == -signal.SIGKILL
+        )
         assert not (broken / last).exists()
         if pointer.exists():
             load_from_file(pointer.read_text())  # raises if the file is incomplete
@@ -51,7 +60,14 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
     assert not list(broken.glob(".unfinished"))
     assert len(list(broken.glob("iter_*.pth"))) <= 3
 
-    tested = ("test", DEMO / f"{config}.py", broken / last, "--work-dir", tmp_path / "test", *options)
+    tested = (
+        "test",
+        DEMO / f"{config}.py",
+        broken / last,
+        "--work-dir",
+        tmp_path / "test",
+        *options,
+    )
     run = run_tool(*tested, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())

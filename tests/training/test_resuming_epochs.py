@@ -26,7 +26,9 @@ ITERATIONS = sorted(CHANCE.sample(range(2, EPOCHS * PER_EPOCH), 9) * 2 + [1, EPO
 
 @pytest.fixture(scope="module")
 def config(photos, tmp_path_factory) -> Path:
-    """The recipe of Mask R-CNN, shortened, with drop path, EMA, a warm-up, and checkpoints within epochs."""
+    """The recipe of Mask R-CNN, shortened, with drop path, EMA, a warm-up, and checkpoints within
+    epochs.
+    """
     folder = tmp_path_factory.mktemp("recipe")
     cfg = tiny(MASK_RCNN, photos)
     cfg.model.backbone.drop_path_rate = 0.2
@@ -40,7 +42,11 @@ def config(photos, tmp_path_factory) -> Path:
     cfg.param_scheduler[0].end, cfg.param_scheduler[1].milestones = 6, [1, 2]
     cfg.custom_hooks.append(dict(type="EMAHook", momentum=0.1))
     cfg.default_hooks.checkpoint = dict(
-        type="ResumableCheckpointHook", by_epoch=False, interval=3, max_keep_ckpts=2, save_best="coco/bbox_mAP"
+        type="ResumableCheckpointHook",
+        by_epoch=False,
+        interval=3,
+        max_keep_ckpts=2,
+        save_best="coco/bbox_mAP",
     )
     cfg.default_hooks.logger.interval = 1
     cfg.randomness = dict(seed=0)
@@ -49,11 +55,21 @@ def config(photos, tmp_path_factory) -> Path:
 
 
 def workers(number: int) -> list[str]:
-    return [f"train_dataloader.num_workers={number}", f"train_dataloader.persistent_workers={number > 0}"]
+    return [
+        f"train_dataloader.num_workers={number}",
+        f"train_dataloader.persistent_workers={number > 0}",
+    ]
 
 
 def train(config: Path, work: Path, *options: str, **death: tuple[str, int]) -> int:
-    given = ("--work-dir", work, "--resume", "--cfg-options", "find_unused_parameters=False", *options)
+    given = (
+        "--work-dir",
+        work,
+        "--resume",
+        "--cfg-options",
+        "find_unused_parameters=False",
+        *options,
+    )
     run = run_tool("train", config, *given, cwd=config.parent, **death)
     assert run.returncode in (0, -signal.SIGKILL), run.stderr[-2000:]
     return run.returncode
@@ -74,7 +90,9 @@ def test_resume_within_an_epoch_is_bit_identical(config, whole, tmp_path):
     # Without a seed in the config, the seed of the checkpoint is used.
     assert train(config, tmp_path, *workers(0), "randomness.seed=None") == 0
     assert_same_state(whole, tmp_path / whole.name)
-    logs = [json.loads(line) for log in tmp_path.glob("2*/vis_data/scalars.json") for line in log.open()]
+    logs = [
+        json.loads(line) for log in tmp_path.glob("2*/vis_data/scalars.json") for line in log.open()
+    ]
     assert max(line["step"] for line in logs if "loss" in line) == EPOCHS * PER_EPOCH
 
 
@@ -87,29 +105,41 @@ def test_20_kills_are_bit_identical(config, whole, tmp_path):
         if (tmp_path / "last_checkpoint").exists():
             done = load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"]
         left = max(1, iteration - done)
-        deaths += train(config, tmp_path, *workers(CHANCE.choice([0, 1, 2])), kill_at=(call, left)) != 0
+        deaths += (
+            train(config, tmp_path, *workers(CHANCE.choice([0, 1, 2])), kill_at=(call, left)) != 0
+        )
     assert deaths == len(ITERATIONS) == 20
     assert train(config, tmp_path) == 0
     assert_same_state(whole, tmp_path / whole.name)
 
 
-def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None) -> None:
+def train_rank(
+    rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None
+) -> None:
     """Train without validation in one of two processes, of which the second may be killed."""
     torch.set_num_threads(1)
     end_with_the_parent()
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
     if death and rank == 1:
         arrange_death(*death)
     cfg = Config.fromfile(config)
-    cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None, work_dir=str(work), resume=True)
+    cfg.update(
+        val_dataloader=None, val_cfg=None, val_evaluator=None, work_dir=str(work), resume=True
+    )
     if "iterations" in work.parent.name:
         cfg.train_cfg = dict(type="IterBasedTrainLoop", max_iters=EPOCHS * PER_EPOCH // 2)
         cfg.train_dataloader.sampler = dict(type="InfiniteSampler", shuffle=True)
     cfg.default_hooks.checkpoint.save_best = None
     cfg.train_dataloader.num_workers = 1
-    cfg.model.backbone.norm_cfg = dict(type="BN")  # SyncBN does not run on CPU under a process group
+    cfg.model.backbone.norm_cfg = dict(
+        type="BN"
+    )  # SyncBN does not run on CPU under a process group
     runner = Runner.from_cfg(cfg)
-    runner.model = MMDistributedDataParallel(runner.model, find_unused_parameters=True, broadcast_buffers=False)
+    runner.model = MMDistributedDataParallel(
+        runner.model, find_unused_parameters=True, broadcast_buffers=False
+    )
     runner.train()
     torch.distributed.destroy_process_group()
 

@@ -1,4 +1,6 @@
-"""Files that tools write are complete or absent: after Ctrl-C, on a full disk, beside files of a user."""
+"""Files that tools write are complete or absent: after Ctrl-C, on a full disk, beside files of a
+user.
+"""
 
 import resource
 from pathlib import Path
@@ -34,7 +36,10 @@ class TestConvertedWeights:
 
     def folder_is_unchanged(self) -> bool:
         found = {path.name for path in Path().iterdir()}
-        return found == {"file.pth", "out.pth.partial"} and Path("out.pth.partial").read_text() == "a user's own"
+        return (
+            found == {"file.pth", "out.pth.partial"}
+            and Path("out.pth.partial").read_text() == "a user's own"
+        )
 
     def test_files_of_a_user_are_left_alone(self, call):
         assert call("weights", "convert", "file.pth", "out.pth", "--to", "timm")[0] == 0

@@ -1,4 +1,6 @@
-"""Properties of a config depend neither on its style, nor on the place of its preprocessor or of the normalisation."""
+"""Properties of a config depend neither on its style, nor on the place of its preprocessor or of
+the normalisation.
+"""
 
 import re
 from pathlib import Path
@@ -15,9 +17,25 @@ from xcit_mm.checks.doctor import diagnose
 from xcit_mm.checks.model import build_model
 from xcit_mm.checks.preflight import check_backbone
 from xcit_mm.deployment.metadata import resize_rule
-from xcit_mm.utils.configs import backbone_class, channel_order, image_side, normalisation, part_class, read_config
+from xcit_mm.utils.configs import (
+    backbone_class,
+    channel_order,
+    image_side,
+    normalisation,
+    part_class,
+    read_config,
+)
 
-KINDS = ("MODELS", "TASK_UTILS", "DATASETS", "DATA_SAMPLERS", "TRANSFORMS", "METRICS", "LOOPS", "HOOKS")
+KINDS = (
+    "MODELS",
+    "TASK_UTILS",
+    "DATASETS",
+    "DATA_SAMPLERS",
+    "TRANSFORMS",
+    "METRICS",
+    "LOOPS",
+    "HOOKS",
+)
 SHAPES = DEMO / "fpn_xcit-n12-p16_shapes.py"
 
 
@@ -27,7 +45,9 @@ def write_with_classes(cfg: Config, path: Path) -> None:
 
     def as_class(match: re.Match) -> str:
         part = dict(type=match[1])
-        kinds = (part_class(part, getattr(mmengine.registry, name), cfg.default_scope) for name in KINDS)
+        kinds = (
+            part_class(part, getattr(mmengine.registry, name), cfg.default_scope) for name in KINDS
+        )
         found = next((kind for kind in kinds if isinstance(kind, type)), None)
         if found is None:
             return match[0]
@@ -41,10 +61,15 @@ def write_with_classes(cfg: Config, path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCORES)
 def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shapes):
-    named, pure, options = DEMO / f"{name}.py", tmp_path / f"{name}.py", cfg_options(name, shapes, iterations=1)
+    named, pure, options = (
+        DEMO / f"{name}.py",
+        tmp_path / f"{name}.py",
+        cfg_options(name, shapes, iterations=1),
+    )
     write_with_classes(read_config_file(named), pure)
     expected, found = (
-        [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line] for path in (named, pure)
+        [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line]
+        for path in (named, pure)
     )
     assert found == expected
     assert len(found) >= 3 and not [line for line in found if line.startswith("FAIL")]
@@ -55,7 +80,9 @@ def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shape
         assert function(found) == function(expected) is not None, function
 
 
-@pytest.mark.parametrize("swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")])
+@pytest.mark.parametrize(
+    "swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")]
+)
 def test_normalize_step_counts_like_the_preprocessor(swaps, to_rgb, order):
     cfg = read_config_file(SHAPES)
     cfg.model.data_preprocessor.update(bgr_to_rgb=swaps)

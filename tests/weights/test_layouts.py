@@ -6,7 +6,17 @@ import pytest
 import torch
 from helpers.golden import GOLDEN, PICO, deviation, fill, image, keys
 from helpers.paths import CONFIGS
-from helpers.weight_files import DENSE_KEYS, KEYS, MINI, load_in_runner, official, path_of, same, segmentor, sources
+from helpers.weight_files import (
+    DENSE_KEYS,
+    KEYS,
+    MINI,
+    load_in_runner,
+    official,
+    path_of,
+    same,
+    segmentor,
+    sources,
+)
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
@@ -19,7 +29,9 @@ from xcit_mm.weights.reader import load_from_file
 
 def model_from(file: Path, arch: dict = PICO, patch_size: int = 16, **pretrained) -> XCiT:
     """A backbone with a golden pyramid and other values elsewhere, its trunk loaded from the file."""
-    model = fill(XCiT(arch, patch_size, init_cfg=dict(type="Pretrained", checkpoint=str(file), **pretrained)))
+    model = fill(
+        XCiT(arch, patch_size, init_cfg=dict(type="Pretrained", checkpoint=str(file), **pretrained))
+    )
     for name, p in model.named_parameters():
         if not name.startswith("fpn"):
             nn.init.normal_(p)
@@ -39,7 +51,9 @@ def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     for height, width in [(64, 96), (75, 101), (224, 160)]:
         with torch.inference_mode():
             maps = model(image(height, width, batch=2).float())
-        assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", f"{height}x{width}") < 1e-4
+        assert (
+            deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", f"{height}x{width}") < 1e-4
+        )
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -48,7 +62,9 @@ def test_conversion_gives_the_project_s_names_and_is_bit_identical_back(layout, 
     state = official(patch_size)
     content = to_layout(parse_checkpoint(dict(model=state)), layout)
     converted = content.get("state_dict", content.get("model", content))
-    assert {key: list(value.shape) for key, value in converted.items()} == KEYS[f"{layout}_p{patch_size}"]
+    assert {key: list(value.shape) for key, value in converted.items()} == KEYS[
+        f"{layout}_p{patch_size}"
+    ]
     found = parse_checkpoint(content)
     assert (found.layout, found.task) == (layout, "classifier")
     assert same(found.trunk, state)
@@ -77,15 +93,43 @@ def changed(key: str, value: torch.Tensor) -> dict:
     "content, options, message",
     [
         (without(), dict(patch_size=8), "the file is 32x12x4/p16, the config asks for 32x12x4/p8"),
-        (without(), dict(arch=dict(PICO, depth=24)), "the file is 32x12x4/p16, the config asks for 32x24x4/p16"),
-        (without(), dict(arch=dict(PICO, embed_dim=64)), "the file is 32x12x4/p16, the config asks for 64x12x4/p16"),
+        (
+            without(),
+            dict(arch=dict(PICO, depth=24)),
+            "the file is 32x12x4/p16, the config asks for 32x24x4/p16",
+        ),
+        (
+            without(),
+            dict(arch=dict(PICO, embed_dim=64)),
+            "the file is 32x12x4/p16, the config asks for 64x12x4/p16",
+        ),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
-        ({f"encoder.{key}": value for key, value in without().items()}, {}, "no XCiT in it: keys such as encoder.cls"),
-        ({key: value.long() for key, value in without().items()}, {}, "of torch.int64, not torch.float32"),
-        (changed("blocks.3.norm1.bias", torch.full((32,), torch.nan)), {}, "norm1.bias with values that are not f"),
-        (changed("blocks.3.extra.weight", torch.ones(2)), {}, "it holds the unknown blocks.3.extra.weight"),
-        (changed("blocks.3.norm1.bias", torch.ones(33)), {}, r"blocks.3.norm1.bias of \(33,\), not \(32,\)"),
+        (
+            {f"encoder.{key}": value for key, value in without().items()},
+            {},
+            "no XCiT in it: keys such as encoder.cls",
+        ),
+        (
+            {key: value.long() for key, value in without().items()},
+            {},
+            "of torch.int64, not torch.float32",
+        ),
+        (
+            changed("blocks.3.norm1.bias", torch.full((32,), torch.nan)),
+            {},
+            "norm1.bias with values that are not f",
+        ),
+        (
+            changed("blocks.3.extra.weight", torch.ones(2)),
+            {},
+            "it holds the unknown blocks.3.extra.weight",
+        ),
+        (
+            changed("blocks.3.norm1.bias", torch.ones(33)),
+            {},
+            r"blocks.3.norm1.bias of \(33,\), not \(32,\)",
+        ),
         (changed("fpn1.0.bias", torch.ones(32)), {}, "it lacks fpn1.0.weight"),
         (dict(meta=dict(epoch=3)), {}, "its entry 'meta' is a dict, not a tensor"),
         ([1, 2, 3], {}, "it holds a list"),
@@ -101,7 +145,10 @@ def test_mismatch_raises_and_changes_nothing(content, options, message, tmp_path
 
 def test_a_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(tmp_path):
     for saved_indices in ((1, 3), None):
-        source, target = XCiT(MINI, out_indices=saved_indices).state_dict(), XCiT(MINI, out_indices=(1, 3))
+        source, target = (
+            XCiT(MINI, out_indices=saved_indices).state_dict(),
+            XCiT(MINI, out_indices=(1, 3)),
+        )
         torch.save(source, tmp_path / "file.pth")
         load_pretrained(target, str(tmp_path / "file.pth"))
         assert same(target.state_dict(), {key: source[key] for key in target.state_dict()})
@@ -135,11 +182,20 @@ class TestWholeModels:
         "change, message",
         [
             (lambda state: None, None),
-            (lambda state: state.pop("decode_head.convs.0.conv.weight"), "it lacks decode_head.convs.0.conv.weight"),
+            (
+                lambda state: state.pop("decode_head.convs.0.conv.weight"),
+                "it lacks decode_head.convs.0.conv.weight",
+            ),
             (lambda state: state.pop("backbone.fpn1.0.weight"), "it lacks fpn1.0.weight"),
             (lambda state: state.update({"decode_head.x": torch.ones(1)}), "unknown decode_head.x"),
-            (lambda state: state.update({"backbone.cls_token": torch.ones(1)}), "unknown cls_token"),
-            (lambda state: state.clear() or state.update(official(16)), "a classifier: give it to the backbone's init"),
+            (
+                lambda state: state.update({"backbone.cls_token": torch.ones(1)}),
+                "unknown cls_token",
+            ),
+            (
+                lambda state: state.clear() or state.update(official(16)),
+                "a classifier: give it to the backbone's init",
+            ),
         ],
     )
     def test_a_checkpoint_fills_the_whole_model_or_raises(self, change, message):
@@ -160,12 +216,16 @@ class TestWholeModels:
         model = nn.Sequential()
         if backbone:
             model.add_module("backbone", backbone)
-        with pytest.raises(ValueError, match=f"^the model has {found}, .*: leave StrictLoadHook out"):
+        with pytest.raises(
+            ValueError, match=f"^the model has {found}, .*: leave StrictLoadHook out"
+        ):
             load_in_runner(model, dict(state_dict=model.state_dict()))
 
     def test_heads_for_other_classes_keep_their_values_on_request_only(self):
         state, target = segmentor(num_classes=7).state_dict(), segmentor()
-        with pytest.raises(ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"):
+        with pytest.raises(
+            ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"
+        ):
             load_in_runner(target, dict(state_dict=state))
         # A model that is used, or resumed, needs the heads as well.
         with pytest.raises(
@@ -180,10 +240,13 @@ class TestWholeModels:
         assert torch.equal(target.state_dict()[key], state[key])
 
     @pytest.mark.parametrize(
-        "source", sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth", "official-semfpn_p16.pth")
+        "source",
+        sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth", "official-semfpn_p16.pth"),
     )
     def test_the_authors_files_fill_the_models_of_mmdet_and_mmseg(self, source, tmp_path):
-        model = small_model("mask-rcnn" if "maskrcnn" in source else "fpn", 8 if "_p8" in source else 16)
+        model = small_model(
+            "mask-rcnn" if "maskrcnn" in source else "fpn", 8 if "_p8" in source else 16
+        )
         checkpoint = load_from_file(str(path_of(source, tmp_path)))
         load_in_runner(model, checkpoint)
         assert same(model.state_dict(), checkpoint["state_dict"])
@@ -205,8 +268,14 @@ class TestWholeModels:
         trunk = {f"backbone.{key}": shape for key, shape in keys("t12", patch_size).items()}
         # A value for each tensor, and a whole number where batches are counted.
         state = {
-            key: torch.full(shape, number, dtype=torch.long if key.endswith("num_batches_tracked") else torch.float)
+            key: torch.full(
+                shape,
+                number,
+                dtype=torch.long if key.endswith("num_batches_tracked") else torch.float,
+            )
             for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items())
         }
         assert model.state_dict().keys() == state.keys()
-        assert same(match_model(model, dict(meta=dict(mmseg_version="0.11.0"), state_dict=state)), state)
+        assert same(
+            match_model(model, dict(meta=dict(mmseg_version="0.11.0"), state_dict=state)), state
+        )

@@ -1,4 +1,6 @@
-"""A model is a name, a folder with config and weights such as that of a run, wherever it lies, or one on the Hub."""
+"""A model is a name, a folder with config and weights such as that of a run, wherever it lies, or
+one on the Hub.
+"""
 
 import shutil
 from pathlib import Path
@@ -28,7 +30,10 @@ def test_every_published_detector_and_segmentor_has_one_config():
         head, size = name.split("_xcit_")
         size, depth, patch = size.split("_")
         kind = dict(maskrcnn="mask-rcnn", sem_fpn="fpn", upernet="upernet")[head]
-        assert Path(config).name.startswith(f"{kind}_xcit-{size[0]}{depth}-{patch}_") and Path(config).is_file()
+        assert (
+            Path(config).name.startswith(f"{kind}_xcit-{size[0]}{depth}-{patch}_")
+            and Path(config).is_file()
+        )
 
 
 def test_what_a_name_stands_for_is_reported(capsys):
@@ -41,8 +46,14 @@ def test_what_a_name_stands_for_is_reported(capsys):
     "model, message",
     [
         ("maskrcnn_xcit_smal_12_p16", "work folder: try maskrcnn_xcit_small_12_p16"),
-        ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, "),
-        ("maskrcnn", f"work folder: try {', '.join(name for name in shipped_models() if name.startswith('maskrcnn'))}"),
+        (
+            "mskrcnn",
+            "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, ",
+        ),
+        (
+            "maskrcnn",
+            f"work folder: try {', '.join(name for name in shipped_models() if name.startswith('maskrcnn'))}",
+        ),
         ("xyz", "nor a work folder: try the names of `xcit-mm weights list`"),
         ("config.py", "config.py has no checkpoint: give one after it"),
     ],
@@ -75,7 +86,9 @@ def test_a_moved_work_folder_has_its_own_checkpoints(original_stays, work_dir, t
     if not original_stays:
         shutil.rmtree(work_dir)
     assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
-    (tmp_path / "moved" / "iter_2.pth").unlink()  # the file of the other folder does not stand in for it
+    (
+        tmp_path / "moved" / "iter_2.pth"
+    ).unlink()  # the file of the other folder does not stand in for it
     assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
 
 
@@ -92,7 +105,9 @@ def test_the_best_checkpoint_comes_before_the_last_and_the_only_one_is_enough(wo
     assert find_model(str(work_dir)) == files(work_dir, "best_mIoU_iter_1.pth")
     (work_dir / "best_mIoU_iter_1.pth").unlink()
     (work_dir / "last_checkpoint").write_text("")  # as a kill may leave it
-    with pytest.raises(ValueError, match=r"mine has the checkpoints iter_1.pth, iter_2.pth: give one"):
+    with pytest.raises(
+        ValueError, match=r"mine has the checkpoints iter_1.pth, iter_2.pth: give one"
+    ):
         find_model(str(work_dir))
     assert find_config(str(work_dir)) == str(work_dir / "mine.py")
     (work_dir / "iter_2.pth").rename(work_dir / "model.safetensors")
@@ -105,14 +120,18 @@ def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
         find_model(str(work_dir / "iter_3.pth"))
     (work_dir / "other.py").touch()
-    with pytest.raises(FileNotFoundError, match=r"must have one config, but has mine\.py, other\.py: give config"):
+    with pytest.raises(
+        FileNotFoundError, match=r"must have one config, but has mine\.py, other\.py: give config"
+    ):
         find_model(str(work_dir / "iter_1.pth"))
 
 
 @pytest.fixture
 def hub(work_dir, tmp_path, monkeypatch) -> Path:
     """The folder of hf://me/model in the cache of huggingface_hub, which is offline."""
-    constants = pytest.importorskip("huggingface_hub.constants", reason="huggingface_hub is not installed")
+    constants = pytest.importorskip(
+        "huggingface_hub.constants", reason="huggingface_hub is not installed"
+    )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     cache = tmp_path / "hub" / "models--me--model"
@@ -148,6 +167,8 @@ def test_a_config_of_the_hub_that_is_a_program_is_not_run(line, hub, tmp_path, m
 
 
 def test_an_unknown_model_of_the_hub_is_one_line(hub):
-    with pytest.raises(ConnectionError, match=r"cannot download hf://me/none .*check the name") as error:
+    with pytest.raises(
+        ConnectionError, match=r"cannot download hf://me/none .*check the name"
+    ) as error:
         find_model("hf://me/none")
     assert "\n" not in str(error.value)

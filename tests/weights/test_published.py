@@ -58,7 +58,9 @@ CONTENT = b"weights" * 1000
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    """Sends `sent` bytes of CONTENT, slowly, and counts the times it is `asked`. Like presigned URLs it has no HEAD."""
+    """Sends `sent` bytes of CONTENT, slowly, and counts the times it is `asked`. Like presigned
+    URLs it has no HEAD.
+    """
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -84,13 +86,18 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 def test_half_a_download_is_removed(server, tmp_path):
     server.sent = 3000
-    with pytest.raises(ConnectionError, match=r"cannot download .*3000 of 7000.*: download it elsewhere and put it at"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"cannot download .*3000 of 7000.*: download it elsewhere and put it at",
+    ):
         download(server.url, tmp_path / "file.pth")
     assert list(tmp_path.iterdir()) == []
 
 
 def download_in_process(rank: int, url: str, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     path = Path(folder, "kept", "file.pth")
     download(url, path)
     Path(folder, f"seen{rank}").write_bytes(path.read_bytes())

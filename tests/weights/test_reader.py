@@ -1,4 +1,6 @@
-"""Files that users have are read, other files raise an error of one line, and no file runs anything."""
+"""Files that users have are read, other files raise an error of one line, and no file runs
+anything.
+"""
 
 import argparse
 import os
@@ -51,15 +53,39 @@ def safetensors() -> bytes:
 
 
 REFUSED = {
-    "os.system": (lambda: saved(Calls(os.system, "touch ran")), "it names posix.system, which might run code"),
-    "getattr": (lambda: saved(Calls(getattr, HistoryBuffer, "__init__")), "asks for the attribute __init__"),
-    "whole module": (lambda: saved(torch.nn.ReLU()), r"it names .*ReLU, which might run code: save its weights alone"),
-    "truncated": (lambda: saved(XCiT(MINI).state_dict())[:-5000], "it is truncated, .* download or copy it again"),
-    "truncated, old format": (lambda: saved(XCiT(MINI).state_dict(), **OLD)[:-5000], "it is truncated, "),
-    "damaged": (lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"), "its record file/data.pkl is"),
+    "os.system": (
+        lambda: saved(Calls(os.system, "touch ran")),
+        "it names posix.system, which might run code",
+    ),
+    "getattr": (
+        lambda: saved(Calls(getattr, HistoryBuffer, "__init__")),
+        "asks for the attribute __init__",
+    ),
+    "whole module": (
+        lambda: saved(torch.nn.ReLU()),
+        r"it names .*ReLU, which might run code: save its weights alone",
+    ),
+    "truncated": (
+        lambda: saved(XCiT(MINI).state_dict())[:-5000],
+        "it is truncated, .* download or copy it again",
+    ),
+    "truncated, old format": (
+        lambda: saved(XCiT(MINI).state_dict(), **OLD)[:-5000],
+        "it is truncated, ",
+    ),
+    "damaged": (
+        lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"),
+        "its record file/data.pkl is",
+    ),
     "truncated safetensors": (lambda: safetensors()[:-50], "it is truncated, "),
-    "TorchScript": (lambda: torch.jit.script(torch.nn.ReLU()).save_to_buffer(), "a TorchScript archive, which holds"),
-    "web page": (lambda: b"\n<!DOCTYPE html><html>404</html>", "a web page, probably of a failed download"),
+    "TorchScript": (
+        lambda: torch.jit.script(torch.nn.ReLU()).save_to_buffer(),
+        "a TorchScript archive, which holds",
+    ),
+    "web page": (
+        lambda: b"\n<!DOCTYPE html><html>404</html>",
+        "a web page, probably of a failed download",
+    ),
     "empty": (lambda: b"", "it is empty"),
     "text": (lambda: b"hello", "it is truncated, damaged or not a checkpoint"),
 }
@@ -85,7 +111,9 @@ def test_a_refused_file_runs_nothing_and_gives_one_line(kind):
 def test_a_damaged_byte_gives_one_line():
     content = saved(dict(a=torch.ones(3), args=argparse.Namespace(lr=0.1)))
     for place in range(0, len(content), 3):
-        Path("file.pth").write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+        Path("file.pth").write_bytes(
+            content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
+        )
         try:
             load_from_file("file.pth")
         except ValueError as error:
@@ -98,7 +126,15 @@ def test_what_training_files_hold_is_read_as_it_is(written):
     types += [torch.uint16, torch.float8_e4m3fn] if not written else []
     weights = OrderedDict((str(dtype), torch.ones(3).to(dtype)) for dtype in types)
     held = dict(
-        numbers=[np.float32(1.5), np.int64(3), np.bool_(True), 2**70, 1j, torch.float16, torch.Size((1, 2))],
+        numbers=[
+            np.float32(1.5),
+            np.int64(3),
+            np.bool_(True),
+            2**70,
+            1j,
+            torch.float16,
+            torch.Size((1, 2)),
+        ],
         arrays=[np.zeros((0, 4)), np.arange(3), np.array(["a", "bc"]), np.array([True])],
         sets=[{1, 2}, frozenset("a"), b"abc", b"", {("circle", 1): 0.5}],
         metainfo=ConfigDict(a=dict(b=[dict(c=1)])),
@@ -113,11 +149,15 @@ def test_what_training_files_hold_is_read_as_it_is(written):
 
 
 def test_other_objects_of_a_training_become_plain_values():
-    args = argparse.Namespace(lr=0.1, out=Path("/runs/one"), data=PureWindowsPath("c:/images"), last=deque([1, 2], 2))
+    args = argparse.Namespace(
+        lr=0.1, out=Path("/runs/one"), data=PureWindowsPath("c:/images"), last=deque([1, 2], 2)
+    )
     config = Config(dict(model=dict(type="XCiT")))
     saved(dict(args=args, seen=defaultdict(list, loss=[1.0]), none=defaultdict(int), config=config))
     found = load_from_file("file.pth")
-    assert found == dict(args=found["args"], seen=dict(loss=[1.0]), none={}, config=dict(model=dict(type="XCiT")))
+    assert found == dict(
+        args=found["args"], seen=dict(loss=[1.0]), none={}, config=dict(model=dict(type="XCiT"))
+    )
     paths = dict(out=PurePosixPath("/runs/one"), data=PureWindowsPath("c:/images"))
     assert vars(found["args"]) == dict(lr=0.1, last=[1, 2], **paths)
 
@@ -127,7 +167,9 @@ def test_safetensors_of_any_name_and_length_of_header_are_read_in_mmengine_too()
         save_file(dict(w=torch.ones(2)), "file.bin", metadata=dict(pad="x" * pad))
         assert torch.equal(load_from_file("file.bin")["w"], torch.ones(2))
     safetensors()
-    assert torch.equal(CheckpointLoader.load_checkpoint("file.safetensors", "cpu")["w"], torch.ones(1000))
+    assert torch.equal(
+        CheckpointLoader.load_checkpoint("file.safetensors", "cpu")["w"], torch.ones(1000)
+    )
 
 
 def test_only_the_used_tensors_of_a_training_file_are_read():
@@ -142,4 +184,6 @@ def test_only_the_used_tensors_of_a_training_file_are_read():
 def test_threads_read_at_once():
     saved(dict(a=torch.ones(3), args=argparse.Namespace(lr=0.1), seen=defaultdict(list)))
     with ThreadPoolExecutor(8) as pool:
-        assert all(found["args"].lr == 0.1 for found in pool.map(load_from_file, ["file.pth"] * 100))
+        assert all(
+            found["args"].lr == 0.1 for found in pool.map(load_from_file, ["file.pth"] * 100)
+        )

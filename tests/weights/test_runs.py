@@ -25,10 +25,17 @@ def test_averaged_weights_start_from_the_file(order, tmp_path):
     cfg = small_config()
     init_default_scope(cfg.default_scope)
     state = MODELS.build(cfg.model).state_dict()
-    torch.save(dict(state_dict={f"module.{name}": value for name, value in state.items()}), tmp_path / "ddp.pth")
-    runner = Runner(MODELS.build(cfg.model), str(tmp_path), custom_hooks=[dict(type=name) for name in order])
+    torch.save(
+        dict(state_dict={f"module.{name}": value for name, value in state.items()}),
+        tmp_path / "ddp.pth",
+    )
+    runner = Runner(
+        MODELS.build(cfg.model), str(tmp_path), custom_hooks=[dict(type=name) for name in order]
+    )
     runner.call_hook("before_run")
     runner.load_checkpoint(str(tmp_path / "ddp.pth"))
-    averaged = next(hook for hook in runner.hooks if type(hook).__name__ == "EMAHook").ema_model.module
+    averaged = next(
+        hook for hook in runner.hooks if type(hook).__name__ == "EMAHook"
+    ).ema_model.module
     for model in (runner.model, averaged):
         torch.testing.assert_close(dict(model.state_dict()), dict(state), rtol=0, atol=0)

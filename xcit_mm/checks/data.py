@@ -21,12 +21,18 @@ _FORMATS = ("CocoDataset", "BaseSegDataset")  # those that are checked
 
 
 def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
-    """Find the first path of each split that does not exist. Remote storage (s3://...) is not checked."""
+    """Find the first path of each split that does not exist. Remote storage (s3://...) is not
+    checked.
+    """
     fix = "put or link the data set there, or correct data_root, data_prefix and ann_file of data set and evaluator"
     found = []
     for split in splits:
         given = [path for dataset in data_sets(cfg, split) for path in _paths(dataset)]
-        given += [evaluator["ann_file"] for evaluator in evaluators(cfg, split) if evaluator.get("ann_file")]
+        given += [
+            evaluator["ann_file"]
+            for evaluator in evaluators(cfg, split)
+            if evaluator.get("ann_file")
+        ]
         missing = [path for path in given if "://" not in path and not Path(path).exists()]
         found += [fail("D311", f"the {split} data are not at {path}", fix) for path in missing[:1]]
     return found
@@ -36,7 +42,9 @@ def _paths(dataset: dict) -> list[str]:
     """Return the paths of a data set's folders and annotation file, as mmengine joins them."""
     root, prefix = dataset.get("data_root") or "", dataset.get("data_prefix") or {}
     parts = [*(prefix.values() if isinstance(prefix, dict) else [prefix]), dataset.get("ann_file")]
-    return [root] * bool(root) + [part if "://" in part else os.path.join(root, part) for part in parts if part]
+    return [root] * bool(root) + [
+        part if "://" in part else os.path.join(root, part) for part in parts if part
+    ]
 
 
 def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
@@ -52,7 +60,11 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
                 yield from _check_palette(split, info.get("palette"), classes, cfg.default_scope)
             given.setdefault(tuple(classes), split)
         elif _data_format(dataset) in _FORMATS:  # others may read the names
-            yield fail("D302", f"classes={classes!r} in the {split} data set", "metainfo=dict(classes=('name', ...))")
+            yield fail(
+                "D302",
+                f"classes={classes!r} in the {split} data set",
+                "metainfo=dict(classes=('name', ...))",
+            )
     for classes, split in given.items():
         for name, head in heads.items():
             if head.num_classes != len(classes):
@@ -61,26 +73,39 @@ def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Findi
                 yield fail("D303", text, fix)
         if len(classes) == 1 and cfg.get("default_scope") == "mmseg":
             fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads"
-            yield note("D304", f"{split}: with one class IoUMetric counts every pixel as that class", fix)
+            yield note(
+                "D304", f"{split}: with one class IoUMetric counts every pixel as that class", fix
+            )
     if len(given) > 1:
         (first, split), (second, other) = list(given.items())[:2]
         pairs = [(a, b) for a, b in zip(first, second, strict=False) if a != b]
-        differing = [f"{a} and {b}" for a, b in pairs] or [f"{len(first)} and {len(second)} classes"]
+        differing = [f"{a} and {b}" for a, b in pairs] or [
+            f"{len(first)} and {len(second)} classes"
+        ]
         renamed = len(first) == len(second) and all(b not in first for _, b in pairs)
         text = f"the {split} and {other} data sets have different classes: {preview(differing)}"
         yield (note if renamed else fail)("D305", text, "give both data sets the same metainfo")
 
 
-def _check_palette(split: str, palette: Any, classes: Sequence[str], library: str) -> Iterator[Finding]:
-    """Check that the visualizers of the library, with which `test --show-dir` draws, take a palette."""
+def _check_palette(
+    split: str, palette: Any, classes: Sequence[str], library: str
+) -> Iterator[Finding]:
+    """Check that the visualizers of the library, with which `test --show-dir` draws, take a
+    palette.
+    """
     if not palette or isinstance(palette, str):  # random colours, or those of a known data set
         return
     rows = tuple if library == "mmdet" else Sequence
     is_list = isinstance(palette, list) or library != "mmdet"
-    colours = all(isinstance(row, rows) and len(row) == 3 and all(0 <= c <= 255 for c in row) for row in palette)
+    colours = all(
+        isinstance(row, rows) and len(row) == 3 and all(0 <= c <= 255 for c in row)
+        for row in palette
+    )
     if not (is_list and colours and len(palette) >= len(classes)):
         text = f"{split}: palette={str(palette)[:40]} for {len(classes)} classes, which test --show-dir cannot draw"
-        yield fail("D306", text, "palette=[(red, green, blue), ...], a tuple of 0 to 255 for each class")
+        yield fail(
+            "D306", text, "palette=[(red, green, blue), ...], a tuple of 0 to 255 for each class"
+        )
 
 
 def _data_format(dataset: dict) -> str:
@@ -94,12 +119,16 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
     for dataset in given:
         remote = any("://" in path for path in _paths(dataset))
         kind = "" if remote else _data_format(dataset)
-        if kind == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO":  # not panoptic
+        if (
+            kind == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO"
+        ):  # not panoptic
             found = check_coco(cfg, split, dataset)
         elif kind == "BaseSegDataset":
             found = check_maps(dataset, heads, decisive=split == "train" and len(given) == 1)
         else:
-            found = iter([note("", f"a {type_name(dataset)}{' on a server' * remote} is not checked")])
+            found = iter(
+                [note("", f"a {type_name(dataset)}{' on a server' * remote} is not checked")]
+            )
         for finding in found:
             yield finding._replace(text=f"{split}: {finding.text}")
 
@@ -121,8 +150,12 @@ def _images(cfg: Config, split: str) -> list[str]:
 
 
 def check_drawings(cfg: Config) -> Iterator[Finding]:
-    """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's name alone."""
-    names = Counter(map(os.path.basename, _images(cfg, "test") if cfg.get("default_scope") == "mmdet" else []))
+    """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's
+    name alone.
+    """
+    names = Counter(
+        map(os.path.basename, _images(cfg, "test") if cfg.get("default_scope") == "mmdet" else [])
+    )
     if len(names) < names.total():
         text = f"{names.total() - len(names)} of {names.total()} images have the name of another, such as "
         text += f"{names.most_common(1)[0][0]}: mmdet's drawings with --show-dir replace each other"

@@ -14,7 +14,9 @@ from .model import build_checked_model, check_forward, class_heads
 from .preflight import check_imports, check_recipe, find_script
 from .weights import check_weights
 
-_MAX_JSON_BYTES = 30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
+_MAX_JSON_BYTES = (
+    30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
+)
 
 
 def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
@@ -40,11 +42,16 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
 
 
 def check_training(cfg: Config, leave_large: bool = False) -> Iterator[Finding]:
-    """Check data, model and weights of a training, perhaps without large jsons. Nothing is downloaded."""
+    """Check data, model and weights of a training, perhaps without large jsons. Nothing is
+    downloaded.
+    """
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     yield from check_paths(cfg, SPLITS)
     model, found = build_checked_model(cfg)
-    heads, read = class_heads(model), [split for split in SPLITS if not (leave_large and _is_large(cfg, split))]
+    heads, read = (
+        class_heads(model),
+        [split for split in SPLITS if not (leave_large and _is_large(cfg, split))],
+    )
     yield from found
     for check in (
         check_classes(cfg, heads),
@@ -68,5 +75,8 @@ def check_test(cfg: Config, drawn: bool = False) -> Iterator[Finding]:
 
 
 def _is_large(cfg: Config, split: str) -> bool:
-    paths = (os.path.join(data.get("data_root") or "", data.get("ann_file") or "") for data in data_sets(cfg, split))
+    paths = (
+        os.path.join(data.get("data_root") or "", data.get("ann_file") or "")
+        for data in data_sets(cfg, split)
+    )
     return any(os.path.isfile(path) and os.path.getsize(path) > _MAX_JSON_BYTES for path in paths)

@@ -7,7 +7,9 @@ from ..utils.errors import reason
 
 
 class Finding(NamedTuple):
-    """A line of the doctor, of level 'ok', 'note' or 'FAIL'. docs/doctor.md explains its code, unless it is empty."""
+    """A line of the doctor, of level 'ok', 'note' or 'FAIL'. docs/doctor.md explains its code,
+    unless it is empty.
+    """
 
     level: str
     code: str
@@ -15,7 +17,9 @@ class Finding(NamedTuple):
     fix: str = ""
 
     def __str__(self) -> str:
-        return f"{self.level:<5}{self.code:<6}{self.text}" + (f" -- fix: {self.fix}" if self.fix else "")
+        return f"{self.level:<5}{self.code:<6}{self.text}" + (
+            f" -- fix: {self.fix}" if self.fix else ""
+        )
 
     def message(self) -> str:
         """Return the message of an error: the line without its level."""
@@ -35,7 +39,9 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
 
 
 def collect(findings: Iterable[Finding]) -> list[Finding]:
-    """List the findings of a check. An exception is a failure that ends the list. A failure leaves out what is ok."""
+    """List the findings of a check. An exception is a failure that ends the list. A failure leaves
+    out what is ok.
+    """
     found: list[Finding] = []
     try:
         found.extend(findings)

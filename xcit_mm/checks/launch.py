@@ -27,11 +27,12 @@ from .preflight import check_checkpoint, find_script
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
-    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same command line.
+    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same command
+    line.
 
-    The checks write nothing, and an error is one line. `--resume` has the same meaning for all libraries: the run
-    resumes from the given checkpoint, by default from the last checkpoint of the work directory. Without a checkpoint
-    the run starts as without `--resume`.
+    The checks write nothing, and an error is one line. `--resume` has the same meaning for all
+    libraries: the run resumes from the given checkpoint, by default from the last checkpoint of the
+    work directory. Without a checkpoint the run starts as without `--resume`.
 
     Args:
         tool: 'train' or 'test'.
@@ -55,28 +56,53 @@ def run_tool(tool: str, argv: list[str]) -> int:
             print(f"predict: xcit-mm predict PHOTO.jpg --model {options.work_dir}", file=sys.stderr)
         return 0
 
-    end = "--resume resumes from the last checkpoint" if tool == "train" else "the test has no scores yet"
+    end = (
+        "--resume resumes from the last checkpoint"
+        if tool == "train"
+        else "the test has no scores yet"
+    )
     return cli_main(run, end, CheckpointMismatch, UnequalBatch, ConnectionError)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:
     """Return a parser of the flags of the libraries' scripts that the checks need."""
-    last = " To fine-tune a published model: train --from MODEL --data DATA." if tool == "train" else ""
+    last = (
+        " To fine-tune a published model: train --from MODEL --data DATA."
+        if tool == "train"
+        else ""
+    )
     parser = argparse.ArgumentParser(
         usage=f"{Path(sys.argv[0]).name} CONFIG {'' if tool == 'train' else '[CHECKPOINT] '}[FLAG ...]",
         epilog=f"Other flags are those of the config's library.{last}",
     )
-    parser.add_argument("config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
+    parser.add_argument(
+        "config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
+    )
     if tool == "train":
-        parser.add_argument("--resume", nargs="?", const="", help="resume from a checkpoint (default: the run's last)")
+        parser.add_argument(
+            "--resume",
+            nargs="?",
+            const="",
+            help="resume from a checkpoint (default: the run's last)",
+        )
     else:
-        parser.add_argument("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
+        parser.add_argument(
+            "checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)"
+        )
         parser.add_argument("--show-dir", help="draw predictions beside ground truth")
-        parser.add_argument("--tta", action="store_true", help="predict several views of each image")
-    parser.add_argument("--work-dir", type=Path, help="folder of logs and checkpoints (default: work_dirs/CONFIG)")
+        parser.add_argument(
+            "--tta", action="store_true", help="predict several views of each image"
+        )
+    parser.add_argument(
+        "--work-dir", type=Path, help="folder of logs and checkpoints (default: work_dirs/CONFIG)"
+    )
     parser.add_argument("--skip-checks", action="store_true", help="start the run without checks")
-    parser.add_argument("--cfg-options", nargs="+", action="extend", metavar="KEY=VALUE", help="change the config")
-    parser.add_argument("--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)")
+    parser.add_argument(
+        "--cfg-options", nargs="+", action="extend", metavar="KEY=VALUE", help="change the config"
+    )
+    parser.add_argument(
+        "--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)"
+    )
     return parser
 
 
@@ -85,9 +111,13 @@ def _load(tool: str, options: argparse.Namespace, arguments: list[str]) -> tuple
     changes = ["--cfg-options", *options.cfg_options] if options.cfg_options else []
     cfg = read_config(options.config, changes)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
-        raise ValueError("mmengine starts several processes on GPUs only, and this machine has none: leave --launcher")
+        raise ValueError(
+            "mmengine starts several processes on GPUs only, and this machine has none: leave --launcher"
+        )
     path = find_script(cfg, options.config, tool)
-    options.work_dir = options.work_dir or Path(cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem)
+    options.work_dir = options.work_dir or Path(
+        cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem
+    )
     own = ["--work-dir", str(options.work_dir), "--launcher", options.launcher]
     sys.argv = [str(path), options.config, *arguments, *own, *changes]
     script: Any = load_script(path)
@@ -108,7 +138,11 @@ def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
 def _test(options: argparse.Namespace, flags: list[str]) -> Any:
     """Return the library's script with its arguments, after checks that the test can start."""
     options.config, options.checkpoint = find_model(options.config, options.checkpoint)
-    flags = [*["--tta"] * options.tta, *(["--show-dir", options.show_dir] if options.show_dir else []), *flags]
+    flags = [
+        *["--tta"] * options.tta,
+        *(["--show-dir", options.show_dir] if options.show_dir else []),
+        *flags,
+    ]
     cfg, script = _load("test", options, [options.checkpoint, *flags])
     check_checkpoint(options.checkpoint)
     _check(options, check_test(cfg, bool(options.show_dir)))
@@ -127,17 +161,32 @@ def _train(options: argparse.Namespace, flags: list[str]) -> Any:
         checkpoint = options.resume or _find_last(options.work_dir)
         if checkpoint:
             _check_state(checkpoint)
-            args.resume = True if cfg.default_scope == "mmseg" else checkpoint  # mmseg's flag has no value
+            args.resume = (
+                True if cfg.default_scope == "mmseg" else checkpoint
+            )  # mmseg's flag has no value
             cfg.load_from, changes["load_from"] = None, checkpoint
         elif options.prints:
-            print(f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration", file=sys.stderr)
+            print(
+                f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration",
+                file=sys.stderr,
+            )
     args.cfg_options = {**(args.cfg_options or {}), **changes}
     _check(options, check_training(cfg, leave_large=True))
     if options.prints:
         loop = cfg.get("train_cfg") or {}
-        length = next((f"{loop[f'max_{unit}']} {unit}" for unit in ("iters", "epochs") if loop.get(f"max_{unit}")), "")
+        length = next(
+            (
+                f"{loop[f'max_{unit}']} {unit}"
+                for unit in ("iters", "epochs")
+                if loop.get(f"max_{unit}")
+            ),
+            "",
+        )
         start = changes.get("load_from") or cfg.get("load_from") or "its init_cfg"
-        print(f"{type_name(cfg.model)}, {length} from {start}; logs and config: {options.work_dir}", file=sys.stderr)
+        print(
+            f"{type_name(cfg.model)}, {length} from {start}; logs and config: {options.work_dir}",
+            file=sys.stderr,
+        )
     return script
 
 
@@ -151,9 +200,17 @@ def _find_last(work_dir: Path) -> str | None:
 
 
 def _check_state(checkpoint: str) -> None:
-    """Raise ValueError or OSError unless a checkpoint can be read and holds the state of a run of mmengine."""
+    """Raise ValueError or OSError unless a checkpoint can be read and holds the state of a run of
+    mmengine.
+    """
     content = load_checkpoint(checkpoint)
     meta = content.get("meta") if isinstance(content, dict) else None
-    if not isinstance(meta, dict) or not {"epoch", "iter"} <= meta.keys() or content.get("message_hub") is None:
+    if (
+        not isinstance(meta, dict)
+        or not {"epoch", "iter"} <= meta.keys()
+        or content.get("message_hub") is None
+    ):
         fix = "start from it with load_from"
-        raise ValueError(f"cannot resume from {checkpoint}: it holds weights, not the state of a run: {fix}")
+        raise ValueError(
+            f"cannot resume from {checkpoint}: it holds weights, not the state of a run: {fix}"
+        )

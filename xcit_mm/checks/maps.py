@@ -22,19 +22,35 @@ _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 
 
 def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) -> Iterator[Finding]:
-    """Check images and segmentation maps. It is `decisive` if training has no other data set with other classes."""
+    """Check images and segmentation maps. It is `decisive` if training has no other data set with
+    other classes.
+    """
     built = build_dataset(dataset)
     images, step = built.data_list, pipeline_step(dataset["pipeline"], "LoadAnnotations")
     if not images:
-        yield fail("D314", f"no *{built.img_suffix} in {built.data_prefix['img_path']}", "correct img_suffix")
+        yield fail(
+            "D314",
+            f"no *{built.img_suffix} in {built.data_prefix['img_path']}",
+            "correct img_suffix",
+        )
         return
-    missing = [image["seg_map_path"] for image in images if not os.path.isfile(image["seg_map_path"])]
+    missing = [
+        image["seg_map_path"] for image in images if not os.path.isfile(image["seg_map_path"])
+    ]
     if missing:
-        text = f"{len(missing)} of {len(images)} images have no segmentation map: {preview(missing)}"
-        yield fail("D314", text, "add these files, or correct seg_map_suffix and data_prefix.seg_map_path")
+        text = (
+            f"{len(missing)} of {len(images)} images have no segmentation map: {preview(missing)}"
+        )
+        yield fail(
+            "D314", text, "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
+        )
     yield from check_images(dataset, dict.fromkeys(image["img_path"] for image in images))
     kinds = [part_class(each, TRANSFORMS) for each in dataset["pipeline"]]
-    if missing or step is None or {kind.__module__.partition(".")[0] for kind in kinds if kind} - _LIBRARIES:
+    if (
+        missing
+        or step is None
+        or {kind.__module__.partition(".")[0] for kind in kinds if kind} - _LIBRARIES
+    ):
         return  # an own step may read or correct the maps
     wrong = list(_check_headers(images))
     yield from wrong
@@ -46,13 +62,21 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
     if decisive and len(counts.keys() - {ignored}) < 2:  # read on: a second class may occur
         (counts, unreadable), read = _count_labels(step, images, len(images)), len(images)
     if unreadable:
-        yield fail("D315", preview(unreadable), "replace these files, and check the rest: this is a sample")
-    wrong = [f for name, head in heads.items() for f in _check_labels(name, head, counts, built.reduce_zero_label)]
+        yield fail(
+            "D315", preview(unreadable), "replace these files, and check the rest: this is a sample"
+        )
+    wrong = [
+        f
+        for name, head in heads.items()
+        for f in _check_labels(name, head, counts, built.reduce_zero_label)
+    ]
     yield from wrong
     names = built.metainfo.get("classes") or ()
     names = ["background", *names] if len(names) == 1 else names
     absent = [name for label, name in enumerate(names) if label == ignored or not counts[label]]
-    if absent and not wrong and (read == len(images) or len(names) <= read):  # else the sample is too small
+    if (
+        absent and not wrong and (read == len(images) or len(names) <= read)
+    ):  # else the sample is too small
         text = f"{read} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
         text += f"and {counts[ignored]} pixels of label {ignored}, which is ignored"
         fix = "write the numbers of the classes, 0, 1, ..., into the maps, or correct classes or reduce_zero_label"
@@ -62,7 +86,9 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
 
 
 def _check_headers(images: Sequence[dict]) -> Iterator[Finding]:
-    """Check the channels and sizes of all maps by the headers of the files. Other checks report broken files."""
+    """Check the channels and sizes of all maps by the headers of the files. Other checks report
+    broken files.
+    """
     coloured, misplaced = [], []
     for path, own in ((image["seg_map_path"], image["img_path"]) for image in images):
         with (
@@ -73,7 +99,9 @@ def _check_headers(images: Sequence[dict]) -> Iterator[Finding]:
             if len(drawn.getbands()) > 1:
                 coloured.append(f"{path} has {len(drawn.getbands())} channels")
             elif drawn.size != photo.size:
-                misplaced.append(f"{path} has {drawn.size[::-1]} pixels, its image {photo.size[::-1]}")
+                misplaced.append(
+                    f"{path} has {drawn.size[::-1]} pixels, its image {photo.size[::-1]}"
+                )
     if coloured:
         fix = "write segmentation maps of one channel, or with a palette, whose values are class numbers"
         yield fail("D505", f"colours instead of labels: {preview(coloured)}", fix)
@@ -85,22 +113,39 @@ def _count_labels(step: dict, images: Sequence[dict], size: int) -> tuple[Counte
     """Return the pixels of each label in a sample, and descriptions of unreadable maps."""
     counts, unreadable = Counter[int](), list[str]()
     for image, loaded in load_sample(step, images, unreadable, size):
-        given = mmcv.imread(image["seg_map_path"], "unchanged", backend=step.get("imdecode_backend", "pillow"))
-        wrapped = given[given > IGNORED] if given.itemsize > 1 else given[:0]  # mmseg keeps the last 8 bits
+        given = mmcv.imread(
+            image["seg_map_path"], "unchanged", backend=step.get("imdecode_backend", "pillow")
+        )
+        wrapped = (
+            given[given > IGNORED] if given.itemsize > 1 else given[:0]
+        )  # mmseg keeps the last 8 bits
         for labels in (loaded["gt_seg_map"], wrapped):
-            counts.update(dict(zip(*(each.tolist() for each in np.unique(labels, return_counts=True)), strict=True)))
+            counts.update(
+                dict(
+                    zip(
+                        *(each.tolist() for each in np.unique(labels, return_counts=True)),
+                        strict=True,
+                    )
+                )
+            )
     return counts, unreadable
 
 
-def _check_labels(where: str, head: Any, counts: Mapping[int, int], reduced: bool) -> Iterator[Finding]:
+def _check_labels(
+    where: str, head: Any, counts: Mapping[int, int], reduced: bool
+) -> Iterator[Finding]:
     """Check the number of pixels of each label, as training sees them, against a head."""
     number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
     # A threshold separates a single class from the background, label 0.
     labels = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
-    beyond = [each for each in sorted(counts) if each >= labels and each != ignored and each != 65535]
+    beyond = [
+        each for each in sorted(counts) if each >= labels and each != ignored and each != 65535
+    ]
     if beyond:
         held = preview([f"label {label} ({counts[label]} pixels)" for label in beyond])
         text = f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold {held}"
         fix = "correct num_classes, or give the label of unlabelled pixels as ignore_index"
-        fix += "; reduce_zero_label=True in the data set if labels count from 1" * (beyond == [labels] and not reduced)
+        fix += "; reduce_zero_label=True in the data set if labels count from 1" * (
+            beyond == [labels] and not reduced
+        )
         yield fail("D506", text, fix)

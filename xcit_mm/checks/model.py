@@ -1,4 +1,6 @@
-"""Checks of the model: whether it can be built, channels, strides and gradients from backbone to heads."""
+"""Checks of the model: whether it can be built, channels, strides and gradients from backbone to
+heads.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,17 +18,29 @@ from .findings import Finding, fail, ok
 from .preflight import check_backbone
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
-_PARTS = ("neck", "decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # those that take feature maps alone
+_PARTS = (
+    "neck",
+    "decode_head",
+    "auxiliary_head",
+    "rpn_head",
+    "bbox_head",
+)  # those that take feature maps alone
 
 
 def build_checked_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
-    """Build the model of a config, without memory where possible. If it fails, return an empty module and a failure."""
+    """Build the model of a config, without memory where possible. If it fails, return an empty
+    module and a failure.
+    """
     init_default_scope(cfg.default_scope)
     try:
         check_backbone(cfg)
         return build_model(cfg), []
     except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        return nn.Module(), [fail("", f"the model cannot be built: {reason(error)}", "correct the model in the config")]
+        return nn.Module(), [
+            fail(
+                "", f"the model cannot be built: {reason(error)}", "correct the model in the config"
+            )
+        ]
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -40,13 +54,17 @@ def build_model(cfg: Config) -> nn.Module:
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     """Return the heads that predict the classes of the data set, by name."""
-    things = "roi_head." if hasattr(model, "panoptic_fusion_head") else "-"  # its heads predict some of the classes
+    things = (
+        "roi_head." if hasattr(model, "panoptic_fusion_head") else "-"
+    )  # its heads predict some of the classes
     return {
         name: module
         for name, module in model.named_modules()
         if name.rstrip(".0123456789").endswith("head")
         and not name.endswith(("rpn_head", "semantic_head"))
-        and not type(module).__name__.endswith(("RPNHead", "STDCHead"))  # mmdet's RPN; boundaries have two classes
+        and not type(module).__name__.endswith(
+            ("RPNHead", "STDCHead")
+        )  # mmdet's RPN; boundaries have two classes
         and not name.startswith(things)
         and isinstance(getattr(module, "num_classes", None), int)
         and not getattr(module, "class_agnostic", False)
@@ -54,16 +72,21 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Finding]:
-    """Compute the feature maps of an image for the neck and the dense heads, at no cost on the meta device.
+    """Compute the feature maps of an image for the neck and the dense heads, at no cost on the meta
+    device.
 
     All parameters of the backbone must get a gradient if several processes train.
     """
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
     device = next(model.parameters()).device
-    maps = model.train().backbone(torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device))
+    maps = model.train().backbone(
+        torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device)
+    )
     source, used = "the backbone", []
-    parts = [(name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _PARTS]
+    parts = [
+        (name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _PARTS
+    ]
     for name, part in parts:  # the neck comes before the heads
         try:
             output = part(maps)
@@ -72,7 +95,9 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
         except Exception as error:
             widths, given = [each.shape[1] for each in maps], getattr(part, "in_channels", None)
             text = f"{name}.in_channels is {given}, {source} gives {widths} ({reason(error)})"
-            yield fail("D602" if name == "neck" else "D603", text, "in_channels of the maps that it takes")
+            yield fail(
+                "D602" if name == "neck" else "D603", text, "in_channels of the maps that it takes"
+            )
             if name == "neck":
                 return
             continue
@@ -82,11 +107,15 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
             used += [each for each in tensors_in(output) if each.requires_grad]
     strides = [SIDE / each.shape[3] for each in maps]
     yield from _check_strides(model, source, strides)
-    wrapper = dict(find_unused_parameters=cfg.get("find_unused_parameters")) | (cfg.get("model_wrapper_cfg") or {})
+    wrapper = dict(find_unused_parameters=cfg.get("find_unused_parameters")) | (
+        cfg.get("model_wrapper_cfg") or {}
+    )
     if processes > 1 and not wrapper["find_unused_parameters"]:
         yield from _check_gradients(model, used or list(maps))
     listed = ", ".join(f"{stride:g}" for stride in strides)
-    yield ok(f"{source} gives {len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}, as the heads expect")
+    yield ok(
+        f"{source} gives {len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}, as the heads expect"
+    )
 
 
 def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
@@ -95,10 +124,16 @@ def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
         return
     loss: Any = sum(each.float().sum() for each in used)
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    unused = {name.rpartition(".")[0]: None for name, each in zip(trained, gradients, strict=True) if each is None}
+    unused = {
+        name.rpartition(".")[0]: None
+        for name, each in zip(trained, gradients, strict=True)
+        if each is None
+    }
     if unused:
         text = f"no head uses {preview(unused)} of the backbone: several processes stop in the second iteration"
-        yield fail("D609", text, "use all maps (in_index, start_level), or find_unused_parameters = True")
+        yield fail(
+            "D609", text, "use all maps (in_index, start_level), or find_unused_parameters = True"
+        )
 
 
 def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
@@ -111,10 +146,19 @@ def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Fi
         elif name.endswith("pixel_decoder"):
             wanted = list(getattr(module, "strides", []))
         elif name.rstrip(".0123456789") in ("rpn_head", "bbox_head"):
-            wanted = [stride[0] for stride in getattr(getattr(module, "prior_generator", None), "strides", [])]
+            wanted = [
+                stride[0]
+                for stride in getattr(getattr(module, "prior_generator", None), "strides", [])
+            ]
         # The distances of some anchors of mmdet (SSD) are only close to the strides.
-        close = all(0.7 < ours / theirs < 1.4 for ours, theirs in zip(wanted, strides, strict=False))
+        close = all(
+            0.7 < ours / theirs < 1.4 for ours, theirs in zip(wanted, strides, strict=False)
+        )
         if wanted and not (close and len(wanted) == number):
-            listed, own = (", ".join(f"{each:g}" for each in values) for values in (wanted, strides))
+            listed, own = (
+                ", ".join(f"{each:g}" for each in values) for values in (wanted, strides)
+            )
             fix = f"the strides {[round(s) for s in strides[:number]]} in {name}, or start_level=0 in the neck"
-            yield fail("D606", f"{name} expects maps of strides {listed}, {source} gives {own}", fix)
+            yield fail(
+                "D606", f"{name} expects maps of strides {listed}, {source} gives {own}", fix
+            )

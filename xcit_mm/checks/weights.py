@@ -22,14 +22,27 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
     init, hooks = cfg.model.backbone.get("init_cfg") or {}, cfg.get("custom_hooks") or []
-    init = init if isinstance(init, dict) else next((each for each in init if "checkpoint" in each), {})
-    strict = next((each for each in hooks if part_class(each, HOOKS, cfg.default_scope) is StrictLoadHook), None)
-    for option, given in dict(init_cfg=init, load_from=dict(strict or {}, checkpoint=cfg.get("load_from"))).items():
+    init = (
+        init
+        if isinstance(init, dict)
+        else next((each for each in init if "checkpoint" in each), {})
+    )
+    strict = next(
+        (each for each in hooks if part_class(each, HOOKS, cfg.default_scope) is StrictLoadHook),
+        None,
+    )
+    for option, given in dict(
+        init_cfg=init, load_from=dict(strict or {}, checkpoint=cfg.get("load_from"))
+    ).items():
         if not given.get("checkpoint"):
             continue
         is_whole = option == "load_from" and strict is not None and given.get("strict_heads", True)
         yield from _check_file(option, given, model, is_whole)
-        if given["checkpoint"].startswith("xcit://") and cfg.get("test_dataloader") and channel_order(cfg) == "BGR":
+        if (
+            given["checkpoint"].startswith("xcit://")
+            and cfg.get("test_dataloader")
+            and channel_order(cfg) == "BGR"
+        ):
             text = f"{given['checkpoint']} was trained on RGB, the model gets BGR"
             yield note("D216", text, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
     if strict is None:
@@ -38,7 +51,9 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
 
 
 def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterator[Finding]:
-    """Check a file against the whole model or its backbone. `given` is `init_cfg`, or the hook of `load_from`."""
+    """Check a file against the whole model or its backbone. `given` is `init_cfg`, or the hook of
+    `load_from`.
+    """
     name, fill_stem = given["checkpoint"], given.get("fill_stem")
     check_checkpoint(name)
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
@@ -49,7 +64,15 @@ def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterato
         if is_whole:
             match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(model.backbone, parse_checkpoint(content, given.get("use_ema", False)), fill_stem=fill_stem)
+            match_trunk(
+                model.backbone,
+                parse_checkpoint(content, given.get("use_ema", False)),
+                fill_stem=fill_stem,
+            )
     except ValueError as error:
-        yield fail("D704", f"{option} {name} does not fit: {error}", "take weights of this model, or correct the model")
+        yield fail(
+            "D704",
+            f"{option} {name} does not fit: {error}",
+            "take weights of this model, or correct the model",
+        )
     yield ok(f"{option} {name} fits")

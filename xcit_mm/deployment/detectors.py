@@ -13,10 +13,11 @@ MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a si
 
 
 class ExportableDetector(nn.Module):
-    """Detect objects in images as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does.
+    """Detect objects in images as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or
+    RetinaNet does.
 
-    All options of the config's test_cfg are respected. The module pads the images itself, as mmdet's preprocessor does,
-    since proposals are clipped before the padding.
+    All options of the config's test_cfg are respected. The module pads the images itself, as
+    mmdet's preprocessor does, since proposals are clipped before the padding.
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
@@ -29,7 +30,9 @@ class ExportableDetector(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.cfg: Any = model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
+        self.cfg: Any = (
+            model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
+        )
         self.score_thr = float(self.cfg.get("score_thr", 0))
         self.divisor: int = model.data_preprocessor.pad_size_divisor
         self.pad_value = float(model.data_preprocessor.pad_value)
@@ -39,9 +42,10 @@ class ExportableDetector(nn.Module):
         """Detect objects in normalised images (B, C, H, W).
 
         Returns:
-            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image first; labels (n,),
-            int64; indices of the images (n,), int64, ascending; with a mask head probabilities (n, 28, 28) that the
-            cells of a grid over the box belong to the object.
+            Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image
+            first; labels (n,), int64; indices of the images (n,), int64, ascending; with a mask
+            head probabilities (n, 28, 28) that the cells of a grid over the box belong to the
+            object.
         """
         height, width = image.shape[2:]
         size = height, width
@@ -64,7 +68,9 @@ class ExportableDetector(nn.Module):
         return (*detected, _masks(roi_head, maps, boxes, images, labels))
 
     def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Select detections from candidates (B, n, ...) by the test_cfg, and the indices of their images."""
+        """Select detections from candidates (B, n, ...) by the test_cfg, and the indices of their
+        images.
+        """
         images, index = batched_nms(boxes, scores, labels, self.cfg, self.score_thr).unbind(1)
         return boxes[images, index], scores[images, index], labels[images, index], images
 
@@ -75,14 +81,20 @@ def _of_class(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each from the level that mmdet chooses."""
+    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each from the level that
+    mmdet chooses.
+    """
     layers = extractor.roi_layers
-    levels = extractor.map_roi_levels(F.pad(boxes, (1, 0)), len(layers))  # mmdet puts the image's index before the box
+    levels = extractor.map_roi_levels(
+        F.pad(boxes, (1, 0)), len(layers)
+    )  # mmdet puts the image's index before the box
     size = layers[0].output_size[0]
     pooled = boxes.new_zeros(boxes.shape[0], maps[0].shape[1], size, size)
     for level, layer in enumerate(layers):
         own = (levels == level).nonzero()[:, 0]
-        features = roi_align(maps[level], boxes[own], images[own], layer.spatial_scale, size, layer.sampling_ratio)
+        features = roi_align(
+            maps[level], boxes[own], images[own], layer.spatial_scale, size, layer.sampling_ratio
+        )
         pooled = pooled.index_put((own,), features)
     return pooled
 
@@ -90,7 +102,9 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tenso
 def _classified(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes) of each pair with a class."""
+    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes) of each pair
+    with a class.
+    """
     extractors, heads = stages(roi_head.bbox_roi_extractor), stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
@@ -98,7 +112,11 @@ def _classified(
         deltas = deltas.unflatten(1, (-1, 4))  # n, classes or 1, 4
         total = total + logits
         if head is not heads[-1]:
-            own = deltas[:, 0] if head.reg_class_agnostic else _of_class(deltas, logits[:, :-1].argmax(dim=1))
+            own = (
+                deltas[:, 0]
+                if head.reg_class_agnostic
+                else _of_class(deltas, logits[:, :-1].argmax(dim=1))
+            )
             boxes = decode(boxes, own, head.bbox_coder, size)
     classes = head.num_classes
     scores = (total / len(heads)).softmax(dim=1)[:, :classes]
@@ -106,7 +124,9 @@ def _classified(
     return boxes, scores, torch.arange(classes, device=boxes.device).expand_as(scores)
 
 
-def _masks(roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+def _masks(
+    roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor
+) -> Tensor:
     """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4) of images (n,)."""
     extractors, heads = stages(roi_head.mask_roi_extractor), stages(roi_head.mask_head)
     total: Any = 0
@@ -125,25 +145,35 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
     half = (high - low) * deltas[..., 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
     x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=-1).unbind(-1)
     height, width = size
-    return torch.stack([x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=-1)
+    return torch.stack(
+        [x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)], dim=-1
+    )
 
 
 def candidates(
     head: Any, maps: tuple[Tensor, ...], cfg: Any, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the best `nms_pre` pairs of anchor and class of each level of an anchor head with sigmoid scores.
+    """Return the best `nms_pre` pairs of anchor and class of each level of an anchor head with
+    sigmoid scores.
 
-    The maps are those of images of `size`, height and width, with their padding. Returns boxes (B, n, 4); scores
-    (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n), int64.
+    The maps are those of images of `size`, height and width, with their padding. Returns boxes (B,
+    n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n),
+    int64.
     """
     scores, deltas = head(maps)
-    anchors = head.prior_generator.grid_priors([level.shape[-2:] for level in scores], device=scores[0].device)
+    anchors = head.prior_generator.grid_priors(
+        [level.shape[-2:] for level in scores], device=scores[0].device
+    )
     found = []
     for level, (score, delta, anchor) in enumerate(zip(scores, deltas, anchors, strict=True)):
         # Ordered by cell, then by anchor, then by class.
         score = score.permute(0, 2, 3, 1).flatten(1).sigmoid()
         delta = delta.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))
-        count = torch.sym_min(cfg.nms_pre, score.shape[1]) if cfg.get("nms_pre", -1) > 0 else score.shape[1]
+        count = (
+            torch.sym_min(cfg.nms_pre, score.shape[1])
+            if cfg.get("nms_pre", -1) > 0
+            else score.shape[1]
+        )
         score, index = score.topk(count)
         cell = index // head.cls_out_channels
         image = torch.arange(score.shape[0], device=score.device)[:, None]
@@ -156,8 +186,12 @@ def candidates(
     return boxes, score, labels, levels
 
 
-def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any, score_threshold: float) -> Tensor:
-    """Apply `nms` within each group (B, n) by a test_cfg, by shifting groups apart as mmcv does, with its rounding."""
+def batched_nms(
+    boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any, score_threshold: float
+) -> Tensor:
+    """Apply `nms` within each group (B, n) by a test_cfg, by shifting groups apart as mmcv does,
+    with its rounding.
+    """
     chosen = boxes.where((scores > score_threshold)[..., None], 0.0)
     furthest = F.pad(chosen, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
     shifted = boxes + (groups.to(boxes) * (furthest[:, None] + 1))[..., None]
@@ -165,7 +199,9 @@ def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any, score_t
 
 
 def propose(head: Any, maps: tuple[Tensor, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return an RPNHead's proposals (n, 4), at most `max_per_img` of its test_cfg for an image, and images (n,)."""
+    """Return an RPNHead's proposals (n, 4), at most `max_per_img` of its test_cfg for an image, and
+    images (n,).
+    """
     boxes, scores, _, levels = candidates(head, maps, head.test_cfg, size)
     # The threshold excludes boxes smaller than `min_bbox_size`.
     images, index = batched_nms(boxes, scores, levels, head.test_cfg, -0.5).unbind(1)

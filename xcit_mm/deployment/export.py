@@ -40,11 +40,13 @@ def export_model(
     evaluate: int | None = None,
     int8: Sequence[str] = (),
 ) -> list[str]:
-    """Export a trained model to an ONNX file, whose input is a batch of normalised images (B, C, H, W), `image`.
+    """Export a trained model to an ONNX file, whose input is a batch of normalised images (B, C, H,
+    W), `image`.
 
-    Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a segmentor `logits`
-    (B, classes, H, W), whose argmax is the segmentation map; a detector what `ExportableDetector` returns. The file is
-    written only if its outputs agree with those of torch; see `compare`. Steps are reported on stderr.
+    Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a
+    segmentor `logits` (B, classes, H, W), whose argmax is the segmentation map; a detector what
+    `ExportableDetector` returns. The file is written only if its outputs agree with those of torch;
+    see `compare`. Steps are reported on stderr.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -52,14 +54,15 @@ def export_model(
         out: File to write, .onnx.
         part: 'backbone' or 'model'.
         evaluate: Number of images of the config's test set on which the file and torch are scored.
-        int8: Images, folders or glob patterns. At most 100 images calibrate the file to compute in int8. It is then
-            scored on `evaluate` images, or on all.
+        int8: Images, folders or glob patterns. At most 100 images calibrate the file to compute in
+            int8. It is then scored on `evaluate` images, or on all.
 
     Returns:
         Lines that report the deviations from torch and the scores.
 
     Raises:
-        FileNotFoundError: If config, checkpoint, images, test data or the folder of the file are missing.
+        FileNotFoundError: If config, checkpoint, images, test data or the folder of the file are
+            missing.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing fails, or the file does not agree with torch.
@@ -73,10 +76,14 @@ def export_model(
         check_evaluation(cfg, part, evaluate)
     images = load_images(cfg, int8) if int8 else []
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
-        model: Any = (model_from_config if part == "model" else backbone_from_config)(cfg, checkpoint)
+        model: Any = (model_from_config if part == "model" else backbone_from_config)(
+            cfg, checkpoint
+        )
         traced, channels = _traceable(cfg, model), cfg.model.backbone.get("in_channels", 3)
         metadata = model_metadata(cfg, model, traced.outputs)
-        files = {name: Path(folder) / f"{name}.onnx" for name in ("float32", "int8")[: 1 + bool(images)]}
+        files = {
+            name: Path(folder) / f"{name}.onnx" for name in ("float32", "int8")[: 1 + bool(images)]
+        }
         try:
             with timed_step("trace"):
                 program = _trace(traced, channels)
@@ -86,14 +93,18 @@ def export_model(
                 lines = compare(files["float32"], traced, channels)
             if images:
                 with timed_step(f"calibrate with {len(images)} images"):
-                    lines.append(quantize(files["float32"], files["int8"], model.data_preprocessor, images))
+                    lines.append(
+                        quantize(files["float32"], files["int8"], model.data_preprocessor, images)
+                    )
             if "scores" in traced.outputs:
                 for file in files.values():
                     _set_threshold(file, ExportableDetector(model).score_thr)
             if is_scored:
                 with timed_step(f"score {evaluate or 'all'} images"):
                     lines += evaluate_files(cfg, model, files, evaluate)
-        except Exception as error:  # exporters, runtimes, data sets and metrics raise nearly anything
+        except (
+            Exception
+        ) as error:  # exporters, runtimes, data sets and metrics raise nearly anything
             why = TERMINAL_CODES.sub("", reason(error))[:300]
             raise RuntimeError(f"the file is not written: {why}") from error
         with atomic_path(out) as path:
@@ -108,13 +119,21 @@ def _check_target(out: Path, part: str) -> None:
         raise ValueError(f"{part=}: must be one of backbone, model")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent}: make it first")
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+    missing = [
+        name
+        for name in ("onnx", "onnxscript", "onnxruntime")
+        if importlib.util.find_spec(name) is None
+    ]
     if missing:
-        raise ModuleNotFoundError(f"{', '.join(missing)} not installed: pip install xcit_mm[export]")
+        raise ModuleNotFoundError(
+            f"{', '.join(missing)} not installed: pip install xcit_mm[export]"
+        )
 
 
 def _traceable(cfg: Config, model: nn.Module) -> Any:
-    """Return a module for tracing, with the names of its outputs. A detector returns objects of any score."""
+    """Return a module for tracing, with the names of its outputs. A detector returns objects of any
+    score.
+    """
     if hasattr(model, "backbone"):
         kind = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
         traced: Any = exportable(kind(model))
@@ -126,13 +145,20 @@ def _traceable(cfg: Config, model: nn.Module) -> Any:
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
-    # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's level of stride 128.
+    # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's
+    # level of stride 128.
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,))
+    return torch.export.export(
+        model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,)
+    )
 
 
-def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]) -> None:
-    """Write a program with its weights to one file, simplified by onnxscript. Nodes have the names of their modules."""
+def _write_onnx(
+    program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]
+) -> None:
+    """Write a program with its weights to one file, simplified by onnxscript. Nodes have the names
+    of their modules.
+    """
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
@@ -145,7 +171,8 @@ def _write_onnx(program: ExportedProgram, path: Path, names: list[str], metadata
     )
     given = Counter[str]()
     for node in onnx.model.graph:
-        # The module and the operator, `model.neck.fpn_convs.0.conv/Conv`, with a number if repeated.
+        # The module and the operator, `model.neck.fpn_convs.0.conv/Conv`, with a number if
+        # repeated.
         scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
         name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
         given[name] += 1
@@ -163,7 +190,9 @@ def _set_threshold(path: Path, value: float) -> None:
     model = onnx.load(path)
     selection = [node for node in model.graph.node if node.op_type == "NonMaxSuppression"][-1]
     selection.input[4] = "score_thr"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(torch.tensor([value]).numpy(), "score_thr"))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(torch.tensor([value]).numpy(), "score_thr")
+    )
     used = {name for node in model.graph.node for name in node.input}
     for tensor in [tensor for tensor in model.graph.initializer if tensor.name not in used]:
         model.graph.initializer.remove(tensor)

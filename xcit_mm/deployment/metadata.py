@@ -1,4 +1,6 @@
-"""Metadata of an exported file: what `run.py` and other programs need to run it, each value as JSON."""
+"""Metadata of an exported file: what `run.py` and other programs need to run it, each value as
+JSON.
+"""
 
 import json
 from typing import Any
@@ -7,11 +9,19 @@ from mmengine.config import Config
 
 from ..archs import arch_name
 from ..models import MIN_SIZE
-from ..utils.configs import channel_order, data_preprocessor, normalisation, tested_dataset, tested_metainfo, type_name
+from ..utils.configs import (
+    channel_order,
+    data_preprocessor,
+    normalisation,
+    tested_dataset,
+    tested_metainfo,
+    type_name,
+)
 from ..version import __version__
 from .traceable import stages
 
-# Options of the steps that `run.py` repeats, with the value that it repeats. Other options may have any value.
+# Options of the steps that `run.py` repeats, with the value that it repeats. Other options may have
+# any value.
 STEPS: dict[str, dict[str, Any]] = dict(
     LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
     Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
@@ -22,7 +32,8 @@ STEPS: dict[str, dict[str, Any]] = dict(
 
 
 def resize_rule(cfg: Config) -> dict[str, Any] | None:
-    """Return `scale`, width and height, and `keep_ratio` of the test pipeline's resizing, or None without it.
+    """Return `scale`, width and height, and `keep_ratio` of the test pipeline's resizing, or None
+    without it.
 
     Raises:
         ValueError: With the first step or option that `run.py` does not repeat.
@@ -39,7 +50,10 @@ def resize_rule(cfg: Config) -> dict[str, Any] | None:
             scale = [step["scale"]] * 2 if isinstance(step["scale"], int) else list(step["scale"])
             rule = dict(scale=scale, keep_ratio=step.get("keep_ratio", False))
     preprocessor = data_preprocessor(cfg)
-    if not preprocessor or type_name(preprocessor) not in ("DetDataPreprocessor", "SegDataPreProcessor"):
+    if not preprocessor or type_name(preprocessor) not in (
+        "DetDataPreprocessor",
+        "SegDataPreProcessor",
+    ):
         raise ValueError(f"data_preprocessor={preprocessor.get('type')}")
     if size := (preprocessor.get("test_cfg") or {}).get("size"):
         raise ValueError(f"data_preprocessor.test_cfg.size={size}")
@@ -56,14 +70,18 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     """
     backbone, (mean, std) = getattr(model, "backbone", model), normalisation(cfg)
     arch = arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads)
-    facts: dict[str, Any] = dict(task="backbone", inputs=["image"], outputs=outputs, min_side=MIN_SIZE)
+    facts: dict[str, Any] = dict(
+        task="backbone", inputs=["image"], outputs=outputs, min_side=MIN_SIZE
+    )
     facts |= dict(channel_order=channel_order(cfg), mean=mean, std=std)
     facts |= dict(arch=arch, patch_size=backbone.patch_size, xcit_mm_version=__version__)
     if backbone is not model:
         names = list(tested_metainfo(cfg)["classes"])
         if len(names) != (count := _count_classes(model)):
             fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"
-            raise ValueError(f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}")
+            raise ValueError(
+                f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}"
+            )
         facts |= dict(classes=names, resize=None, unsupported=None, pad_divisor=1, pad_value=0)
         try:
             facts["resize"] = resize_rule(cfg)
@@ -76,7 +94,11 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
         else:
             preprocessor = data_preprocessor(cfg)
             padding = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
-            facts |= dict(task="semantic segmentation", pad_divisor=padding, pad_value=preprocessor.get("pad_val", 0))
+            facts |= dict(
+                task="semantic segmentation",
+                pad_divisor=padding,
+                pad_value=preprocessor.get("pad_val", 0),
+            )
             threshold = model.decode_head.threshold if model.out_channels == 1 else None
             facts |= dict(align_corners=model.align_corners, threshold=threshold)
     return {name: json.dumps(value) for name, value in facts.items()}
@@ -85,4 +107,6 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
 def _count_classes(model: Any) -> int:
     if hasattr(model, "out_channels"):
         return max(model.out_channels, 2)  # one channel separates a class from the background
-    return stages(model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head)[-1].num_classes
+    return stages(model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head)[
+        -1
+    ].num_classes

@@ -1,6 +1,7 @@
 """Non-maximum suppression and RoIAlign as traceable torch operators, and their translation to ONNX.
 
-onnxscript translates torchvision's, which need torchvision, and whose suppression takes one image at a time.
+onnxscript translates torchvision's, which need torchvision, and whose suppression takes one image
+at a time.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from torch import Tensor
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int) -> Tensor:
-    """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the threshold.
+def nms(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
+) -> Tensor:
+    """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the
+    threshold.
 
-    Scores (B, n) must exceed the score threshold. Returns the indices (kept, 2) of images and their boxes, at most
-    `max_num` for an image, the best first.
+    Scores (B, n) must exceed the score threshold. Returns the indices (kept, 2) of images and their
+    boxes, at most `max_num` for an image, the best first.
     """
     from mmcv.ops import nms as suppress
 
@@ -29,48 +33,74 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: fl
 
 
 @nms.register_fake
-def _(boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int) -> Tensor:
+def _(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
+) -> Tensor:
     return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), 2, dtype=torch.long)
 
 
 @torch.library.custom_op("xcit_mm::roi_align", mutates_args=())
-def roi_align(features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, from maps (B, C, h, w), by aligned RoIAlign.
+def roi_align(
+    features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int
+) -> Tensor:
+    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, from maps (B, C, h, w), by
+    aligned RoIAlign.
 
-    `images` (n,) are the boxes' indices in the batch, `scale` is in cells per pixel. A bin has `ratio` samples per
-    axis; 0: one per cell of the map.
+    `images` (n,) are the boxes' indices in the batch, `scale` is in cells per pixel. A bin has
+    `ratio` samples per axis; 0: one per cell of the map.
     """
     from mmcv.ops import roi_align as pool
 
-    return pool(features, torch.cat([images[:, None].to(boxes), boxes], dim=1), size, scale, ratio, "avg", True)
+    return pool(
+        features,
+        torch.cat([images[:, None].to(boxes), boxes], dim=1),
+        size,
+        scale,
+        ratio,
+        "avg",
+        True,
+    )
 
 
 @roi_align.register_fake
-def _(features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int) -> Tensor:
+def _(
+    features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int
+) -> Tensor:
     return boxes.new_empty(boxes.shape[0], features.shape[1], size, size)
 
 
 def to_onnx() -> dict[Callable, Callable]:
-    """Return translations of these operators and GELU to standard operators of ONNX, for `torch.onnx.export`."""
+    """Return translations of these operators and GELU to standard operators of ONNX, for
+    `torch.onnx.export`.
+    """
     from onnxscript import opset18
 
     op: Any = opset18
 
-    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_num: int) -> Any:
+    def onnx_nms(
+        boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_num: int
+    ) -> Any:
         limits = op.Constant(value_ints=[max_num]), op.Constant(value_floats=[iou_threshold])
         threshold = op.Constant(value_floats=[score_threshold])
         kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), *limits, threshold)
         return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 
-    def onnx_roi_align(features: Any, boxes: Any, images: Any, scale: float, size: int, ratio: int) -> Any:
-        options = dict(mode="avg", coordinate_transformation_mode="half_pixel", sampling_ratio=ratio)
+    def onnx_roi_align(
+        features: Any, boxes: Any, images: Any, scale: float, size: int, ratio: int
+    ) -> Any:
+        options = dict(
+            mode="avg", coordinate_transformation_mode="half_pixel", sampling_ratio=ratio
+        )
         sizes = dict(output_height=size, output_width=size, spatial_scale=scale)
         return op.RoiAlign(features, boxes, images, **options, **sizes)
 
     def onnx_gelu(x: Any, approximate: str = "none") -> Any:
-        # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by 0.5 first.
+        # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by
+        # 0.5 first.
         assert approximate == "none", approximate
-        return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, op.Constant(value_float=sqrt(2)))), 1.0)), 0.5)
+        return op.Mul(
+            op.Mul(x, op.Add(op.Erf(op.Div(x, op.Constant(value_float=sqrt(2)))), 1.0)), 0.5
+        )
 
     return {
         torch.ops.aten.gelu.default: onnx_gelu,

@@ -12,25 +12,33 @@ from ..prediction.listing import find_items
 from ..prediction.preprocessing import Preprocessing
 
 OPERATORS = ["Conv", "Gemm", "MatMul"]  # operators with an int8 kernel on CPUs
-# Modules that stay in float32: products of channels decide over all tokens, positions are computed once, the stem and
-# depthwise convolutions take little time, and the outputs of the last layers are logits and offsets of boxes.
+# Modules that stay in float32: products of channels decide over all tokens, positions are computed
+# once, the stem and depthwise convolutions take little time, and the outputs of the last layers are
+# logits and offsets of boxes.
 FLOAT32_NODES = re.compile(
     r"\.(attn|pos_embeder|patch_embed|local_mp)\b|\.(conv_seg|conv_logits|(rpn|fc|retina)_(cls|reg))/"
 )
 
 
 def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Load at most 100 images of files, folders and globs by a config's test pipeline. Raise if one cannot be read."""
+    """Load at most 100 images of files, folders and globs by a config's test pipeline. Raise if one
+    cannot be read.
+    """
     prepare, items = Preprocessing(cfg), find_items(sources).items
     return [prepare(prepare.read(item.path)) for item in items[:: -(-len(items) // 100)]]
 
 
 def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, Any]]) -> str:
-    """Write a float32 file in int8: weights per channel, activations by their range in images. Return a report."""
+    """Write a float32 file in int8: weights per channel, activations by their range in images.
+    Return a report.
+    """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-    inputs = (dict(image=preprocessor(pseudo_collate([image]), False)["inputs"].numpy()) for image in images)
+    inputs = (
+        dict(image=preprocessor(pseudo_collate([image]), False)["inputs"].numpy())
+        for image in images
+    )
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, Any] | None:
@@ -38,7 +46,11 @@ def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, An
 
     model = onnx.load(path)
     constants = {tensor.name for tensor in model.graph.initializer}
-    layers = [node.name for node in model.graph.node if node.op_type in OPERATORS and constants & {*node.input}]
+    layers = [
+        node.name
+        for node in model.graph.node
+        if node.op_type in OPERATORS and constants & {*node.input}
+    ]
     chosen = [name for name in layers if not FLOAT32_NODES.search(name)]
     quantize_static(
         path,

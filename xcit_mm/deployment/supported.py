@@ -37,13 +37,17 @@ REMEDY = "--part backbone exports the backbone"
 
 
 def check_model(cfg: Config, part: str) -> None:
-    """Check that a model, or its backbone, can be exported, or raise ValueError with what is missing or unsupported."""
+    """Check that a model, or its backbone, can be exported, or raise ValueError with what is
+    missing or unsupported.
+    """
     library, is_whole = cfg.get("default_scope"), part == "model"
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if backbone_class(cfg) is not XCiT:
         backbone = cfg.model.get("backbone", {}).get("type")
-        raise ValueError(f"the config's backbone is {backbone}: only models with this package's XCiT are exported")
+        raise ValueError(
+            f"the config's backbone is {backbone}: only models with this package's XCiT are exported"
+        )
     check_backbone(cfg)
     if is_whole:
         (check_detector if library == "mmdet" else check_segmentor)(cfg)
@@ -51,7 +55,9 @@ def check_model(cfg: Config, part: str) -> None:
 
 
 def check_detector(cfg: Config) -> None:
-    """Check that `ExportableDetector` supports mmdet's detector, or raise ValueError with what it does not."""
+    """Check that `ExportableDetector` supports mmdet's detector, or raise ValueError with what it
+    does not.
+    """
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
         kind, supported = type_name(dict(type=key) | part), TYPES[key]
@@ -61,43 +67,70 @@ def check_detector(cfg: Config) -> None:
         expected = dict(VALUES.get(key, {}))
         if key == "nms":
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
-        elif key == "loss_cls" and where.count(".") == 2 and not part.get("use_sigmoid"):  # of an anchor head
-            raise ValueError(f"{where}.use_sigmoid=False cannot be exported: set it to True; {REMEDY}")
+        elif (
+            key == "loss_cls" and where.count(".") == 2 and not part.get("use_sigmoid")
+        ):  # of an anchor head
+            raise ValueError(
+                f"{where}.use_sigmoid=False cannot be exported: set it to True; {REMEDY}"
+            )
         for option, value in expected.items():
             if part.get(option, value) != value:
-                raise ValueError(f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}")
+                raise ValueError(
+                    f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}"
+                )
     test_cfg = cfg.model.get("test_cfg") or {}
     for stage in (".rpn", ".rcnn") if "rpn_head" in cfg.model else ("",):
-        where, options = f"model.test_cfg{stage}", (test_cfg.get(stage[1:]) or {}) if stage else test_cfg
+        where, options = (
+            f"model.test_cfg{stage}",
+            (test_cfg.get(stage[1:]) or {}) if stage else test_cfg,
+        )
         if not options.get("nms"):
-            raise ValueError(f"{where}.nms is missing: set it, such as nms=dict(type='nms', iou_threshold=0.5)")
+            raise ValueError(
+                f"{where}.nms is missing: set it, such as nms=dict(type='nms', iou_threshold=0.5)"
+            )
         max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
         if max_num is None or max_num < 1:
-            raise ValueError(f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100")
+            raise ValueError(
+                f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100"
+            )
         if threshold <= 0:  # mmdet then returns grey masks, or whole boxes
-            raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5")
+            raise ValueError(
+                f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5"
+            )
 
 
 def check_segmentor(cfg: Config) -> None:
-    """Check that `ExportableSegmentor` supports mmseg's segmentor, or raise ValueError with what it does not."""
+    """Check that `ExportableSegmentor` supports mmseg's segmentor, or raise ValueError with what it
+    does not.
+    """
     mode, heads = (cfg.model.get("test_cfg") or {}).get("mode"), cfg.model.decode_head
     if mode not in ("whole", "slide"):
         raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
     for head in heads if isinstance(heads, (list, tuple)) else [heads]:
         if type_name(head).startswith("Mask"):  # which classifies masks
-            raise ValueError(f"model.decode_head.type={type_name(head)!r} cannot be exported; {REMEDY}")
+            raise ValueError(
+                f"model.decode_head.type={type_name(head)!r} cannot be exported; {REMEDY}"
+            )
     if heads is not head and (head.get("out_channels") or head.get("num_classes")) == 1:
-        raise ValueError("a cascade of one channel cannot be exported, since mmseg does not predict with it")
+        raise ValueError(
+            "a cascade of one channel cannot be exported, since mmseg does not predict with it"
+        )
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
-    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images of the test set, None: all."""
+    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images of the
+    test set, None: all.
+    """
     if part != "model":
-        raise ValueError("a backbone has no score: leave --evaluate and --int8 out, or export the whole model")
+        raise ValueError(
+            "a backbone has no score: leave --evaluate and --int8 out, or export the whole model"
+        )
     if count is not None and count < 1:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
-        raise ValueError("the config has no test_evaluator: give it one, or leave --evaluate and --int8 out")
+        raise ValueError(
+            "the config has no test_evaluator: give it one, or leave --evaluate and --int8 out"
+        )
     for missing in check_paths(cfg, ["test"]):
         raise FileNotFoundError(missing.message())
 

@@ -13,7 +13,8 @@ from ..utils.compat import without_resize_warning
 
 
 class ExportableSegmentor(nn.Module):
-    """Compute the logits of a segmentor of mmseg, at the images' size, from which it takes the argmax.
+    """Compute the logits of a segmentor of mmseg, at the images' size, from which it takes the
+    argmax.
 
     Shape: (B, C, H, W) -> (B, classes, H, W).
     """
@@ -46,7 +47,9 @@ class BinAverage(nn.Module):
 
     def __init__(self, output_size: int | tuple[int, int]) -> None:
         super().__init__()
-        self.rows, self.columns = (output_size, output_size) if isinstance(output_size, int) else output_size
+        self.rows, self.columns = (
+            (output_size, output_size) if isinstance(output_size, int) else output_size
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
@@ -55,15 +58,20 @@ class BinAverage(nn.Module):
 
 
 def _bins(length: int, count: int, like: Tensor) -> Tensor:
-    """Return weights (count, length) of averages over bins: bin i is i L / C to (i + 1) L / C, rounded outwards."""
+    """Return weights (count, length) of averages over bins: bin i is i L / C to (i + 1) L / C,
+    rounded outwards.
+    """
     bin_ = torch.arange(count, device=like.device)[:, None]
     entry = torch.arange(length, device=like.device)
-    inside = ((bin_ * length < (entry + 1) * count) & ((bin_ + 1) * length > entry * count)).to(like.dtype)
+    inside = ((bin_ * length < (entry + 1) * count) & ((bin_ + 1) * length > entry * count)).to(
+        like.dtype
+    )
     return inside / inside.sum(dim=1, keepdim=True)
 
 
 def exportable(model: nn.Module) -> nn.Module:
-    """Return an equivalent copy for tracing, with variable sizes, one implementation of attention, folded BatchNorm.
+    """Return an equivalent copy for tracing, with variable sizes, one implementation of attention,
+    folded BatchNorm.
 
     An implementation of attention that the config sets is kept.
     """
@@ -78,7 +86,9 @@ def exportable(model: nn.Module) -> nn.Module:
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size
                 setattr(module, name, BinAverage(size))
-            elif type(child).__name__ == "Upsample" and child.scale_factor:  # mmseg's makes sizes constants by int()
+            elif (
+                type(child).__name__ == "Upsample" and child.scale_factor
+            ):  # mmseg's makes sizes constants by int()
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
     return fuse_conv_bn(model)

@@ -1,4 +1,6 @@
-"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; models with their weights."""
+"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; models with their
+weights.
+"""
 
 from .build import backbone_from_config, model_from_config, model_from_weights
 from .classifier import XCiTClassifier

@@ -13,7 +13,8 @@ InitCfg = dict | list[dict] | None
 
 @log_initialization_to_file_only
 class Backbone(BaseModule):
-    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, by `load_pretrained`, or raises.
+    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, by `load_pretrained`,
+    or raises.
 
     Raises:
         TypeError: If an argument is unknown.
@@ -37,7 +38,9 @@ class Backbone(BaseModule):
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> "Backbone":
-        """Set the training mode. Frozen modules, and BatchNorm under `norm_eval`, stay in eval mode."""
+        """Set the training mode. Frozen modules, and BatchNorm under `norm_eval`, stay in eval
+        mode.
+        """
         super().train(mode)
         for module in self.frozen_modules():
             module.eval()
@@ -47,7 +50,8 @@ class Backbone(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Initialise by `init_cfg`. A pretrained checkpoint fills the whole trunk, or raises and changes nothing.
+        """Initialise by `init_cfg`. A pretrained checkpoint fills the whole trunk, or raises and
+        changes nothing.
 
         A second call changes nothing, as in mmengine.
         """
@@ -67,13 +71,17 @@ class Backbone(BaseModule):
             self.init_cfg = init_cfg
 
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
-        """Return the initialisations that mmengine performs, and the options of those from a checkpoint."""
+        """Return the initialisations that mmengine performs, and the options of those from a
+        checkpoint.
+        """
         cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
         for cfg in cfgs:
             if "type" not in cfg:
                 raise ValueError(f"init_cfg={cfg} has no type: for weights it is 'Pretrained'")
         pretrained = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
-        options = [{name: value for name, value in cfg.items() if name != "type"} for cfg in pretrained]
+        options = [
+            {name: value for name, value in cfg.items() if name != "type"} for cfg in pretrained
+        ]
         required, *optional = self.pretrained_options
         for cfg in options:
             if required not in cfg or not set(cfg) <= {required, *optional}:

@@ -28,17 +28,19 @@ from .xcit import STRIDES, Trunk, XCiT
 def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
     """Build the model of a file in any layout, in eval mode.
 
-    Settings that a file does not contain have their published values: the blocks that are tapped, and `tokens_norm` of
-    class attention, which is logged for shapes that are not published.
+    Settings that a file does not contain have their published values: the blocks that are tapped,
+    and `tokens_norm` of class attention, which is logged for shapes that are not published.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`.
         device: A device of torch. Default: a GPU if torch has one.
-        use_ema: Whether to load the averaged weights of a training file: `model_ema`, or timm's `state_dict_ema`.
+        use_ema: Whether to load the averaged weights of a training file: `model_ema`, or timm's
+            `state_dict_ema`.
 
     Returns:
-        An `XCiTClassifier` if the file has class attention, without a head if the file has no head (DINO's); an `XCiT`
-        if the file has the pyramid, as those of detectors and segmentors; otherwise a `Trunk`.
+        An `XCiTClassifier` if the file has class attention, without a head if the file has no head
+        (DINO's); an `XCiT` if the file has the pyramid, as those of detectors and segmentors;
+        otherwise a `Trunk`.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -46,11 +48,18 @@ def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool
     """
     try:
         weights = parse_checkpoint(load_checkpoint(checkpoint), use_ema)
-        with torch.device("meta"):  # the file is checked before memory is taken for the sizes that it claims
+        with torch.device(
+            "meta"
+        ):  # the file is checked before memory is taken for the sizes that it claims
             match_trunk(_model_of(weights.trunk), weights)
         model = _model_of(weights.trunk)
-        if isinstance(model, XCiTClassifier) and describe(weights.trunk).partition("/")[0] not in ARCHS:
-            print_log(f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING)
+        if (
+            isinstance(model, XCiTClassifier)
+            and describe(weights.trunk).partition("/")[0] not in ARCHS
+        ):
+            print_log(
+                f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING
+            )
         model.load_state_dict(match_trunk(model, weights))
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from None
@@ -62,14 +71,17 @@ def _model_of(trunk: dict[str, Tensor]) -> Trunk:
     options = backbone_options(trunk)
     if "cls_token" in trunk:
         head = trunk.get("head.weight")
-        return XCiTClassifier(num_classes=0 if head is None else len(torch.atleast_1d(head)), **options)
+        return XCiTClassifier(
+            num_classes=0 if head is None else len(torch.atleast_1d(head)), **options
+        )
     if any(key.startswith("fpn") for key in trunk):
         return XCiT(strides=_strides(trunk, options["patch_size"]), **options)
     return Trunk(**options)
 
 
 def model_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
-    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval mode.
+    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval
+    mode.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -84,7 +96,9 @@ def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
     """Build the backbone of a config with its weights, pyramid included; see `model_from_config`."""
     backbone = _unfilled(cfg).get("backbone")
     if not backbone:
-        raise ValueError(f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config")
+        raise ValueError(
+            f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config"
+        )
     model = _build(cfg, backbone)
     if initial := load_pretrained(model, str(checkpoint)):
         lacks = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid, which would be random"
@@ -93,23 +107,29 @@ def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
 
 
 def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
-    """Build the backbone of a model or of published weights by its name, for torch code, in eval mode.
+    """Build the backbone of a model or of published weights by its name, for torch code, in eval
+    mode.
 
-    The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of `xcit_mm.archs`.
+    The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
+    `xcit_mm.archs`.
 
     Args:
-        name: Published weights, such as 'xcit_small_12_p16_224_dist', or a model: a name of the model zoo, the folder
-            of a training run, a config, or `hf://OWNER/NAME`. A config without published weights needs
-            `pretrained=False`.
-        pretrained: Whether to load the weights, which are downloaded on first use. Else the values are random.
-        options: Arguments of `XCiT` that replace those of the model, such as `out_indices` and `frozen_stages`.
+        name: Published weights, such as 'xcit_small_12_p16_224_dist', or a model: a name of the
+            model zoo, the folder of a training run, a config, or `hf://OWNER/NAME`. A config
+            without published weights needs `pretrained=False`.
+        pretrained: Whether to load the weights, which are downloaded on first use. Else the values
+            are random.
+        options: Arguments of `XCiT` that replace those of the model, such as `out_indices` and
+            `frozen_stages`.
 
     Returns:
-        Of ImageNet's or DINO's weights a `Trunk`, whose feature maps have the stride of the patches. With `strides`, an
-        `XCiT`, whose pyramid such weights do not train. Of a detector or segmentor an `XCiT` with its pyramid.
+        Of ImageNet's or DINO's weights a `Trunk`, whose feature maps have the stride of the
+        patches. With `strides`, an `XCiT`, whose pyramid such weights do not train. Of a detector
+        or segmentor an `XCiT` with its pyramid.
 
     Raises:
-        ValueError: If the name is unknown, with the most similar names, or the weights do not fit the options.
+        ValueError: If the name is unknown, with the most similar names, or the weights do not fit
+            the options.
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
@@ -117,7 +137,9 @@ def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) ->
     models, is_path = shipped_models(), name.endswith(SUFFIXES) or Path(name).is_dir()
     if not (is_path or name.startswith(HUB_PREFIX) or name in models or name in PUBLISHED):
         similar = similar_names(name, {**models, **PUBLISHED})
-        raise ValueError(f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}")
+        raise ValueError(
+            f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}"
+        )
     if name in PUBLISHED and name not in models:
         found = re.match(r"xcit_([a-z])[a-z]+_(\d+)_c?p(\d+)", name)
         assert found is not None
@@ -160,11 +182,19 @@ def _build(cfg: Config, part: ConfigDict) -> nn.Module:
     try:
         return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        fix = "correct the model in the config" if cfg.get("default_scope") else "give the config a default_scope"
+        fix = (
+            "correct the model in the config"
+            if cfg.get("default_scope")
+            else "give the config a default_scope"
+        )
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
-    """Return the strides of a pyramid. Levels from stride `patch_size` on have no parameters and count as present."""
+    """Return the strides of a pyramid. Levels from stride `patch_size` on have no parameters and
+    count as present.
+    """
     names = {stride: f"fpn{number}." for number, stride in enumerate(STRIDES, start=1)}
-    return tuple(s for s in STRIDES if s >= patch_size or any(key.startswith(names[s]) for key in trunk))
+    return tuple(
+        s for s in STRIDES if s >= patch_size or any(key.startswith(names[s]) for key in trunk)
+    )

@@ -19,7 +19,9 @@ class ClassAttention(nn.Module):
     Shape: (B, N, C), the CLS token first -> (B, 1, C).
     """
 
-    def __init__(self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.qkv = nn.Linear(dim, 3 * dim)
@@ -28,9 +30,13 @@ class ClassAttention(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights (B, heads, 1, N) of the tokens for the CLS token, and the values (B, heads, N, d)."""
+        """Return the weights (B, heads, 1, N) of the tokens for the CLS token, and the values (B,
+        heads, N, d).
+        """
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        cls = q[:, :, :1] * q.shape[-1] ** -0.5  # scaled before the product, which could overflow in half precision
+        cls = (
+            q[:, :, :1] * q.shape[-1] ** -0.5
+        )  # scaled before the product, which could overflow in half precision
         return (cls @ k.transpose(2, 3)).softmax(dim=-1), v
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,8 +48,8 @@ class ClassAttention(nn.Module):
 class ClassAttentionBlock(nn.Module):
     """Class attention layer (section 3.3, after CaiT): attention of the CLS token, then its MLP.
 
-    As in the published models, the image's tokens pass both residual branches without attention and MLP: the first
-    adds their norm, the second doubles them.
+    As in the published models, the image's tokens pass both residual branches without attention and
+    MLP: the first adds their norm, the second doubles them.
 
     Shape: (B, N, C), the CLS token first -> (B, N, C).
 
@@ -51,7 +57,13 @@ class ClassAttentionBlock(nn.Module):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, eta: float, tokens_norm: bool, drop_rate: float, attn_drop_rate: float
+        self,
+        dim: int,
+        num_heads: int,
+        eta: float,
+        tokens_norm: bool,
+        drop_rate: float,
+        attn_drop_rate: float,
     ) -> None:
         super().__init__()
         self.tokens_norm = tokens_norm
@@ -77,22 +89,25 @@ class ClassAttentionBlock(nn.Module):
 class XCiTClassifier(Trunk):
     """XCiT for classification, and its CLS token as the descriptor of an image.
 
-    Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks follow the blocks of
-    the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter names are those of the published files.
-    `configs/classification` shows it as the backbone of an `ImageClassifier` of mmpretrain.
+    Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks
+    follow the blocks of the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter
+    names are those of the published files. `configs/classification` shows it as the backbone of an
+    `ImageClassifier` of mmpretrain.
 
     Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
 
     Args:
-        arch: See `XCiT`. A dict may also have `tokens_norm`, whether the second norm of class attention covers all
-            tokens or the CLS token alone. Default: all tokens, as in every published model but n12.
+        arch: See `XCiT`. A dict may also have `tokens_norm`, whether the second norm of class
+            attention covers all tokens or the CLS token alone. Default: all tokens, as in every
+            published model but n12.
         patch_size: Side of a patch in pixels, 16 or 8.
-        num_classes: Number of classes of the linear head, or 0 for a model without a head, as in DINO's files, which
-            returns the CLS token (B, embed_dim).
-        as_tuple: Whether to return a tuple of one tensor, which mmpretrain's heads expect from a backbone.
+        num_classes: Number of classes of the linear head, or 0 for a model without a head, as in
+            DINO's files, which returns the CLS token (B, embed_dim).
+        as_tuple: Whether to return a tuple of one tensor, which mmpretrain's heads expect from a
+            backbone.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
-            `strict_heads=False` in this dict lets the head keep its initial values where the file has no head or a
-            head for other classes.
+            `strict_heads=False` in this dict lets the head keep its initial values where the file
+            has no head or a head for other classes.
         **kwargs: Arguments of `XCiT` except `out_indices` and `strides`. `frozen_stages` and
             `drop_path_rate` apply to stem and blocks only.
 
@@ -120,7 +135,8 @@ class XCiTClassifier(Trunk):
         self.as_tuple = as_tuple
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         self.cls_attn_blocks = nn.ModuleList(
-            ClassAttentionBlock(dim, num_heads, eta, tokens_norm, **rates) for _ in range(CLASS_ATTENTION_BLOCKS)
+            ClassAttentionBlock(dim, num_heads, eta, tokens_norm, **rates)
+            for _ in range(CLASS_ATTENTION_BLOCKS)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
@@ -129,13 +145,17 @@ class XCiTClassifier(Trunk):
         self.head.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # logits, not maps
-        """Compute the logits, or the CLS token without a head. Raises the errors of `Trunk.forward`."""
+        """Compute the logits, or the CLS token without a head. Raises the errors of
+        `Trunk.forward`.
+        """
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the CLS token (B, C) and the map (B, C, H / P, W / P) of the image's tokens after the final norm."""
+        """Compute the CLS token (B, C) and the map (B, C, H / P, W / P) of the image's tokens after
+        the final norm.
+        """
         tokens, size = self._with_cls_token(x)
         for block in self.cls_attn_blocks:
             tokens = block(tokens)
@@ -143,10 +163,12 @@ class XCiTClassifier(Trunk):
         return tokens[:, 0], tokens[:, 1:].transpose(1, 2).unflatten(2, size)
 
     def attention_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the attention of the CLS token to the image in each class attention block (paper, Figure 4).
+        """Compute the attention of the CLS token to the image in each class attention block (paper,
+        Figure 4).
 
         Returns:
-            For each block (B, heads, H / P, W / P). A map sums to 1 minus the attention to the CLS token itself.
+            For each block (B, heads, H / P, W / P). A map sums to 1 minus the attention to the CLS
+            token itself.
         """
         tokens, size = self._with_cls_token(x)
         maps = []
@@ -158,7 +180,9 @@ class XCiTClassifier(Trunk):
         return tuple(maps)
 
     def _with_cls_token(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        """Compute the CLS token followed by the trunk's tokens, (B, 1 + N, C), and the size of their grid."""
+        """Compute the CLS token followed by the trunk's tokens, (B, 1 + N, C), and the size of
+        their grid.
+        """
         (features,) = super().forward(x)
         tokens = features.flatten(2).transpose(1, 2)
         return torch.cat((self.cls_token.expand(len(x), -1, -1), tokens), dim=1), features.shape[2:]

@@ -12,26 +12,33 @@ DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloa
 
 
 def fast_dtype(device: str) -> str:
-    """Return 'bfloat16' if a device multiplies matrices faster in it than in float32, else 'float32'.
+    """Return 'bfloat16' if a device multiplies matrices faster in it than in float32, else
+    'float32'.
 
     Among CPUs, those with AMX or AVX512_BF16 do. An older torch cannot tell.
     """
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    found: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    found: dict[str, bool] = (
+        getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    )
     return "bfloat16" if found.get("amx_bf16") or found.get("avx512_bf16") else "float32"
 
 
 def prepare_for_autocast(model: nn.Module) -> None:
-    """Make the neck and the heads return float32 under autocast, and a CPU compute in the channels-last layout.
+    """Make the neck and the heads return float32 under autocast, and a CPU compute in the
+    channels-last layout.
 
-    RoIs take the type of the feature maps, and half precision would round them to whole pixels. mmcv's operators on the
-    CPU support no half precision. The parts of an RoI head, such as PointRend's, combine their outputs. In the
-    channels-last layout, the convolutions of a neck are 3 to 10 times as fast in bfloat16 on a CPU.
+    RoIs take the type of the feature maps, and half precision would round them to whole pixels.
+    mmcv's operators on the CPU support no half precision. The parts of an RoI head, such as
+    PointRend's, combine their outputs. In the channels-last layout, the convolutions of a neck are
+    3 to 10 times as fast in bfloat16 on a CPU.
     """
 
     def convert(module: nn.Module, args: tuple, output: Any) -> Any:
-        return apply_to(output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float)
+        return apply_to(
+            output, lambda x: isinstance(x, Tensor) and x.is_floating_point(), Tensor.float
+        )
 
     roi_head = getattr(model, "roi_head", None)
     parts = [getattr(model, "neck", None), *(roi_head.children() if roi_head else ())]

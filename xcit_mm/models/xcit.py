@@ -1,11 +1,12 @@
-"""XCiT, Cross-Covariance Image Transformers (arXiv 2106.09681), from top to bottom in the order that an image takes.
+"""XCiT, Cross-Covariance Image Transformers (arXiv 2106.09681), from top to bottom in the order
+that an image takes.
 
-An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of a grid of H / P x W / P, plus a
-positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens after four of the blocks become the feature
-maps of a pyramid, of strides 4, 8, 16 and 32.
+An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of a grid of H / P x W
+/ P, plus a positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens after four
+of the blocks become the feature maps of a pyramid, of strides 4, 8, 16 and 32.
 
-Modules have the names of the published checkpoints, so that these load as they are. `fast` computes XCA, LPI,
-MLP and the transposed convolutions in another way, with the same results to rounding.
+Modules have the names of the published checkpoints, so that these load as they are. `fast` computes
+XCA, LPI, MLP and the transposed convolutions in another way, with the same results to rounding.
 """
 
 import math
@@ -29,10 +30,11 @@ MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 
 class ConvPatchEmbed(nn.Module):
-    """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions down to one cell per patch.
+    """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions down to one cell per
+    patch.
 
-    Each convolution halves the size, rounding up, and doubles the channels. BatchNorm follows each convolution, GELU
-    stands between them.
+    Each convolution halves the size, rounding up, and doubles the channels. BatchNorm follows each
+    convolution, GELU stands between them.
 
     Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
 
@@ -46,7 +48,9 @@ class ConvPatchEmbed(nn.Module):
     def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict) -> None:
         super().__init__()
         if embed_dim % (patch_size // 2):
-            raise ValueError(f"embed_dim={embed_dim} must be a multiple of {patch_size // 2} with {patch_size=}")
+            raise ValueError(
+                f"embed_dim={embed_dim} must be a multiple of {patch_size // 2} with {patch_size=}"
+            )
         self.proj = nn.Sequential()
         channels = embed_dim // (patch_size // 2)
         while channels <= embed_dim:
@@ -69,7 +73,9 @@ class LinearPatchEmbed(nn.Module):
     Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict | None = None) -> None:
+    def __init__(
+        self, in_channels: int, embed_dim: int, patch_size: int, norm_cfg: dict | None = None
+    ) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, embed_dim, patch_size, stride=patch_size)
@@ -86,7 +92,9 @@ class PositionalEncoding(nn.Module):
     """2-D sine/cosine positional encoding, projected to the width of the tokens (appendix B.1)."""
 
     dim = 32  # features for each coordinate
-    base = 10000.0  # of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents
+    base = (
+        10000.0  # of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents
+    )
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -110,11 +118,13 @@ class PositionalEncoding(nn.Module):
 
 
 class XCA(nn.Module):
-    """Cross-covariance attention (section 3.2, equation 1): the channels of a head attend to each other.
+    """Cross-covariance attention (section 3.2, equation 1): the channels of a head attend to each
+    other.
 
-    Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per query channel, is
-    multiplied by a learned temperature (the paper's 1 / tau) and softmaxed to a matrix A, which mixes the channels of
-    the values. Time and memory are linear in the number of tokens N.
+    Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per
+    query channel, is multiplied by a learned temperature (the paper's 1 / tau) and softmaxed to a
+    matrix A, which mixes the channels of the values. Time and memory are linear in the number of
+    tokens N.
 
     Shape: (B, N, C) -> (B, N, C).
 
@@ -122,18 +132,26 @@ class XCA(nn.Module):
         dim: Number of channels C of a token.
         attn_drop: Dropout probability of the attention matrix A.
         proj_drop: Dropout probability after the output projection.
-        implementation: 'plain', 'covariance' or 'auto': the order of the multiplications, see `fast.uses_covariance`.
+        implementation: 'plain', 'covariance' or 'auto': the order of the multiplications, see
+            `fast.uses_covariance`.
 
     Raises:
         ValueError: If the implementation is unknown.
     """
 
     def __init__(
-        self, dim: int, num_heads: int, attn_drop: float = 0.0, proj_drop: float = 0.0, implementation: str = "auto"
+        self,
+        dim: int,
+        num_heads: int,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        implementation: str = "auto",
     ) -> None:
         super().__init__()
         if implementation not in fast.IMPLEMENTATIONS:
-            raise ValueError(f"attention {implementation=}: choose one of {', '.join(fast.IMPLEMENTATIONS)}")
+            raise ValueError(
+                f"attention {implementation=}: choose one of {', '.join(fast.IMPLEMENTATIONS)}"
+            )
         self.num_heads = num_heads
         self.implementation = implementation
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
@@ -154,15 +172,16 @@ class XCA(nn.Module):
 
 
 class LPI(nn.Module):
-    """Local patch interaction (section 3.3): depthwise 3x3 convolution, GELU, BatchNorm, depthwise 3x3 convolution.
+    """Local patch interaction (section 3.3): depthwise 3x3 convolution, GELU, BatchNorm, depthwise
+    3x3 convolution.
 
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
     """
 
     def __init__(self, dim: int, norm_cfg: dict) -> None:
         super().__init__()
-        # mmcv's fuse_conv_bn follows the order of registration: it would fold a BatchNorm registered after conv1 into
-        # conv1, past the GELU between them.
+        # mmcv's fuse_conv_bn follows the order of registration: it would fold a BatchNorm
+        # registered after conv1 into conv1, past the GELU between them.
         self.bn = build_norm_layer(norm_cfg, dim)[1]
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.act = nn.GELU()
@@ -181,7 +200,9 @@ class LPI(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers with an exact GELU between them, four times as wide inside. Shape: (B, N, C) -> (B, N, C)."""
+    """Two linear layers with an exact GELU between them, four times as wide inside. Shape: (B, N,
+    C) -> (B, N, C).
+    """
 
     def __init__(self, dim: int, drop: float = 0.0) -> None:
         super().__init__()
@@ -199,7 +220,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """XCiT layer (Figure 1): XCA, LPI and MLP, each pre-normalised, residual and scaled by LayerScale.
+    """XCiT layer (Figure 1): XCA, LPI and MLP, each pre-normalised, residual and scaled by
+    LayerScale.
 
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
 
@@ -218,7 +240,8 @@ class Block(nn.Module):
         attn_implementation: str = "auto",
     ) -> None:
         super().__init__()
-        # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published numbering.
+        # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published
+        # numbering.
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads, attn_drop_rate, drop_rate, attn_implementation)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
@@ -233,7 +256,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # addcmul(x, gamma, branch) = x + gamma * branch
         x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
-        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width)))
+        x = torch.addcmul(
+            x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width))
+        )
         return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
 
 
@@ -247,7 +272,8 @@ def init_linear(module: nn.Module) -> None:
 class Trunk(Backbone):
     """Stem, positional encoding and blocks: feature maps of one stride after the given blocks.
 
-    Shape: (B, in_channels, H, W) -> for each of `out_indices` (B, embed_dim, ceil(H / P), ceil(W / P)).
+    Shape: (B, in_channels, H, W) -> for each of `out_indices` (B, embed_dim, ceil(H / P), ceil(W /
+    P)).
 
     Args: see `XCiT`.
     """
@@ -280,13 +306,19 @@ class Trunk(Backbone):
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
         if not 0 <= drop_path_rate < 1:
             raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
-        self.out_indices = tuple(default_out_indices(self.arch.depth) if out_indices is None else out_indices)
+        self.out_indices = tuple(
+            default_out_indices(self.arch.depth) if out_indices is None else out_indices
+        )
         known = [index for index in range(self.arch.depth) if index in self.out_indices]
         if not known or known != list(self.out_indices):
-            raise ValueError(f"{out_indices=}: must be increasing numbers of blocks, 0 to {self.arch.depth - 1}")
+            raise ValueError(
+                f"{out_indices=}: must be increasing numbers of blocks, 0 to {self.arch.depth - 1}"
+            )
         depth = self.out_indices[-1] + 1
         if frozen_stages not in range(-1, depth + 1):
-            raise ValueError(f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)")
+            raise ValueError(
+                f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)"
+            )
 
         self.patch_size = patch_size
         self.in_channels = in_channels
@@ -301,7 +333,8 @@ class Trunk(Backbone):
         self.pos_drop = nn.Dropout(drop_rate)
         rates = drop_rate, attn_drop_rate, drop_path_rate
         self.blocks = nn.ModuleList(
-            Block(dim, num_heads, eta, self.norm_cfg, *rates, attn_implementation) for _ in range(depth)
+            Block(dim, num_heads, eta, self.norm_cfg, *rates, attn_implementation)
+            for _ in range(depth)
         )
         self.apply(init_linear)
         for module in self.frozen_modules():
@@ -309,14 +342,18 @@ class Trunk(Backbone):
         self.train()  # frozen stages are in eval mode from the start
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the feature maps after each of `out_indices`, of stride `patch_size`, without a final norm.
+        """Compute the feature maps after each of `out_indices`, of stride `patch_size`, without a
+        final norm.
 
         Raises:
-            ValueError: If the image has other channels than `in_channels` or a side below 32 pixels.
+            ValueError: If the image has other channels than `in_channels` or a side below 32
+                pixels.
         """
         if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
             expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
-            raise ValueError(f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels")
+            raise ValueError(
+                f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels"
+            )
         x = self.patch_embed(x)
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
@@ -347,13 +384,17 @@ class Upsample2x(nn.ConvTranspose2d):
         return fast.upsample(self, x)
 
 
-def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict) -> dict[str, nn.Sequential]:
-    """Build modules that bring feature maps of stride `patch_size` to the given strides (section 4.2, appendix B.2).
+def pyramid_levels(
+    channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict
+) -> dict[str, nn.Sequential]:
+    """Build modules that bring feature maps of stride `patch_size` to the given strides (section
+    4.2, appendix B.2).
 
-    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two of them, or
-    downsamples by max-pooling: (B, channels, h, w) -> (B, channels, h * r, w * r), with r = patch_size / stride,
-    rounded down where r < 1. The keys, 'fpn1' for stride 4 to 'fpn4' for 32, and the positions within a level are the
-    published names. The levels serve any backbone whose maps have one stride: `nn.ModuleDict(pyramid_levels(...))`.
+    A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two
+    of them, or downsamples by max-pooling: (B, channels, h, w) -> (B, channels, h * r, w * r), with
+    r = patch_size / stride, rounded down where r < 1. The keys, 'fpn1' for stride 4 to 'fpn4' for
+    32, and the positions within a level are the published names. The levels serve any backbone
+    whose maps have one stride: `nn.ModuleDict(pyramid_levels(...))`.
 
     Args:
         patch_size: Stride of the input maps in pixels, a power of two.
@@ -378,36 +419,39 @@ def pyramid_levels(channels: int, patch_size: int, strides: Sequence[int], norm_
 class XCiT(Trunk):
     """XCiT with a feature pyramid, for detection and segmentation (sections 3.3 and 4.2).
 
-    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of `embed_dim` channels for each
-    of `strides`, computed from the block of the same position in `out_indices`.
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of `embed_dim`
+    channels for each of `strides`, computed from the block of the same position in `out_indices`.
 
     Args:
-        arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`, `num_heads` and
-            `eta` (the initial LayerScale).
+        arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`,
+            `num_heads` and `eta` (the initial LayerScale).
         patch_size: Side of a patch in pixels, 16 or 8.
-        out_indices: Increasing 0-based numbers of the blocks to tap, one for each of `strides`. Blocks after the last
-            number are not built. Default: the published numbers of these strides, of (3, 5, 7, 11) for 12 blocks and
-            (7, 11, 15, 23) for 24.
-        strides: Increasing strides of the feature maps, from 4, 8, 16 and 32. Default: from 4 on, one for each of
-            `out_indices`; all four without `out_indices`. RetinaNet and other heads that begin at stride 8 do not
-            need the map of stride 4, the costliest, and a level that no head uses fails in distributed training.
-        in_channels: Number of channels of the image. The published weights have 3: red, green and blue.
+        out_indices: Increasing 0-based numbers of the blocks to tap, one for each of `strides`.
+            Blocks after the last number are not built. Default: the published numbers of these
+            strides, of (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24.
+        strides: Increasing strides of the feature maps, from 4, 8, 16 and 32. Default: from 4 on,
+            one for each of `out_indices`; all four without `out_indices`. RetinaNet and other heads
+            that begin at stride 8 do not need the map of stride 4, the costliest, and a level that
+            no head uses fails in distributed training.
+        in_channels: Number of channels of the image. The published weights have 3: red, green and
+            blue.
         patch_embed: 'conv', the published stem, or 'linear', ViT's projection (Table 4).
         use_pos: Whether to add the positional encoding.
         drop_rate: Dropout probability of tokens, MLPs and attention outputs.
         attn_drop_rate: Dropout probability of attention matrices.
         drop_path_rate: Rate of stochastic depth, the same for every block.
-        norm_cfg: Config of the BatchNorm of stem, LPI and pyramid: BN or SyncBN. Default: SyncBN, as published, which
-            acts as BN where training is not distributed.
+        norm_cfg: Config of the BatchNorm of stem, LPI and pyramid: BN or SyncBN. Default: SyncBN,
+            as published, which acts as BN where training is not distributed.
         norm_eval: Whether BatchNorm keeps its running statistics in training.
-        frozen_stages: -1: train all; 0: freeze the stem and the positional encoding; n: also the first n blocks.
-        with_cp: Whether to recompute each block in the backward pass instead of storing its activations. BatchNorm
-            then counts a batch twice in its running statistics.
-        attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding. 'auto' selects the
-            fastest for the image's size; see `xcit_mm.models.fast`.
-        init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises. With other
-            `in_channels`, `fill_stem='rgb-mean'`, 'rgb-zero' or 'mean' in this dict makes a stem from weights for RGB;
-            see `xcit_mm.weights.bands.stem_for_bands`.
+        frozen_stages: -1: train all; 0: freeze the stem and the positional encoding; n: also the
+            first n blocks.
+        with_cp: Whether to recompute each block in the backward pass instead of storing its
+            activations. BatchNorm then counts a batch twice in its running statistics.
+        attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding.
+            'auto' selects the fastest for the image's size; see `xcit_mm.models.fast`.
+        init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
+            With other `in_channels`, `fill_stem='rgb-mean'`, 'rgb-zero' or 'mean' in this dict
+            makes a stem from weights for RGB; see `xcit_mm.weights.bands.stem_for_bands`.
 
     Raises:
         TypeError, ValueError: If an argument is unknown, or has an invalid value.
@@ -423,15 +467,21 @@ class XCiT(Trunk):
     ) -> None:
         if strides is not None:
             if not strides or list(strides) != [stride for stride in STRIDES if stride in strides]:
-                raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
+                raise ValueError(
+                    f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}"
+                )
             if out_indices is None:
                 published = default_out_indices(resolve_arch(arch).depth)
                 out_indices = tuple(published[STRIDES.index(stride)] for stride in strides)
         super().__init__(arch, patch_size, out_indices, **kwargs)
         self.strides = tuple(strides or STRIDES[: len(self.out_indices)])
         if len(self.strides) != len(self.out_indices):
-            raise ValueError(f"out_indices={self.out_indices}: give one for each stride of {self.strides}")
-        for name, level in pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg).items():
+            raise ValueError(
+                f"out_indices={self.out_indices}: give one for each stride of {self.strides}"
+            )
+        for name, level in pyramid_levels(
+            self.arch.embed_dim, patch_size, self.strides, self.norm_cfg
+        ).items():
             self.add_module(name, level)
         self.train()  # the pyramid's BatchNorm under `norm_eval`
 

@@ -14,19 +14,27 @@ NAME = "mmcv._ext"
 
 
 class _StandIn(MetaPathFinder, Loader):
-    """Finds and loads `mmcv._ext`, as the last of `sys.meta_path` after Python has found no compiled module."""
+    """Finds and loads `mmcv._ext`, as the last of `sys.meta_path` after Python has found no
+    compiled module.
+    """
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == NAME else None
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update({name: value for name, value in vars(mmcv_ext).items() if name not in vars(module)})
+        vars(module).update(
+            {name: value for name, value in vars(mmcv_ext).items() if name not in vars(module)}
+        )
 
 
 def install() -> None:
-    """Make `mmcv.ops` importable where mmcv has no compiled operators, with the operators of `mmcv_ext`.
+    """Make `mmcv.ops` importable where mmcv has no compiled operators, with the operators of
+    `mmcv_ext`.
 
-    Warns if mmdet or mmseg is imported already: mmseg keeps running without operators until it needs them.
+    Warns if mmdet or mmseg is imported already: mmseg keeps running without operators until it
+    needs them.
     """
     if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
         return

@@ -1,7 +1,7 @@
 """Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
-The functions take tensors in mmcv's order and write into those named `output` and `grad_...`. Other operators raise
-when called.
+The functions take tensors in mmcv's order and write into those named `output` and `grad_...`. Other
+operators raise when called.
 """
 
 import functools
@@ -18,20 +18,28 @@ from . import roi_align as pooling
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """Return a function that raises in place of another operator, since `mmcv.ops` looks up all when imported."""
+    """Return a function that raises in place of another operator, since `mmcv.ops` looks up all
+    when imported.
+    """
     if name.startswith("__"):
         raise AttributeError(name)
     return functools.partial(_missing, name)
 
 
 def _missing(name: str, *args: object, **options: object) -> NoReturn:
-    brings = "torchvision or a compiled mmcv brings it" if "deform_conv" in name else "a compiled mmcv brings it"
+    brings = (
+        "torchvision or a compiled mmcv brings it"
+        if "deform_conv" in name
+        else "a compiled mmcv brings it"
+    )
     raise NotImplementedError(f"mmcv's operator {name} is missing: {brings}, see docs/install.md")
 
 
 @functools.cache
 def torchvision_kernels() -> Any:
-    """Return torchvision's kernels, or None where torchvision is missing or built for another torch."""
+    """Return torchvision's kernels, or None where torchvision is missing or built for another
+    torch.
+    """
     try:
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError):
@@ -50,7 +58,10 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _differentiate(
-    function: Callable[..., Tensor], inputs: Sequence[Tensor], grad_output: Tensor, targets: Sequence[Tensor]
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    grad_output: Tensor,
+    targets: Sequence[Tensor],
 ) -> None:
     """Write the gradients of a function by its inputs into `targets`."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -68,7 +79,8 @@ get_compiling_cuda_version = get_compiler_version
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Return the indices (kept,) of the boxes that do not overlap a better box, by descending score.
+    """Return the indices (kept,) of the boxes that do not overlap a better box, by descending
+    score.
 
     Args:
         boxes: (n, 4), x1, y1, x2, y2 in pixels.
@@ -95,13 +107,20 @@ def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
     width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
     height = np.minimum(ay2, by2) - np.maximum(ay1, by1) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
-    areas = (ax2 - ax1 + offset) * (ay2 - ay1 + offset) + (bx2 - bx1 + offset) * (by2 - by1 + offset)
+    areas = (ax2 - ax1 + offset) * (ay2 - ay1 + offset) + (bx2 - bx1 + offset) * (
+        by2 - by1 + offset
+    )
     union = areas - intersection
     return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
 def _grid(
-    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
 ) -> tuple[tuple[int, int], float, int, bool]:
     if pool_mode == 0:
         _missing("roi_align with pool_mode='max'")
@@ -125,7 +144,9 @@ def roi_align_backward(*tensors: Tensor, **options: Any) -> None:
     if kernels := _kernels(grad_output):
         wide = _wide(grad_output)
         # The operator behind the gradient of torchvision's roi_align has no public name.
-        grad = kernels._roi_align_backward(wide, rois.to(wide), scale, *bins, *shape, sampling_ratio, aligned)
+        grad = kernels._roi_align_backward(
+            wide, rois.to(wide), scale, *bins, *shape, sampling_ratio, aligned
+        )
     else:
         grad = pooling.roi_align_backward(grad_output, rois, shape, scale, sampling_ratio, aligned)
     grad_input.copy_(grad)
@@ -138,7 +159,11 @@ def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> T
     """
     true = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
     signed = torch.where(true, logits, -logits)  # positive where right
-    return -torch.where(true, alpha, 1 - alpha) * signed.neg().sigmoid().pow(gamma) * F.logsigmoid(signed)
+    return (
+        -torch.where(true, alpha, 1 - alpha)
+        * signed.neg().sigmoid().pow(gamma)
+        * F.logsigmoid(signed)
+    )
 
 
 def sigmoid_focal_loss_forward(*tensors: Tensor, gamma: float, alpha: float) -> None:
@@ -155,7 +180,8 @@ def sigmoid_focal_loss_backward(*tensors: Tensor, gamma: float, alpha: float) ->
 
 
 def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
-    # mmcv's own code in torch, which mmcv uses on a CPU. Imported here, since it imports this module.
+    # mmcv's own code in torch, which mmcv uses on a CPU. Imported here, since it imports this
+    # module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
     value, shapes, _, locations, weights = tensors
@@ -164,14 +190,18 @@ def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
 
 def ms_deform_attn_backward(*tensors: Tensor, im2col_step: int) -> None:
     value, shapes, starts, locations, weights, grad_output, *grads = tensors
-    attend = lambda v, *rest: ms_deform_attn_forward(v, shapes, starts, *rest, im2col_step=im2col_step)  # noqa: E731
+    attend = lambda v, *rest: ms_deform_attn_forward(
+        v, shapes, starts, *rest, im2col_step=im2col_step
+    )
     _differentiate(attend, (value, locations, weights), grad_output, grads)
 
 
 def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return the deformable convolution of a call of mmcv's, by torchvision's kernel on every device.
+    """Return the deformable convolution of a call of mmcv's, by torchvision's kernel on every
+    device.
 
-    mmcv reads the offsets of an image in order, as if they were as large as the output. DyHead's are larger.
+    mmcv reads the offsets of an image in order, as if they were as large as the output. DyHead's
+    are larger.
 
     Raises:
         NotImplementedError: If torchvision cannot be imported.
@@ -179,18 +209,26 @@ def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor
     kernels = torchvision_kernels() or _missing("deform_conv")
     old = ("dH", "dW", "padH", "padW", "dilationH", "dilationW")
     new = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
-    numbers = [options[name] for name in (*(old if "dH" in options else new), "group", "deformable_group")]
+    numbers = [
+        options[name] for name in (*(old if "dH" in options else new), "group", "deformable_group")
+    ]
 
     def fit(x: Tensor) -> Tensor:
         size = output.shape[2:]
         return x.flatten(1)[:, : x.shape[1] * size.numel()].unflatten(1, (x.shape[1], *size))
 
     def convolve(
-        input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+        input: Tensor,
+        weight: Tensor,
+        offset: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         given = weight.new_zeros(len(input), 1) if mask is None else fit(mask)
-        return kernels.deform_conv2d(input, weight, fit(offset), given, bias, *numbers, mask is not None)
+        return kernels.deform_conv2d(
+            input, weight, fit(offset), given, bias, *numbers, mask is not None
+        )
 
     return convolve
 
@@ -203,23 +241,42 @@ def deform_conv_forward(*tensors: Tensor, **options: Any) -> None:
 def deform_conv_backward_input(*tensors: Tensor, **options: Any) -> None:
     input, offset, grad_output, grad_input, grad_offset, weight, *_ = tensors
     convolve = _deformable(grad_output, options)
-    _differentiate(lambda x, o: convolve(x, weight, o), (input, offset), grad_output, (grad_input, grad_offset))
+    _differentiate(
+        lambda x, o: convolve(x, weight, o), (input, offset), grad_output, (grad_input, grad_offset)
+    )
 
 
 def deform_conv_backward_parameters(*tensors: Tensor, **options: Any) -> None:
     input, offset, grad_output, grad_weight, *_ = tensors
     convolve = _deformable(grad_output, options)
     # The result is linear in the weight, so its gradient is the same at any weight.
-    _differentiate(lambda weight: convolve(input, weight, offset), (grad_weight,), grad_output, (grad_weight,))
+    _differentiate(
+        lambda weight: convolve(input, weight, offset), (grad_weight,), grad_output, (grad_weight,)
+    )
 
 
 def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
     input, weight, bias, _, offset, mask, output, _ = tensors
-    output.copy_(_deformable(output, options)(input, weight, offset, mask, bias if with_bias else None))
+    output.copy_(
+        _deformable(output, options)(input, weight, offset, mask, bias if with_bias else None)
+    )
 
 
 def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
-    input, weight, bias, _, offset, mask, _, grad_input, grad_weight, grad_bias, *grads, grad_output = tensors
+    (
+        input,
+        weight,
+        bias,
+        _,
+        offset,
+        mask,
+        _,
+        grad_input,
+        grad_weight,
+        grad_bias,
+        *grads,
+        grad_output,
+    ) = tensors
     inputs, targets = [input, weight, offset, mask], [grad_input, grad_weight, *grads]
     if with_bias:
         inputs, targets = [*inputs, bias], [*targets, grad_bias]

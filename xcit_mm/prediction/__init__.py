@@ -1,4 +1,6 @@
-"""A trained model on one image, as Predictor and Prediction, and on many, as a folder of records; drawing; tiles."""
+"""A trained model on one image, as Predictor and Prediction, and on many, as a folder of records;
+drawing; tiles.
+"""
 
 from .listing import Item, Listing, find_items
 from .prediction import Prediction

@@ -1,4 +1,6 @@
-"""Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO annotation files."""
+"""Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO annotation
+files.
+"""
 
 import glob
 import hashlib
@@ -28,7 +30,8 @@ class Item(NamedTuple):
 
     Attributes:
         path: Absolute path, or URL.
-        name: Unique path of its results, with its suffix: relative to the folder that was given, or COCO's `file_name`.
+        name: Unique path of its results, with its suffix: relative to the folder that was given, or
+            COCO's `file_name`.
         id: `id` in a COCO json. Default: given by the run.
     """
 
@@ -43,23 +46,27 @@ class Item(NamedTuple):
 
 @dataclass
 class Listing:
-    """Items in the order of their sources, notes on files that were left out, and ids of classes in a COCO json."""
+    """Items in the order of their sources, notes on files that were left out, and ids of classes in
+    a COCO json.
+    """
 
     items: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     categories: dict[str, int] | None = None
 
 
-def find_items(sources: Sequence[str | Path], root: str | Path | None = None, out: Path | None = None) -> Listing:
+def find_items(
+    sources: Sequence[str | Path], root: str | Path | None = None, out: Path | None = None
+) -> Listing:
     """List the images and videos of files, URLs, folders, globs and lists.
 
-    Folders are searched recursively, except for hidden files and `out`. A list is a .txt with a path or URL per line,
-    or a COCO .json. Files in a list are not opened, and may be missing.
+    Folders are searched recursively, except for hidden files and `out`. A list is a .txt with a
+    path or URL per line, or a COCO .json. Files in a list are not opened, and may be missing.
 
     Args:
-        root: Folder of relative paths in a list. Default: the current folder for a .txt; for a .json, the first of its
-            folder and that folder's parent that has the images, or has them in images/ or in a folder named as the
-            json.
+        root: Folder of relative paths in a list. Default: the current folder for a .txt; for a
+            .json, the first of its folder and that folder's parent that has the images, or has them
+            in images/ or in a folder named as the json.
         out: Folder of results.
 
     Raises:
@@ -70,7 +77,9 @@ def find_items(sources: Sequence[str | Path], root: str | Path | None = None, ou
     lists = [path for path in files if path.endswith((".txt", ".json")) and os.path.isfile(path)]
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    singles = [path for path in files if path not in lists and (_is_url(path) or os.path.isfile(path))]
+    singles = [
+        path for path in files if path not in lists and (_is_url(path) or os.path.isfile(path))
+    ]
     found = _name_paths(singles, "")
     for source in files:
         if source in lists:
@@ -93,17 +102,25 @@ def number_items(items: Sequence[Item], known: dict[str, Item]) -> list[Item]:
     owners = {item.id: item.path for item in known.values()}
     for item in items:
         before = known[item.path].id if item.path in known else item.id
-        if item.id is not None and (before != item.id or owners.setdefault(item.id, item.path) != item.path):
+        if item.id is not None and (
+            before != item.id or owners.setdefault(item.id, item.path) != item.path
+        ):
             problem = f"{item.path} has the id {item.id} in its json, and another image or id in the results"
             raise ValueError(f"{problem}: give another --out")
     free = (number for number in range(1, len(owners) + len(items) + 1) if number not in owners)
-    named = _make_unique([item for item in items if item.path not in known], [item.name for item in known.values()])
-    new = {item.path: item if item.id is not None else item._replace(id=next(free)) for item in named}
+    named = _make_unique(
+        [item for item in items if item.path not in known], [item.name for item in known.values()]
+    )
+    new = {
+        item.path: item if item.id is not None else item._replace(id=next(free)) for item in named
+    }
     return [known.get(item.path) or new[item.path] for item in items]
 
 
 def _make_unique(items: list[Item], taken: Iterable[str]) -> list[Item]:
-    """Give items names that stay in a folder, are not too long, and are unique like the names of their drawings."""
+    """Give items names that stay in a folder, are not too long, and are unique like the names of
+    their drawings.
+    """
     used, unique = set(map(drawing_name, taken)), []
     for item in items:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
@@ -124,7 +141,9 @@ def _digest(text: str) -> str:
 
 
 def drawing_name(name: str) -> str:
-    """Return the file name of an item's drawing: .mp4 of a video, else .jpg. Another suffix stays before it."""
+    """Return the file name of an item's drawing: .mp4 of a video, else .jpg. Another suffix stays
+    before it.
+    """
     suffix = ".mp4" if _suffix(name) in VIDEO_SUFFIXES else ".jpg"
     return name if name.endswith(suffix) else name + suffix
 
@@ -138,8 +157,12 @@ def _suffix(path: str) -> str:
 
 
 def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
-    """Name URLs by host and path, with a digest of a query, and files by their path below the folder they share."""
-    absolute = [path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths]
+    """Name URLs by host and path, with a digest of a query, and files by their path below the
+    folder they share.
+    """
+    absolute = [
+        path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths
+    ]
     folders = [os.path.dirname(path) for path in absolute if not _is_url(path)]
     common, items = os.path.commonpath(folders) if folders else "", []
     for path in absolute:
@@ -151,13 +174,21 @@ def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
 
 
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
-    """Search a folder or a glob. Names are relative to the folder, or to the part of the glob without wildcards."""
+    """Search a folder or a glob. Names are relative to the folder, or to the part of the glob
+    without wildcards.
+    """
     pattern = os.path.join(glob.escape(source), "**") if os.path.isdir(source) else source
-    paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)]
+    paths = [
+        Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)
+    ]
     folders = sorted({path.parent for path in paths}, key=lambda folder: -len(folder.parts))
-    kept = set({os.path.realpath(folder): folder for folder in folders}.values())  # a link may lead to a folder above
+    kept = set(
+        {os.path.realpath(folder): folder for folder in folders}.values()
+    )  # a link may lead to a folder above
     paths = [path for path in paths if path.parent in kept]
-    if below := [path for path in paths if out is not None and path.resolve().is_relative_to(out.resolve())]:
+    if below := [
+        path for path in paths if out is not None and path.resolve().is_relative_to(out.resolve())
+    ]:
         notes.append(f"left out {len(below)} below the results' folder {out}")
         paths = sorted(set(paths) - set(below))
     found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
@@ -168,7 +199,9 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
         notes.append(f"left out {others.total()} neither image nor video: {counts}")
     if not found:
         reasons = f" ({'; '.join(notes)})" if notes else ""
-        raise FileNotFoundError(f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list")
+        raise FileNotFoundError(
+            f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
+        )
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(source).parts)
     root = Path(source) if os.path.isdir(source) else Path(*fixed)
     return [Item(os.path.abspath(path), path.relative_to(root).as_posix()) for path in found]
@@ -190,9 +223,13 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
         content = json.loads(path.read_bytes())
         names = [os.fspath(image["file_name"]) for image in content["images"]]
         ids = [image["id"] for image in content["images"]]
-        categories = {category["name"]: category["id"] for category in content.get("categories", [])}
+        categories = {
+            category["name"]: category["id"] for category in content.get("categories", [])
+        }
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a COCO json of images with file_name and id: {error!r}") from None
+        raise ValueError(
+            f"{path} is not a COCO json of images with file_name and id: {error!r}"
+        ) from None
     if not names:
         raise ValueError(f"{path} lists no images")
     for kind, values in (("file_name", names), ("id", ids)):
@@ -200,13 +237,20 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
         if count > 1:
             raise ValueError(f"{path} has {count} images with the {kind} {value}: keep one of them")
     if listing.categories is not None and listing.categories != categories:
-        raise ValueError(f"{path} has other categories than the json before: predict them into another --out")
+        raise ValueError(
+            f"{path} has other categories than the json before: predict them into another --out"
+        )
     listing.categories = categories
     folder = root or find_image_folder(path, names[:100])
     if folder is None and not _is_url(names[0]):
-        raise FileNotFoundError(f"{names[0]} of {path} is not found beside it: give the folder of images by --root")
+        raise FileNotFoundError(
+            f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
+        )
     items = [
         _name_paths([name], str(folder or path.parent))[0]._replace(id=id_)
         for name, id_ in zip(names, ids, strict=True)
     ]
-    return [item if _is_url(item.path) else item._replace(name=name) for item, name in zip(items, names, strict=True)]
+    return [
+        item if _is_url(item.path) else item._replace(name=name)
+        for item, name in zip(items, names, strict=True)
+    ]

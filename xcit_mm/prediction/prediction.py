@@ -27,7 +27,8 @@ class Prediction:
 
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
-        instances: A detector's objects in descending order of scores, else None. Masks of tiles are a `CompactMask`.
+        instances: A detector's objects in descending order of scores, else None. Masks of tiles are
+            a `CompactMask`.
         segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
         names: Name of each class.
         palette: Color of each class in drawings, RGB, if the config has colors.
@@ -41,7 +42,9 @@ class Prediction:
 
     @property
     def boxes(self) -> np.ndarray:
-        """Left, top, right and bottom in pixels, (n, 4), by descending score. A segmentor's raises AttributeError."""
+        """Left, top, right and bottom in pixels, (n, 4), by descending score. A segmentor's raises
+        AttributeError.
+        """
         return self._objects.xyxy
 
     @property
@@ -71,7 +74,8 @@ class Prediction:
         return replace(self, instances=self._objects[self.scores > score])
 
     def draw(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> np.ndarray:
-        """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a segmentation map.
+        """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a
+        segmentation map.
 
         Args:
             min_score: Score above which objects are drawn.
@@ -83,7 +87,9 @@ class Prediction:
         """
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
-            raise ValueError(f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn")
+            raise ValueError(
+                f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn"
+            )
         style = self.names, self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
@@ -107,7 +113,8 @@ class Prediction:
         boxes = np.stack([left, top, right - left, bottom - top], axis=1).tolist()
         values = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
         results: list[dict[str, Any]] = [
-            dict(image_id=image_id, category_id=ids[label], bbox=box, score=score) for label, box, score in values
+            dict(image_id=image_id, category_id=ids[label], bbox=box, score=score)
+            for label, box, score in values
         ]
         for number, result in enumerate(() if self._objects.mask is None else results):
             code: Any = rle.encode(_mask_in_columns(self._objects.mask, number))
@@ -115,15 +122,20 @@ class Prediction:
         return results
 
     def to_supervision(self) -> sv.Detections:
-        """Return the objects as supervision's annotators and metrics take them, with the classes' names."""
+        """Return the objects as supervision's annotators and metrics take them, with the classes'
+        names.
+        """
         return replace(self._objects, data=dict(class_name=np.array(self.names)[self.labels]))
 
     def to_pandas(self) -> Any:
-        """Return a row per object: left, top, right and bottom in pixels, score, label and the class's name.
+        """Return a row per object: left, top, right and bottom in pixels, score, label and the
+        class's name.
 
         Needs pandas, which is no requirement of this package.
         """
-        table = import_module("pandas").DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
+        table = import_module("pandas").DataFrame(
+            self.boxes, columns=["left", "top", "right", "bottom"]
+        )
         names = [self.names[label] for label in self.labels]
         return table.assign(score=self.scores, label=self.labels, name=names)
 
@@ -139,7 +151,9 @@ class Prediction:
         return f"Prediction of {size}: {', '.join(f'{count} {name}' for name, count in counts.items()) or 'no objects'}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawing as PNG for a notebook, or None for images of other bands, which are not drawn."""
+        """Return the drawing as PNG for a notebook, or None for images of other bands, which are
+        not drawn.
+        """
         try:
             drawn, png = self.plot(), BytesIO()
         except ValueError:

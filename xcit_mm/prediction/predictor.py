@@ -29,21 +29,21 @@ from .tiles import predict_tiled, windows
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg, with all weights from a checkpoint.
 
-    `Predictor.from_pretrained` finds config and checkpoint by the name of a model. Options such as `tile` are arguments
-    of both, not of a call.
+    `Predictor.from_pretrained` finds config and checkpoint by the name of a model. Options such as
+    `tile` are arguments of both, not of a call.
 
     Args:
         config: Path to a config of mmdet or mmseg.
         checkpoint: A path, a URL or `xcit://NAME`.
         device: A device of torch. Default: a GPU if available.
-        tile: Side in pixels of the tiles in which images are predicted. Default: whole images. Each tile goes through
-            the config's test pipeline, resizing included.
+        tile: Side in pixels of the tiles in which images are predicted. Default: whole images. Each
+            tile goes through the config's test pipeline, resizing included.
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
-        batch_size: Number of images, or of tiles of an image, that the model predicts together. If memory runs out, the
-            number is halved for images of that size.
-        dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. In half precision, autocast
-            computes convolutions and products, and the neck and the heads return float32, in which boxes are decoded
-            and suppressed.
+        batch_size: Number of images, or of tiles of an image, that the model predicts together. If
+            memory runs out, the number is halved for images of that size.
+        dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. In half
+            precision, autocast computes convolutions and products, and the neck and the heads
+            return float32, in which boxes are decoded and suppressed.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
@@ -57,8 +57,9 @@ class Predictor:
 
     Raises:
         FileNotFoundError: If the config or the checkpoint does not exist.
-        ValueError: If the config belongs to neither library or names an unregistered type, the checkpoint does not
-            match the model, the tile and the overlap are invalid, or the device or dtype is not available.
+        ValueError: If the config belongs to neither library or names an unregistered type, the
+            checkpoint does not match the model, the tile and the overlap are invalid, or the device
+            or dtype is not available.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Predictor:
         min_score: float | None = None,
     ) -> None:
         if checkpoint is None:
-            raise ValueError(f"{config} without a checkpoint: give both, or a name to Predictor.from_pretrained")
+            raise ValueError(
+                f"{config} without a checkpoint: give both, or a name to Predictor.from_pretrained"
+            )
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
         if tile is not None:
@@ -88,7 +91,9 @@ class Predictor:
         self.tile, self.overlap, self.batch_size = tile, overlap or 0, batch_size
         dtype = fast_dtype(device) if dtype == "auto" else dtype
         self.dtype = DTYPES[dtype]
-        self._limits: dict[tuple[int, int], int] = {}  # batch size by image size, for sizes that ran out of memory
+        self._limits: dict[
+            tuple[int, int], int
+        ] = {}  # batch size by image size, for sizes that ran out of memory
         self.cfg = read_config(config, [])
         check_checkpoint(checkpoint)
         scope = self.cfg.get("default_scope")
@@ -98,8 +103,12 @@ class Predictor:
         if min_score is not None and not self.is_detector:
             raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
         path = str(checkpoint) if "://" in str(checkpoint) else os.path.abspath(checkpoint)
-        options = dict(tile=tile, overlap=overlap, batch_size=batch_size, dtype=dtype, min_score=min_score)
-        self.arguments: dict[str, Any] = dict(config=os.path.abspath(config), checkpoint=path) | options
+        options = dict(
+            tile=tile, overlap=overlap, batch_size=batch_size, dtype=dtype, min_score=min_score
+        )
+        self.arguments: dict[str, Any] = (
+            dict(config=os.path.abspath(config), checkpoint=path) | options
+        )
         check_backbone(self.cfg)
         self.metainfo = tested_metainfo(self.cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
@@ -109,17 +118,21 @@ class Predictor:
             prepare_for_autocast(self.model)
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, checkpoint: str | None = None, **options: Any) -> "Predictor":
+    def from_pretrained(
+        cls, model: str | Path, checkpoint: str | None = None, **options: Any
+    ) -> "Predictor":
         """Build the predictor of a model by its name.
 
         Args:
             model: Name of a published model, the folder of a training run, the path of
                 a config, or `hf://OWNER/NAME` on the Hugging Face Hub.
-            checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
+            checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires
+                it.
             options: Other arguments of the class, such as `device` and `dtype`.
 
         Raises:
-            ValueError: If the name is unknown, with the most similar names, or the model has no checkpoint.
+            ValueError: If the name is unknown, with the most similar names, or the model has no
+                checkpoint.
             FileNotFoundError: If the folder has no config.
         """
         return cls(*find_model(str(model), checkpoint), **options)
@@ -134,22 +147,26 @@ class Predictor:
         """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
 
         Args:
-            images: Paths or URLs of images; images of Pillow, also for users whose arrays are RGB, by
-                `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a config with other options
-                of `LoadImageFromFile`, arrays are as this step returns them. For a config with `LoadRasterFromFile`,
-                they are (H, W, bands), unscaled, in the file's type or float32.
+            images: Paths or URLs of images; images of Pillow, also for users whose arrays are RGB,
+                by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
+                config with other options of `LoadImageFromFile`, arrays are as this step returns
+                them. For a config with `LoadRasterFromFile`, they are (H, W, bands), unscaled, in
+                the file's type or float32.
 
         Raises:
             OSError: If a file cannot be read, or a URL not be downloaded.
             TypeError: If an image is of another type.
-            ValueError: If a file is not an image, or an image is too small or narrow or has other bands.
+            ValueError: If a file is not an image, or an image is too small or narrow or has other
+                bands.
             MemoryError: If a single image exceeds the memory.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]
         found: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
-            pixels = [self.preprocess.read(image) for image in images[start : start + self.batch_size]]
+            pixels = [
+                self.preprocess.read(image) for image in images[start : start + self.batch_size]
+            ]
             if self.tile is None:
                 found += self._predict_whole(pixels)
             else:
@@ -163,11 +180,15 @@ class Predictor:
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
-        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in pixels of the image."""
+        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in
+        pixels of the image.
+        """
         return self._predict_batch([self.preprocess(image)])[0]
 
     def _predict_batch(self, preprocessed: list[dict[str, Any]]) -> list[BaseDataElement]:
-        """Predict images of one size that `preprocess` returned, or halves of the batch if memory runs out."""
+        """Predict images of one size that `preprocess` returned, or halves of the batch if memory
+        runs out.
+        """
         found: list[BaseDataElement] = []
         height, width = preprocessed[0]["inputs"].shape[-2:]
         while len(found) < len(preprocessed):
@@ -177,7 +198,9 @@ class Predictor:
             if samples is not None:
                 found += samples
             elif len(batch) == 1:
-                raise MemoryError(f"out of memory at {height}x{width} pixels: predict in tiles, or in half precision")
+                raise MemoryError(
+                    f"out of memory at {height}x{width} pixels: predict in tiles, or in half precision"
+                )
             else:
                 self._limits[height, width] = limit = len(batch) // 2
                 line = f"out of memory: from now on, {limit} images of {height}x{width} pixels are predicted together"
@@ -204,19 +227,33 @@ class Predictor:
         names, palette = self.names, self.metainfo.get("palette")
         if not self.is_detector:
             label_type = np.uint8 if len(names) <= 256 else np.uint16
-            return Prediction(image, None, sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type), names, palette)
+            return Prediction(
+                image,
+                None,
+                sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type),
+                names,
+                palette,
+            )
         if "pred_instances" not in sample:
-            raise ValueError("the model predicts no instances: only detectors of boxes or masks are supported")
+            raise ValueError(
+                "the model predicts no instances: only detectors of boxes or masks are supported"
+            )
         from mmdet.structures.mask import mask2bbox
 
         found = sample.pred_instances
         if self.min_score is not None:
             found = found[found.scores >= self.min_score]
         found = found.cpu()
-        if isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any():  # SOLO predicts no boxes
+        if (
+            isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any()
+        ):  # SOLO predicts no boxes
             found.bboxes = mask2bbox(found.masks)
-        arrays = found.numpy()[np.argsort(-found.scores.numpy(), kind="stable")]  # each head has its own order
+        arrays = found.numpy()[
+            np.argsort(-found.scores.numpy(), kind="stable")
+        ]  # each head has its own order
         # Without objects, SOLO's labels and masks are floating-point numbers.
         labels, masks = arrays.labels.astype(int), arrays.get("masks")
         masks = None if masks is None else masks.astype(bool, copy=False)
-        return Prediction(image, sv.Detections(arrays.bboxes, masks, arrays.scores, labels), None, names, palette)
+        return Prediction(
+            image, sv.Detections(arrays.bboxes, masks, arrays.scores, labels), None, names, palette
+        )

@@ -19,7 +19,8 @@ ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
 
 
 class Preprocessing:
-    """The config's test pipeline for images in memory. It is small enough to send to other processes.
+    """The config's test pipeline for images in memory. It is small enough to send to other
+    processes.
 
     Args:
         cfg: Config of a detector or segmentor.
@@ -33,35 +34,55 @@ class Preprocessing:
         self._bands = raster_bands(cfg)
         dataset = tested_dataset(cfg)
         if not dataset.get("pipeline"):
-            raise ValueError(f"the {type_name(dataset)} that the config tests on has no pipeline: give it one")
+            raise ValueError(
+                f"the {type_name(dataset)} that the config tests on has no pipeline: give it one"
+            )
         load = loading_step(dataset)
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
-            raise ValueError("LoadImageFromFile is not found in the test pipeline: add it as the first step")
-        self._options = {name: load[name] for name in ("color_type", "imdecode_backend") if name in load}
+            raise ValueError(
+                "LoadImageFromFile is not found in the test pipeline: add it as the first step"
+            )
+        self._options = {
+            name: load[name] for name in ("color_type", "imdecode_backend") if name in load
+        }
         self._is_grey = self._options.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
         steps = [from_array if step is load else step for step in dataset["pipeline"]]
         try:
             self._load = TRANSFORMS.build(load) if self._bands is not None else None
-            self._pipeline = Compose([step for step in steps if "Annotation" not in type_name(step)])
+            self._pipeline = Compose(
+                [step for step in steps if "Annotation" not in type_name(step)]
+            )
         except KeyError as error:  # of a registry
-            raise ValueError(f"the test pipeline cannot be built: {reason(error)}; correct it in the config") from error
+            raise ValueError(
+                f"the test pipeline cannot be built: {reason(error)}; correct it in the config"
+            ) from error
 
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
-            if self._bands is None and not self._options and (image.dtype != np.uint8 or image.shape[2:] != (3,)):
-                raise ValueError(f"image of {image.dtype}, {image.shape}: give (H, W, 3), BGR, uint8 from 0 to 255")
+            if (
+                self._bands is None
+                and not self._options
+                and (image.dtype != np.uint8 or image.shape[2:] != (3,))
+            ):
+                raise ValueError(
+                    f"image of {image.dtype}, {image.shape}: give (H, W, 3), BGR, uint8 from 0 to 255"
+                )
             return image
         if isinstance(image, Image.Image):
             if self._bands is not None or image.mode in ("I", "F") or ";" in image.mode:
                 raise ValueError(
                     f"Pillow's image of mode {image.mode}: give a path or an array, as the config loads it"
                 )
-            return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert("RGB"))[..., ::-1])
+            return np.ascontiguousarray(
+                np.asarray(ImageOps.exif_transpose(image).convert("RGB"))[..., ::-1]
+            )
         if not isinstance(image, str | Path):
-            raise TypeError(f"image of type {type(image).__name__}: give a path, Pillow's image or an array (H, W, 3)")
+            raise TypeError(
+                f"image of type {type(image).__name__}: give a path, Pillow's image or an array (H, W, 3)"
+            )
         try:
             if self._load is not None:
                 return self._load(dict(img_path=str(image)))["img"]
@@ -73,12 +94,17 @@ class Preprocessing:
         """Return `inputs` (C, h, w) and `data_samples` of an image.
 
         Raises:
-            ValueError: If the image has other bands than the config loads, or is too narrow for the resizing.
+            ValueError: If the image has other bands than the config loads, or is too narrow for the
+                resizing.
         """
         if self._bands is not None and (image.ndim != 3 or image.shape[2] != self._bands):
-            raise ValueError(f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)")
+            raise ValueError(
+                f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)"
+            )
         try:
-            return self._pipeline(dict(img=mmcv.bgr2gray(image) if self._is_grey and image.ndim == 3 else image))
+            return self._pipeline(
+                dict(img=mmcv.bgr2gray(image) if self._is_grey and image.ndim == 3 else image)
+            )
         except cv2.error:
             raise ValueError(
                 f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"

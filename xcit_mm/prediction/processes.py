@@ -19,7 +19,9 @@ CHUNK = 32  # items that an actor predicts for a part file
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process and of all processes that torchrun started; 0 and 1 without torchrun."""
+    """Return the number of this process and of all processes that torchrun started; 0 and 1 without
+    torchrun.
+    """
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
@@ -49,14 +51,21 @@ class Actor:
         out, items = self._worker.out, [Item(*item) for item in chunk]
         deaths |= read_deaths((out / PARTS).glob(f"{name}.in-flight"))
         known = {record["path"] for record in iter_records(out, f"{name}-*")}
-        self._worker.predict([item for item in items if item.path not in known], name, deaths, lambda count: None)
+        self._worker.predict(
+            [item for item in items if item.path not in known], name, deaths, lambda count: None
+        )
         return dict(items=np.array([len(items)]))
 
 
 def predict_on_ray(
-    address: str, worker: Worker, items: list[Item], deaths: dict[str, int], done: Callable[[int], object]
+    address: str,
+    worker: Worker,
+    items: list[Item],
+    deaths: dict[str, int],
+    done: Callable[[int], object],
 ) -> None:
-    """Let the actors of a Ray cluster predict items: one per GPU, or without GPUs per CPU and its reading processes.
+    """Let the actors of a Ray cluster predict items: one per GPU, or without GPUs per CPU and its
+    reading processes.
 
     Ray starts an actor again that died, and repeats its chunk of items.
 
@@ -77,12 +86,22 @@ def predict_on_ray(
     try:
         gpus, cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
         count, needs = (
-            (gpus, dict(num_gpus=1)) if gpus else (cpus // (1 + worker.workers), dict(num_cpus=1 + worker.workers))
+            (gpus, dict(num_gpus=1))
+            if gpus
+            else (cpus // (1 + worker.workers), dict(num_cpus=1 + worker.workers))
         )
         pool = ray.data.ActorPoolStrategy(size=max(1, min(count, len(rows))))
-        arguments = worker.predictor.arguments, worker.out, worker.category_ids, worker.drawing, worker.workers
+        arguments = (
+            worker.predictor.arguments,
+            worker.out,
+            worker.category_ids,
+            worker.drawing,
+            worker.workers,
+        )
         data: Any = ray.data.from_items(rows, override_num_blocks=len(rows))
-        data = data.map_batches(Actor, fn_constructor_args=arguments, batch_size=1, compute=pool, **needs)
+        data = data.map_batches(
+            Actor, fn_constructor_args=arguments, batch_size=1, compute=pool, **needs
+        )
         for batch in data.iter_batches(batch_size=None):
             done(int(batch["items"].sum()))
     except ray.exceptions.RayError as error:

@@ -1,4 +1,6 @@
-"""Images read by torch's DataLoader and predicted in batches of one size. An image that fails is data, not an error."""
+"""Images read by torch's DataLoader and predicted in batches of one size. An image that fails is
+data, not an error.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -33,9 +35,11 @@ class Reader(Dataset):
 
 
 def load(reader: Reader, workers: int, mark: Callable[[Item], None]) -> DataLoader:
-    """Return images in order, read by other processes unless `workers` is 0. `mark` is called before each is read.
+    """Return images in order, read by other processes unless `workers` is 0. `mark` is called
+    before each is read.
 
-    If a process dies, or gives no image for `TIMEOUT` seconds, a RuntimeError of `DataLoader` says so.
+    If a process dies, or gives no image for `TIMEOUT` seconds, a RuntimeError of `DataLoader` says
+    so.
     """
 
     def numbers() -> Iterator[int]:
@@ -44,7 +48,9 @@ def load(reader: Reader, workers: int, mark: Callable[[Item], None]) -> DataLoad
             yield number
 
     options: dict[str, Any] = dict(sampler=numbers(), collate_fn=tuple, worker_init_fn=_start)
-    return DataLoader(reader, batch_size=None, num_workers=workers, timeout=TIMEOUT if workers else 0, **options)
+    return DataLoader(
+        reader, batch_size=None, num_workers=workers, timeout=TIMEOUT if workers else 0, **options
+    )
 
 
 def _start(number: int) -> None:
@@ -54,7 +60,9 @@ def _start(number: int) -> None:
 def iter_predictions(
     predictor: Predictor, images: Iterable[tuple[Item, np.ndarray | str]]
 ) -> Iterator[tuple[Item, Prediction | str]]:
-    """Predict images in batches of one size, and yield each with its prediction or the reason of its failure."""
+    """Predict images in batches of one size, and yield each with its prediction or the reason of
+    its failure.
+    """
     waiting: dict[tuple[int, ...], list[tuple[Item, np.ndarray]]] = {}  # by shape
     for item, image in images:
         if isinstance(image, str):
@@ -63,13 +71,19 @@ def iter_predictions(
         waiting.setdefault(image.shape, []).append((item, image))
         if predictor.tile is not None or len(waiting[image.shape]) == predictor.batch_size:
             yield from _predict(predictor, waiting.pop(image.shape))
-        elif sum(map(len, waiting.values())) >= 4 * predictor.batch_size:  # bounds the memory with many sizes
-            yield from _predict(predictor, waiting.pop(max(waiting, key=lambda shape: len(waiting[shape]))))
+        elif (
+            sum(map(len, waiting.values())) >= 4 * predictor.batch_size
+        ):  # bounds the memory with many sizes
+            yield from _predict(
+                predictor, waiting.pop(max(waiting, key=lambda shape: len(waiting[shape])))
+            )
     for batch in waiting.values():
         yield from _predict(predictor, batch)
 
 
-def _predict(predictor: Predictor, batch: list[tuple[Item, np.ndarray]]) -> Iterator[tuple[Item, Prediction | str]]:
+def _predict(
+    predictor: Predictor, batch: list[tuple[Item, np.ndarray]]
+) -> Iterator[tuple[Item, Prediction | str]]:
     """Predict a batch. After an error, predict its images separately to find those that fail."""
     try:
         predictions = predictor([image for _, image in batch])

@@ -1,4 +1,6 @@
-"""Records of a run, as JSON lines in part files that are complete or absent, and the items in flight."""
+"""Records of a run, as JSON lines in part files that are complete or absent, and the items in
+flight.
+"""
 
 import json
 import time
@@ -16,9 +18,9 @@ PARTS = "parts"
 def iter_records(out: Path, parts: str = "*") -> Iterator[dict[str, Any]]:
     """Yield the records in the part files of a folder; `parts` is a pattern of their names.
 
-    A record has the fields of its `Item`, `frame` of a video, and `error`, or `height`, `width` and a detector's
-    `objects`, which are COCO results. The map of a segmentor is a file of its own. Records of a video follow each
-    other.
+    A record has the fields of its `Item`, `frame` of a video, and `error`, or `height`, `width` and
+    a detector's `objects`, which are COCO results. The map of a segmentor is a file of its own.
+    Records of a video follow each other.
 
     Raises:
         ValueError: If a part file is damaged.
@@ -29,7 +31,9 @@ def iter_records(out: Path, parts: str = "*") -> Iterator[dict[str, Any]]:
                 try:
                     record = json.loads(line)
                 except ValueError:
-                    raise ValueError(f"{part} is damaged: remove it to predict its images again") from None
+                    raise ValueError(
+                        f"{part} is damaged: remove it to predict its images again"
+                    ) from None
                 yield record
 
 
@@ -47,16 +51,20 @@ def drop_failures(out: Path) -> None:
     for part in (out / PARTS).glob("*.jsonl"):
         failed = {record["path"] for record in iter_records(out, part.stem) if "error" in record}
         if failed:
-            kept = [record for record in iter_records(out, part.stem) if record["path"] not in failed]
+            kept = [
+                record for record in iter_records(out, part.stem) if record["path"] not in failed
+            ]
             with atomic_write(part) as file:
                 file.writelines(json.dumps(record).encode() + b"\n" for record in kept)
 
 
 class Writer:
-    """Writes records to part files: when `MAX_RECORDS` are collected, after `MAX_SECONDS`, and at the end.
+    """Writes records to part files: when `MAX_RECORDS` are collected, after `MAX_SECONDS`, and at
+    the end.
 
-    Another file names the items in flight, for the next start. Each of its lines has the path of an item and the number
-    of processes that died with it, this one included if it dies. A second line ends the flight.
+    Another file names the items in flight, for the next start. Each of its lines has the path of an
+    item and the number of processes that died with it, this one included if it dies. A second line
+    ends the flight.
 
     Args:
         out: Folder of the run.
@@ -65,7 +73,12 @@ class Writer:
     """
 
     def __init__(self, out: Path, name: str, deaths: dict[str, int]) -> None:
-        self._path, self._deaths, self._lines, self._since = out / PARTS / name, deaths, list[bytes](), time.monotonic()
+        self._path, self._deaths, self._lines, self._since = (
+            out / PARTS / name,
+            deaths,
+            list[bytes](),
+            time.monotonic(),
+        )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._flight = self._path.with_name(f"{name}.in-flight").open("wb", buffering=0)
 
@@ -80,7 +93,9 @@ class Writer:
 
     def mark(self, item: Item) -> None:
         """Note the start or the end of an item's flight."""
-        self._flight.write(json.dumps([item.path, self._deaths.get(item.path, 0) + 1]).encode() + b"\n")
+        self._flight.write(
+            json.dumps([item.path, self._deaths.get(item.path, 0) + 1]).encode() + b"\n"
+        )
 
     def add(self, item: Item, **fields: Any) -> None:
         """Add a record, perhaps to a part file that is not complete yet."""
@@ -100,7 +115,9 @@ class Writer:
 
 
 def read_deaths(files: Iterable[Path]) -> dict[str, int]:
-    """Return how many processes died with an item in flight, by the item's path, from the files they left."""
+    """Return how many processes died with an item in flight, by the item's path, from the files
+    they left.
+    """
     deaths: dict[str, int] = {}
     for file in files:
         flying: dict[str, int] = {}

@@ -1,4 +1,6 @@
-"""`predict_many`: many images and videos, predicted into a folder of records. The same call resumes."""
+"""`predict_many`: many images and videos, predicted into a folder of records. The same call
+resumes.
+"""
 
 import hashlib
 import json
@@ -58,15 +60,16 @@ def predict_many(
     overwrite: bool = False,
     retry_failed: bool = False,
 ) -> RunReport | None:
-    """Predict the items that have no record in a folder, and write the results there, as docs/prediction.md describes.
+    """Predict the items that have no record in a folder, and write the results there, as
+    docs/prediction.md describes.
 
     In the ranks of torchrun, each rank predicts every n-th of these items.
 
     Args:
         listing: From `find_items`.
         out: Folder of the results.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing. With other arguments than before, the results
-            of earlier calls are drawn again first.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing. With other arguments than
+            before, the results of earlier calls are drawn again first.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         overwrite: Whether to remove the results of earlier calls first.
@@ -77,7 +80,8 @@ def predict_many(
 
     Raises:
         FileExistsError: If the folder has files of another origin.
-        ValueError: If the folder has results of another model, options or versions, or an argument is invalid.
+        ValueError: If the folder has results of another model, options or versions, or an argument
+            is invalid.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
     if overwrite and retry_failed:
@@ -123,15 +127,21 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
     """
     names, start = list(predictor.names), int(predictor.is_detector)
     if not predictor.is_detector or categories is None:
-        return list(range(start, start + len(names)))  # those of a segmentor are the values of its maps
+        return list(
+            range(start, start + len(names))
+        )  # those of a segmentor are the values of its maps
     if missing := [name for name in names if name not in categories]:
         has = ", ".join(categories)[:200]
-        raise ValueError(f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}")
+        raise ValueError(
+            f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}"
+        )
     return [categories[name] for name in names]
 
 
 def _settings(predictor: Predictor, category_ids: list[int]) -> dict[str, Any]:
-    """Return what determines results: arguments, model and versions, and the ids of the classes in COCO files."""
+    """Return what determines results: arguments, model and versions, and the ids of the classes in
+    COCO files.
+    """
     config, checkpoint = (predictor.arguments[name] for name in ("config", "checkpoint"))
     path = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
     library = __import__("mmdet" if predictor.is_detector else "mmseg")
@@ -142,33 +152,45 @@ def _settings(predictor: Predictor, category_ids: list[int]) -> dict[str, Any]:
         xcit_mm=__version__,
     )
     del settings["batch_size"]
-    return settings | {module.__name__: str(module.__version__) for module in (torch, np, mmengine, mmcv, library)}
+    return settings | {
+        module.__name__: str(module.__version__) for module in (torch, np, mmengine, mmcv, library)
+    }
 
 
 def _digest(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _open(out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None, overwrite: bool) -> Any:
-    """Write the run.json of a new folder, or compare that of an earlier call. Return the drawing that it states.
+def _open(
+    out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None, overwrite: bool
+) -> Any:
+    """Write the run.json of a new folder, or compare that of an earlier call. Return the drawing
+    that it states.
 
     Raises:
         FileExistsError: If the folder has files of another origin.
-        ValueError: If the model, an option or a version differs. The message names the first difference.
+        ValueError: If the model, an option or a version differs. The message names the first
+            difference.
     """
     files = [out / name for name in _RESULTS if (out / name).exists()]
     if files and files[-1].name != RUN:
-        raise FileExistsError(f"{files[0]} does not belong to a run, which has a {RUN}: give another --out")
+        raise FileExistsError(
+            f"{files[0]} does not belong to a run, which has a {RUN}: give another --out"
+        )
     if files and not overwrite:
         try:
             content = json.loads((out / RUN).read_bytes())
             before, drawn = content["settings"], content["drawing"]
         except (ValueError, KeyError, TypeError):
-            raise FileExistsError(f"{out / RUN} is not of this version: give another --out, or --overwrite") from None
+            raise FileExistsError(
+                f"{out / RUN} is not of this version: give another --out, or --overwrite"
+            ) from None
         for name, now in settings.items():
             if before.get(name) != now:
                 change = f"its {name} was {before.get(name)}, is {now}"
-                raise ValueError(f"{out} is of another run: {change}; give another --out, or --overwrite")
+                raise ValueError(
+                    f"{out} is of another run: {change}; give another --out, or --overwrite"
+                )
         return drawn
     for path in files:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -183,10 +205,20 @@ def _write_run(out: Path, settings: dict[str, Any], drawing: dict[str, Any] | No
 
 def _merge(worker: Worker) -> RunReport:
     """Write images.json, and of a detector predictions.json, from all records."""
-    out, predictor, seen, failures = worker.out, worker.predictor, set[tuple[str, int | None]](), dict[str, str]()
-    categories = [dict(id=id_, name=name) for id_, name in zip(worker.category_ids, predictor.names, strict=True)]
+    out, predictor, seen, failures = (
+        worker.out,
+        worker.predictor,
+        set[tuple[str, int | None]](),
+        dict[str, str](),
+    )
+    categories = [
+        dict(id=id_, name=name)
+        for id_, name in zip(worker.category_ids, predictor.names, strict=True)
+    ]
     end = f'], "categories": {json.dumps(categories)}, "annotations": []}}'
-    results = _open_list(out / PREDICTIONS, "[", "]") if predictor.is_detector else nullcontext(print)
+    results = (
+        _open_list(out / PREDICTIONS, "[", "]") if predictor.is_detector else nullcontext(print)
+    )
     with _open_list(out / IMAGES, '{"images": [', end) as add_image, results as add_result:
         for record in iter_records(out):
             frame = record.get("frame")
@@ -195,7 +227,14 @@ def _merge(worker: Worker) -> RunReport:
             elif (record["path"], frame) not in seen:  # Ray may run an actor twice
                 seen.add((record["path"], frame))
                 image = dict(id=frame_id(record["id"], frame), file_name=record["name"])
-                add_image(image | {name: record[name] for name in ("height", "width", "frame") if name in record})
+                add_image(
+                    image
+                    | {
+                        name: record[name]
+                        for name in ("height", "width", "frame")
+                        if name in record
+                    }
+                )
                 for result in record.get("objects", []):
                     add_result(result)
     predicted = {path for path, _ in seen} - failures.keys()

@@ -1,4 +1,6 @@
-"""Objects that several tiles report: kept once, and joined as polygons where the edges of tiles cut them."""
+"""Objects that several tiles report: kept once, and joined as polygons where the edges of tiles cut
+them.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,7 +12,8 @@ MIN_AGREEMENT = 0.5
 
 
 class Objects(NamedTuple):
-    """Objects that tiles report, in pixels of the image. An object may be reported by several tiles.
+    """Objects that tiles report, in pixels of the image. An object may be reported by several
+    tiles.
 
     Attributes:
         shapes: Polygons of shapely along the edges of the mask's pixels, or boxes, (n,).
@@ -18,7 +21,8 @@ class Objects(NamedTuple):
         scores: (n,).
         labels: Class numbers from 0, (n,).
         tiles: Left, top, right and bottom of the tile, (n, 4).
-        open: Whether the tile's left, top, right and bottom edge may have cut the object, (n, 4), bool.
+        open: Whether the tile's left, top, right and bottom edge may have cut the object, (n, 4),
+            bool.
     """
 
     shapes: np.ndarray
@@ -36,12 +40,20 @@ class Objects(NamedTuple):
 def concatenate(found: Iterable[Objects]) -> Objects:
     """Concatenate the objects of tiles."""
     none = np.zeros((0, 4))
-    empty = Objects(np.zeros(0, object), none, np.zeros(0), np.zeros(0, int), none.astype(int), none.astype(bool))
+    empty = Objects(
+        np.zeros(0, object),
+        none,
+        np.zeros(0),
+        np.zeros(0, int),
+        none.astype(int),
+        none.astype(bool),
+    )
     return Objects(*map(np.concatenate, zip(empty, *found, strict=True)))
 
 
 def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
-    """Return the polygons of a mask (h, w), bool, along the edges of its pixels. `corner` is the x and y of the mask.
+    """Return the polygons of a mask (h, w), bool, along the edges of its pixels. `corner` is the x
+    and y of the mask.
 
     `cv2.findContours` connects the centres of pixels instead, and loses half a pixel on all sides.
     """
@@ -52,12 +64,14 @@ def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
 
 
 def merge_objects(found: Objects) -> Objects:
-    """Merge the objects of all tiles, so that each is reported once and whole, in descending order of scores.
+    """Merge the objects of all tiles, so that each is reported once and whole, in descending order
+    of scores.
 
-    Two objects of one class in different tiles are the same if, in the area that both tiles see, they overlap by more
-    than half of their union. A mask that the edge of its tile cuts also continues in a mask that covers more than half
-    of it there. Tiles that only touch compare the lengths along their seam. The best that no edge cuts is kept; if all
-    are cut, the object is the union of their shapes, with the best score.
+    Two objects of one class in different tiles are the same if, in the area that both tiles see,
+    they overlap by more than half of their union. A mask that the edge of its tile cuts also
+    continues in a mask that covers more than half of it there. Tiles that only touch compare the
+    lengths along their seam. The best that no edge cuts is kept; if all are cut, the object is the
+    union of their shapes, with the best score.
     """
     found = found.select(np.argsort(-found.scores, kind="stable"))
     shapes, boxes, tiles = found.shapes, found.boxes, found.tiles
@@ -66,7 +80,9 @@ def merge_objects(found: Objects) -> Objects:
         one, two = groups[first], groups[second]
         # The model has found both of two objects that overlap in one tile.
         if one is not two and not any(
-            (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT for i in one for j in two
+            (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT
+            for i in one
+            for j in two
         ):
             one.extend(two)
             for number in two:
@@ -107,7 +123,9 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
     agreement = both / np.maximum(one + two - both, 1e-9)
     if (shapely.get_num_coordinates(shapes) > 5).any():  # masks
         for part, other, size in ((first, second, one), (second, first, two)):
-            is_inside = (found.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)).any(axis=1)
+            is_inside = (
+                found.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)
+            ).any(axis=1)
             agreement = np.maximum(agreement, is_inside * both / np.maximum(size, 1e-9))
     order = np.argsort(-agreement, kind="stable")[: np.count_nonzero(agreement > MIN_AGREEMENT)]
     return list(zip(first[order].tolist(), second[order].tolist(), strict=True))

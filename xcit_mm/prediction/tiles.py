@@ -20,7 +20,8 @@ class Window(NamedTuple):
         start: First pixel.
         stop: Pixel after the last.
         inside: The interior. The interiors of all tiles cover the axis, each pixel once.
-        margin: Width beside an inner end of the interior in which neighbours may disagree on an object.
+        margin: Width beside an inner end of the interior in which neighbours may disagree on an
+            object.
         edges: Whether the image continues beyond the start, and beyond the stop.
     """
 
@@ -37,7 +38,8 @@ class Window(NamedTuple):
 
 
 def windows(length: int, tile: int, overlap: int) -> list[Window]:
-    """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least `overlap` pixels.
+    """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least
+    `overlap` pixels.
 
     An axis shorter than a tile is one window. Interiors end in the middle of the shared pixels.
 
@@ -45,7 +47,9 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
         ValueError: If the tile is not positive or the overlap not between 0 and the tile.
     """
     if not 0 <= overlap < tile:
-        raise ValueError(f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile")
+        raise ValueError(
+            f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile"
+        )
     tile = min(tile, length)
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
@@ -58,9 +62,11 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
 
 
 def reported_objects(found: Prediction, rows: Window, columns: Window) -> Objects:
-    """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge does not cut them.
+    """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge
+    does not cut them.
 
-    The centre of an object not larger than the overlap lies in the interior of a tile that contains the whole object.
+    The centre of an object not larger than the overlap lies in the interior of a tile that contains
+    the whole object.
     """
     boxes = found.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
     keep, sides = np.ones(len(boxes), bool), np.zeros((len(boxes), 4), bool)
@@ -69,7 +75,9 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
         start, stop = window.inside.start, window.inside.stop
         before, after = (low + high) / 2 - start, stop - (low + high) / 2
         keep &= np.minimum(before, after) >= -window.margin
-        keep &= ~((before < 0) & (low <= window.start + 1)) & ~((after < 0) & (high >= window.stop - 1))
+        keep &= ~((before < 0) & (low <= window.start + 1)) & ~(
+            (after < 0) & (high >= window.stop - 1)
+        )
         sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
         sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
     if found.masks is None:
@@ -78,7 +86,14 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
         corner = columns.start, rows.start
         shapes = np.array([outline(mask, corner) for mask in found.masks[keep]], object)
     tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
-    return Objects(shapes, boxes[keep], found.scores[keep].astype(float), found.labels[keep], tiles, sides[keep])
+    return Objects(
+        shapes,
+        boxes[keep],
+        found.scores[keep].astype(float),
+        found.labels[keep],
+        tiles,
+        sides[keep],
+    )
 
 
 def predict_tiled(
@@ -90,15 +105,17 @@ def predict_tiled(
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
-    A map consists of the interiors of the tiles. Masks are compact, since many of a large image would not fit into
-    memory.
+    A map consists of the interiors of the tiles. Masks are compact, since many of a large image
+    would not fit into memory.
     """
     shape = image.shape[:2]
     tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
     labels, found = None, []
     for start in range(0, len(tiles), batch_size):
         batch = tiles[start : start + batch_size]
-        crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch]
+        crops = [
+            image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch
+        ]
         for (rows, columns), part in zip(batch, predict(crops), strict=True):
             if part.segmentation is None:
                 found.append((part.masks is not None, reported_objects(part, rows, columns)))
@@ -109,11 +126,17 @@ def predict_tiled(
         return replace(part, image=image, segmentation=labels)
     merged = merge_objects(concatenate(objects for _, objects in found))
     masks = _compact_masks(merged.shapes, shape) if found[0][0] else None
-    return replace(part, image=image, instances=sv.Detections(merged.boxes, masks, merged.scores, merged.labels))
+    return replace(
+        part,
+        image=image,
+        instances=sv.Detections(merged.boxes, masks, merged.scores, merged.labels),
+    )
 
 
 def _compact_masks(shapes: Iterable[shapely.Geometry], size: tuple[int, int]) -> sv.CompactMask:
-    """Return the masks (n, *size) of polygons along the edges of pixels, of which each has the size of its polygons."""
+    """Return the masks (n, *size) of polygons along the edges of pixels, of which each has the size
+    of its polygons.
+    """
     none = np.zeros((0, 2), np.int32)
     masks = [sv.CompactMask([], none, none, size)]
     for polygons in shapes:
@@ -121,6 +144,10 @@ def _compact_masks(shapes: Iterable[shapely.Geometry], size: tuple[int, int]) ->
         shapely.prepare(polygons)
         y, x = np.mgrid[top:bottom, left:right] + 0.5
         inside = shapely.contains_xy(polygons, x, y)
-        box = np.array([[0, 0, right - left - 1, bottom - top - 1]])  # of the first and the last pixel
-        masks.append(sv.CompactMask.from_dense(inside[None], box, inside.shape).with_offset(left, top, size))
+        box = np.array(
+            [[0, 0, right - left - 1, bottom - top - 1]]
+        )  # of the first and the last pixel
+        masks.append(
+            sv.CompactMask.from_dense(inside[None], box, inside.shape).with_offset(left, top, size)
+        )
     return sv.CompactMask.merge(masks)

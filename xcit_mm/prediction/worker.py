@@ -43,20 +43,26 @@ class Worker:
     drawing: dict[str, Any] | None
     workers: int
 
-    def predict(self, items: list[Item], name: str, deaths: dict[str, int], done: Callable[[int], object]) -> None:
+    def predict(
+        self, items: list[Item], name: str, deaths: dict[str, int], done: Callable[[int], object]
+    ) -> None:
         """Predict items, and write their records to part files whose names begin with `name`.
 
         Args:
-            deaths: How many processes died with an item in flight. Each of these is predicted last and alone; after two
-                deaths only if another process has survived it.
+            deaths: How many processes died with an item in flight. Each of these is predicted last
+                and alone; after two deaths only if another process has survived it.
             done: Function that is called with the number of completed items.
 
         Raises:
             RuntimeError: If a process that reads images died. The next start finds the image.
         """
-        suspects = sorted((item for item in items if item.path in deaths), key=lambda item: deaths[item.path])
+        suspects = sorted(
+            (item for item in items if item.path in deaths), key=lambda item: deaths[item.path]
+        )
         with Writer(self.out, name, deaths) as writer:
-            self._predict(writer, [item for item in items if item.path not in deaths], self.workers, done)
+            self._predict(
+                writer, [item for item in items if item.path not in deaths], self.workers, done
+            )
             for item in suspects:
                 if deaths[item.path] > 1 and self._is_killer(item):
                     writer.add(item, error=KILLER)
@@ -64,7 +70,9 @@ class Worker:
                 else:
                     self._predict(writer, [item], min(self.workers, 1), done)
 
-    def _predict(self, writer: Writer, items: list[Item], workers: int, done: Callable[[int], object]) -> None:
+    def _predict(
+        self, writer: Writer, items: list[Item], workers: int, done: Callable[[int], object]
+    ) -> None:
         reader = Reader([item for item in items if not item.is_video], self.predictor)
         for item, found in iter_predictions(self.predictor, load(reader, workers, writer.mark)):
             if isinstance(found, Prediction):
@@ -81,8 +89,12 @@ class Worker:
             done(1)
 
     def _is_killer(self, item: Item) -> bool:
-        """Return whether a process dies of an item or hangs. Two that died may have had other reasons."""
-        process = get_context("spawn").Process(target=_predict_alone, args=(self.predictor.arguments, item))
+        """Return whether a process dies of an item or hangs. Two that died may have had other
+        reasons.
+        """
+        process = get_context("spawn").Process(
+            target=_predict_alone, args=(self.predictor.arguments, item)
+        )
         process.start()
         process.join(None if item.is_video else TIMEOUT)
         code = process.exitcode
@@ -117,7 +129,11 @@ class Worker:
         return fields
 
     def _map_path(self, item: Item, frame: int | None) -> Path:
-        return self.out / LABELS / (f"{item.name}.png" if frame is None else f"{item.name}/{frame:06}.png")
+        return (
+            self.out
+            / LABELS
+            / (f"{item.name}.png" if frame is None else f"{item.name}/{frame:06}.png")
+        )
 
     def _draw(self, item: Item, predictions: Iterable[Prediction]) -> None:
         """Draw the prediction of an image or those of a video's frames, or only run through them."""
@@ -140,7 +156,11 @@ class Worker:
     def redraw(self) -> None:
         """Draw all stored results, or report why one cannot be drawn."""
         for item, records in groupby(iter_records(self.out), key=item_of):
-            images = iter_frames(item.path) if item.is_video else map(self.predictor.preprocess.read, [item.path])
+            images = (
+                iter_frames(item.path)
+                if item.is_video
+                else map(self.predictor.preprocess.read, [item.path])
+            )
             found = (record for record in records if "error" not in record)
             try:
                 self._draw(item, map(self._stored, found, images))
@@ -149,16 +169,28 @@ class Worker:
 
     def _stored(self, record: dict[str, Any], image: np.ndarray) -> Prediction:
         """Return a stored prediction, for its image."""
-        names, palette, size = self.predictor.names, self.predictor.metainfo.get("palette"), image.shape[:2]
+        names, palette, size = (
+            self.predictor.names,
+            self.predictor.metainfo.get("palette"),
+            image.shape[:2],
+        )
         if size != (record["height"], record["width"]):
-            raise ValueError(f"the image has {size} pixels, its record {record['height'], record['width']}")
+            raise ValueError(
+                f"the image has {size} pixels, its record {record['height'], record['width']}"
+            )
         if not self.predictor.is_detector:
             content = np.fromfile(self._map_path(item_of(record), record.get("frame")), np.uint8)
-            return Prediction(image, None, cv2.imdecode(content, cv2.IMREAD_UNCHANGED), names, palette)
+            return Prediction(
+                image, None, cv2.imdecode(content, cv2.IMREAD_UNCHANGED), names, palette
+            )
         objects = record["objects"]
         boxes = _corners([each["bbox"] for each in objects])
         codes = [each["segmentation"] for each in objects if "segmentation" in each]
-        masks = sv.CompactMask.from_coco_rle(codes, _corners(rle.toBbox(codes)) - (0, 0, 1, 1), size) if codes else None
+        masks = (
+            sv.CompactMask.from_coco_rle(codes, _corners(rle.toBbox(codes)) - (0, 0, 1, 1), size)
+            if codes
+            else None
+        )
         scores = np.array([each["score"] for each in objects])
         labels = np.array([self.category_ids.index(each["category_id"]) for each in objects], int)
         return Prediction(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
@@ -171,12 +203,22 @@ def _corners(boxes: Any) -> np.ndarray:
 
 
 def frame_id(id_: int | str | None, frame: int | None) -> int | str | None:
-    """Return the id of an image, or of a frame: one more than that of its video, and nine digits of the frame."""
-    return id_ if frame is None else (id_ + 1) * 10**9 + frame if isinstance(id_, int) else f"{id_}/{frame}"
+    """Return the id of an image, or of a frame: one more than that of its video, and nine digits of
+    the frame.
+    """
+    return (
+        id_
+        if frame is None
+        else (id_ + 1) * 10**9 + frame
+        if isinstance(id_, int)
+        else f"{id_}/{frame}"
+    )
 
 
 def _predict_alone(arguments: dict[str, Any], item: Item) -> None:
-    """Predict an item in another process, by a model of its own. An error is no death: it has its record later."""
+    """Predict an item in another process, by a model of its own. An error is no death: it has its
+    record later.
+    """
     with suppress(Exception):  # a second model may also not fit into the memory
         predictor = Predictor(**arguments)
         for image in iter_frames(item.path) if item.is_video else [item.path]:

@@ -1,4 +1,6 @@
-"""Rasters larger than memory, of any bands, with a place on a map: one raster in, one map or table of objects out."""
+"""Rasters larger than memory, of any bands, with a place on a map: one raster in, one map or table
+of objects out.
+"""
 
 from .loading import LoadRasterFromFile
 

@@ -8,11 +8,14 @@ import numpy as np
 _COLORS = ["red", "green", "blue"]
 
 
-def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: bool) -> tuple[int, ...]:
+def select_bands(
+    file: Any, given: Sequence[int] | None, channels: int, raw: bool
+) -> tuple[int, ...]:
     """Return the numbers of the bands for a model of `channels` channels; see `Raster`.
 
     Raises:
-        ValueError: If the bands do not match the model, hold complex numbers or number the colors of a palette.
+        ValueError: If the bands do not match the model, hold complex numbers or number the colors
+            of a palette.
     """
     names = [color.name for color in file.colorinterp]
     is_color = channels == 3 and not raw
@@ -23,15 +26,25 @@ def select_bands(file: Any, given: Sequence[int] | None, channels: int, raw: boo
         raise ValueError(f"{file.name} has no band {wrong[0]}, but {file.count} bands, from 1 on")
     if len(bands) != channels and not (len(bands) == 1 and is_color):
         listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:8], 1))
-        listed += ", ..." if file.count > 8 else "" if names else f"none, but files in it: {file.subdatasets[:1]}"
+        listed += (
+            ", ..."
+            if file.count > 8
+            else ""
+            if names
+            else f"none, but files in it: {file.subdatasets[:1]}"
+        )
         meaning = "its red, green and blue, or one for all," if is_color else "as many"
         option = f"--bands {_join(given)}: " if given else ""
-        problem = f"{option}{file.name} has {file.count} bands ({listed}), but the model takes {channels}"
+        problem = (
+            f"{option}{file.name} has {file.count} bands ({listed}), but the model takes {channels}"
+        )
         raise ValueError(f"{problem}: give {meaning} as --bands {_join(range(1, channels + 1))}")
     if any(file.dtypes[band - 1].startswith("complex") for band in bands):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
     if not raw and names[bands[0] - 1] == "palette":
-        raise ValueError(f"{file.name} has a palette: convert it by `gdal_translate -expand rgb {file.name} OUT.tif`")
+        raise ValueError(
+            f"{file.name} has a palette: convert it by `gdal_translate -expand rgb {file.name} OUT.tif`"
+        )
     return tuple(bands)
 
 
@@ -40,10 +53,12 @@ def _join(numbers: Sequence[float]) -> str:
 
 
 def parse_bounds(values: Sequence[float], bands: int) -> np.ndarray:
-    """Return the values of each band that become 0 and 255, (bands, 2), from one pair for all or one for each.
+    """Return the values of each band that become 0 and 255, (bands, 2), from one pair for all or
+    one for each.
 
     Raises:
-        ValueError: If the number of values is wrong, or a pair is not finite or not in ascending order.
+        ValueError: If the number of values is wrong, or a pair is not finite or not in ascending
+            order.
     """
     pairs = np.array(values, np.float64).ravel()
     if len(pairs) not in (2, 2 * bands):
@@ -51,20 +66,26 @@ def parse_bounds(values: Sequence[float], bands: int) -> np.ndarray:
         raise ValueError(f"--bounds {_join(values)}: give {pair}")
     pairs = np.broadcast_to(pairs.reshape(-1, 2), (bands, 2))
     if not (np.isfinite(pairs).all() and (pairs[:, 0] < pairs[:, 1]).all()):
-        raise ValueError(f"--bounds {_join(values)}: the lower value must come first, and both must be finite")
+        raise ValueError(
+            f"--bounds {_join(values)}: the lower value must come first, and both must be finite"
+        )
     return pairs
 
 
 def estimate_bounds(
     samples: Iterable[tuple[np.ndarray, np.ndarray]], percentiles: Sequence[float], path: str
 ) -> np.ndarray:
-    """Compute percentiles of each band, (n, 2), over pairs of values (n, h, w) and their validity (n, h, w), bool."""
+    """Compute percentiles of each band, (n, 2), over pairs of values (n, h, w) and their validity
+    (n, h, w), bool.
+    """
     valid = [[band[mask] for band, mask in zip(*sample, strict=True)] for sample in samples]
     bounds = []
     for number, parts in enumerate(zip(*valid, strict=True), 1):
         values = np.concatenate(parts).astype(np.float64)
         if not len(values):
-            raise ValueError(f"{path}: a sample of its band {number} has no valid pixel, give --bounds LOW HIGH")
+            raise ValueError(
+                f"{path}: a sample of its band {number} has no valid pixel, give --bounds LOW HIGH"
+            )
         low, high = np.percentile(values, percentiles)
         if low == high:  # most values are equal
             low, high = values.min(), values.max()
@@ -73,7 +94,11 @@ def estimate_bounds(
 
 
 def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Scale values (n, h, w) to uint8: the lower bound and below to 0, the upper and above to 255, invalid to 0."""
+    """Scale values (n, h, w) to uint8: the lower bound and below to 0, the upper and above to 255,
+    invalid to 0.
+    """
     low, high = bounds[:, 0, None, None], bounds[:, 1, None, None]
-    scaled = np.where(valid, values, low).astype(np.float64)  # the file's own type may overflow in a difference
+    scaled = np.where(valid, values, low).astype(
+        np.float64
+    )  # the file's own type may overflow in a difference
     return np.rint((scaled - low) / (high - low) * 255).clip(0, 255).astype(np.uint8)

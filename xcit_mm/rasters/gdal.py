@@ -21,7 +21,9 @@ _OPTIONS = dict(
 
 
 def require_rasterio(user: object) -> None:
-    """Raise ModuleNotFoundError, which names the user of rasterio and the remedy, if rasterio is not installed."""
+    """Raise ModuleNotFoundError, which names the user of rasterio and the remedy, if rasterio is
+    not installed.
+    """
     if importlib.util.find_spec("rasterio") is None:
         raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
 

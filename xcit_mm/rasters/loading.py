@@ -11,10 +11,11 @@ from .gdal import open_raster, require_rasterio
 
 @TRANSFORMS.register_module()
 class LoadRasterFromFile:
-    """Load a GeoTIFF or another format of GDAL, in place of `LoadImageFromFile`: any number of bands, in their order.
+    """Load a GeoTIFF or another format of GDAL, in place of `LoadImageFromFile`: any number of
+    bands, in their order.
 
-    `LoadImageFromFile` uses OpenCV, which rejects more than four bands, misreads two and swaps the first and the third.
-    Nodata pixels keep the value that the file stores.
+    `LoadImageFromFile` uses OpenCV, which rejects more than four bands, misreads two and swaps the
+    first and the third. Nodata pixels keep the value that the file stores.
 
     Args:
         bands: Numbers of the bands to load, from 1, in this order. Default: all.
@@ -29,7 +30,9 @@ class LoadRasterFromFile:
         if bands is not None:
             is_list = isinstance(bands, list | tuple) and len(bands) > 0
             if not is_list or not all(type(band) is int and band > 0 for band in bands):
-                raise ValueError(f"{bands=}: give a list of band numbers, counted from 1, such as [3, 2, 1]")
+                raise ValueError(
+                    f"{bands=}: give a list of band numbers, counted from 1, such as [3, 2, 1]"
+                )
         require_rasterio("LoadRasterFromFile")
         self.bands = None if bands is None else list(bands)
         self.to_float32 = to_float32

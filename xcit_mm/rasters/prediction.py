@@ -1,4 +1,6 @@
-"""One raster in, one map or one table of objects out: row by row of tiles, each row in a file of its own."""
+"""One raster in, one map or one table of objects out: row by row of tiles, each row in a file of
+its own.
+"""
 
 import json
 import os
@@ -44,8 +46,8 @@ def predict_raster(
 ) -> Path:
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
-    The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call resumes. Several
-    processes of torchrun share the rows, and the first writes the result.
+    The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call
+    resumes. Several processes of torchrun share the rows, and the first writes the result.
 
     Args:
         raster: Path or URL of a file that GDAL reads.
@@ -53,7 +55,8 @@ def predict_raster(
         out: `.tif` for a segmentor; `.gpkg`, `.geojson` or `.parquet` for a detector.
         bands, bounds, percentiles, gsd: As of `Raster`. Default of `gsd`: that of the config.
         aoi: Vector file, whose polygons limit the prediction.
-        crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON WGS 84.
+        crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON
+            WGS 84.
         tile: Side of a tile in pixels. Default: that of the config's images.
         overlap: Minimum overlap of tiles in pixels. Default: a quarter of the tile.
         overwrite: Whether to replace a result, and to start again.
@@ -73,7 +76,9 @@ def predict_raster(
         return out
     step = raster_step(cfg)
     if step is not None and (bounds or percentiles):
-        raise ValueError("--bounds, --percentiles: the config loads rasters without a scale, leave them out")
+        raise ValueError(
+            "--bounds, --percentiles: the config loads rasters without a scale, leave them out"
+        )
     loading = bands or (step or {}).get("bands"), step is not None, gsd or cfg.get("gsd")
     source = Raster(raster, raster_bands(cfg) or 3, *loading, bounds, percentiles or PERCENTILES)
     _check_output(out, predictor.is_detector, crs, source)
@@ -81,10 +86,14 @@ def predict_raster(
         print_line(f"{raster}: {note}")
     tile = tile or predictor.tile or image_side(cfg)
     if tile is None:
-        raise ValueError("the config does not state the size of its images: give --tile PIXELS, that of training")
+        raise ValueError(
+            "the config does not state the size of its images: give --tile PIXELS, that of training"
+        )
     overlap = tile // 4 if overlap is None else overlap
     area = None if aoi is None else _read_area(aoi, source)
-    options = dict(tile=tile, overlap=overlap, bands=source.bands, bounds=str(source.bounds), gsd=gsd, crs=crs)
+    options = dict(
+        tile=tile, overlap=overlap, bands=source.bands, bounds=str(source.bounds), gsd=gsd, crs=crs
+    )
     options |= dict(aoi=area and area.wkt, min_score=predictor.min_score)
     run = _Run(source, predictor, out, area, tile, overlap)
     run.open(json.loads(json.dumps(options | _stamps(source, predictor))), overwrite)
@@ -98,10 +107,16 @@ def _check_output(out: Path, is_detector: bool, crs: str | None, raster: Raster)
         kind = "detector" if is_detector else "segmentor"
         raise ValueError(f"--out {out}: a {kind} writes {', '.join(suffixes)}, give such a name")
     if crs is not None and out.suffix not in (".gpkg", ".parquet"):
-        other = "GeoJSON is in WGS 84, leave it out" if is_detector else "a map has the raster's, use gdalwarp -t_srs"
+        other = (
+            "GeoJSON is in WGS 84, leave it out"
+            if is_detector
+            else "a map has the raster's, use gdalwarp -t_srs"
+        )
         raise ValueError(f"--crs {crs}: {other}")
     if raster.crs is None and (crs or out.suffix == ".geojson"):
-        raise ValueError(f"{raster.path} has no coordinate system: write .gpkg or .parquet without --crs")
+        raise ValueError(
+            f"{raster.path} has no coordinate system: write .gpkg or .parquet without --crs"
+        )
     if crs is not None:
         import pyproj
 
@@ -115,15 +130,21 @@ def _read_area(path: str | Path, raster: Raster) -> Any:
     table = geopandas.read_file(path)
     polygons = table.geometry[table.geom_type.isin(["Polygon", "MultiPolygon"])]
     if polygons.empty or polygons.crs is None or raster.crs is None:
-        problem = "has no polygons" if polygons.empty else f"or {raster.path} has no coordinate system"
+        problem = (
+            "has no polygons" if polygons.empty else f"or {raster.path} has no coordinate system"
+        )
         raise ValueError(f"--aoi {path} {problem}: give a file with them, or leave it out")
-    area = affine_transform(polygons.to_crs(raster.crs).union_all(), (~raster.transform).to_shapely())
+    area = affine_transform(
+        polygons.to_crs(raster.crs).union_all(), (~raster.transform).to_shapely()
+    )
     shapely.prepare(area)
     return area
 
 
 def _stamps(raster: Raster, predictor: Predictor) -> dict[str, Any]:
-    """Return what changes if the raster or the model does: place, size and time of a file, checksum of the weights."""
+    """Return what changes if the raster or the model does: place, size and time of a file, checksum
+    of the weights.
+    """
     changed = os.stat(raster.path).st_mtime_ns if Path(raster.path).exists() else None
     crc = 0
     for value in predictor.model.state_dict().values():
@@ -134,33 +155,50 @@ def _stamps(raster: Raster, predictor: Predictor) -> dict[str, Any]:
 class _Run:
     """The rows of tiles of a raster, in a folder beside the result."""
 
-    def __init__(self, raster: Raster, predictor: Predictor, out: Path, area: Any, tile: int, overlap: int) -> None:
-        self.raster, self.predictor, self.out, self.area, self.tile = raster, predictor, out, area, tile
-        self.rows, self.columns = (windows(length, tile, overlap) for length in (raster.height, raster.width))
+    def __init__(
+        self, raster: Raster, predictor: Predictor, out: Path, area: Any, tile: int, overlap: int
+    ) -> None:
+        self.raster, self.predictor, self.out, self.area, self.tile = (
+            raster,
+            predictor,
+            out,
+            area,
+            tile,
+        )
+        self.rows, self.columns = (
+            windows(length, tile, overlap) for length in (raster.height, raster.width)
+        )
         self.folder = out.with_name(f"{out.name}.parts")
         suffix = "json" if predictor.is_detector else "tif"
         self.parts = [self.folder / f"row-{number:05}.{suffix}" for number in range(len(self.rows))]
         self.rank, self.world = rank_and_size()
-        # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale than elsewhere.
+        # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale
+        # than elsewhere.
         self._is_padded = resizes_images(predictor.cfg) and min(raster.height, raster.width) < tile
 
     def open(self, options: dict[str, Any], overwrite: bool) -> None:
         """Store the options of the rows, or compare them with those of the rows that are done."""
         if overwrite:
             if self.world > 1:
-                raise ValueError(f"--overwrite with torchrun: remove {self.out} and {self.folder} first")
+                raise ValueError(
+                    f"--overwrite with torchrun: remove {self.out} and {self.folder} first"
+                )
             shutil.rmtree(self.folder, ignore_errors=True)
             self.out.unlink(missing_ok=True)
         path = self.folder / "run.json"
         if path.exists():
             earlier = json.loads(path.read_bytes())
             if different := [name for name in options if earlier.get(name) != options[name]]:
-                raise ValueError(f"{self.folder} has rows of another {', '.join(different)}: --overwrite starts again")
+                raise ValueError(
+                    f"{self.folder} has rows of another {', '.join(different)}: --overwrite starts again"
+                )
         with atomic_write(path) as file:
             file.write(json.dumps(options).encode())
 
     def predict(self, crs: str | None) -> None:
-        """Predict this process's rows that are not done. The first process waits for the others, and joins all."""
+        """Predict this process's rows that are not done. The first process waits for the others,
+        and joins all.
+        """
         mine = range(self.rank, len(self.rows), self.world)
         with progress_bar(len(mine) * len(self.columns), "tile", disable=self.rank > 0) as bar:
             for number in mine:
@@ -176,7 +214,9 @@ class _Run:
         if self.predictor.is_detector:
             found = merge_objects(concatenate(map(read_row, self.parts)))
             if self.area is not None:
-                found = found.select(shapely.contains_xy(self.area, (found.boxes[:, :2] + found.boxes[:, 2:]) / 2))
+                found = found.select(
+                    shapely.contains_xy(self.area, (found.boxes[:, :2] + found.boxes[:, 2:]) / 2)
+                )
             write_table(self.out, make_table(found, self.raster, classes), crs)
         else:
             rows = {row.inside.start: part for row, part in zip(self.rows, self.parts, strict=True)}
@@ -187,18 +227,28 @@ class _Run:
         row = self.rows[number]
         classes, height = self.predictor.metainfo["classes"], row.inside.stop - row.inside.start
         if self.predictor.is_detector:
-            found = (reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row))
+            found = (
+                reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row)
+            )
             write_row(self.parts[number], concatenate(found))
             return
         path, width = self.parts[number], self.raster.width
-        with atomic_path(path) as new, gdal(path, "written"), create_map(new, height, width, classes) as file:
+        with (
+            atomic_path(path) as new,
+            gdal(path, "written"),
+            create_map(new, height, width, classes) as file,
+        ):
             for column, part, valid in self._iter_tiles(row):
-                labels = np.where(valid, part.segmentation[: len(valid), : valid.shape[1]], no_class(classes))
+                labels = np.where(
+                    valid, part.segmentation[: len(valid), : valid.shape[1]], no_class(classes)
+                )
                 span = (0, height), (column.inside.start, column.inside.stop)
                 file.write(labels[row.crop, column.crop].astype(file.dtypes[0]), 1, window=span)
 
     def _iter_tiles(self, row: Window) -> Iterator[tuple[Window, Any, np.ndarray]]:
-        """Yield column, prediction and valid pixels of the tiles of a row that have any, in batches."""
+        """Yield column, prediction and valid pixels of the tiles of a row that have any, in
+        batches.
+        """
         batch: list[tuple[Window, np.ndarray, np.ndarray]] = []
         for column in self.columns:
             image, valid = self._read(row, column)
@@ -206,7 +256,10 @@ class _Run:
                 batch.append((column, image, valid))
             if len(batch) == self.predictor.batch_size or (batch and column is self.columns[-1]):
                 found = self.predictor([image for _, image, _ in batch])
-                yield from ((column, part, valid) for (column, _, valid), part in zip(batch, found, strict=True))
+                yield from (
+                    (column, part, valid)
+                    for (column, _, valid), part in zip(batch, found, strict=True)
+                )
                 batch = []
 
     def _read(self, row: Window, column: Window) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +270,9 @@ class _Run:
         span = slice(row.start, row.stop), slice(column.start, column.stop)
         inside = np.bool_(True)
         if self.area is not None:
-            if not self.area.intersects(shapely.box(column.start, row.start, column.stop, row.stop)):
+            if not self.area.intersects(
+                shapely.box(column.start, row.start, column.stop, row.stop)
+            ):
                 return np.zeros((0, 0, 0)), np.zeros(shape, bool)
             shift = type(self.raster.transform).translation(column.start, row.start)
             inside = geometry_mask([self.area], shape, shift, invert=True)

@@ -16,23 +16,29 @@ _SAMPLE, _SAMPLES = 128, 16  # side of a patch in pixels, patches along each axi
 
 
 class Raster:
-    """A raster that is read by windows, as a model takes them. Errors of GDAL are OSErrors of one line.
+    """A raster that is read by windows, as a model takes them. Errors of GDAL are OSErrors of one
+    line.
 
     Args:
         path: Path, URL or file of a file system of GDAL.
         channels: Number of channels of the model.
-        bands: Numbers, from 1, of red, green and blue, of a single band for all three, or for a model of other
-            `channels` in its order. Default: all but alpha, red, green and blue ordered by their names.
-        raw: Whether to read stored values as `LoadRasterFromFile` does, without a scale, and by default all bands.
-        gsd: Size of the pixels in metres, to which the file is resampled, from its overviews. Default: the file's.
-        bounds: Stored values that become 0 and 255: one pair for all bands, or one for each. Default: files of 8 bits
-            are not scaled, others by `percentiles` of a sample of the raster.
+        bands: Numbers, from 1, of red, green and blue, of a single band for all three, or for a
+            model of other `channels` in its order. Default: all but alpha, red, green and blue
+            ordered by their names.
+        raw: Whether to read stored values as `LoadRasterFromFile` does, without a scale, and by
+            default all bands.
+        gsd: Size of the pixels in metres, to which the file is resampled, from its overviews.
+            Default: the file's.
+        bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
+            Default: files of 8 bits are not scaled, others by `percentiles` of a sample of the
+            raster.
         percentiles: Percentiles that become 0 and 255.
 
     Attributes:
         height, width: Size in pixels.
         crs: rasterio's coordinate reference system, or None.
-        transform: affine.Affine from pixels (column, row), from the outer corner of the first, to coordinates.
+        transform: affine.Affine from pixels (column, row), from the outer corner of the first, to
+            coordinates.
         notes: What a user should know of the file.
 
     Raises:
@@ -51,7 +57,9 @@ class Raster:
     ) -> None:
         self.path, self._channels, self._raw = str(path), channels, raw
         if not 0 <= percentiles[0] < percentiles[1] <= 100:
-            raise ValueError(f"--percentiles {percentiles}: give two from 0 to 100, the lower one first")
+            raise ValueError(
+                f"--percentiles {percentiles}: give two from 0 to 100, the lower one first"
+            )
         with gdal(path):
             file = open_raster(path)
             _check_place(file)
@@ -59,13 +67,17 @@ class Raster:
             self._file = file = file if gsd is None else _resample(file, gsd)
             self.height, self.width, self.transform = file.height, file.width, file.transform
             # Engineering systems have no place on the earth.
-            self.crs = file.crs if file.crs and (file.crs.is_projected or file.crs.is_geographic) else None
+            self.crs = (
+                file.crs if file.crs and (file.crs.is_projected or file.crs.is_geographic) else None
+            )
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
             self._cache = CACHE_SIZE
             self.notes = list(self._iter_notes())
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
-                self.bounds = estimate_bounds(map(self._read, self._windows(_SAMPLES)), percentiles, self.path)
+                self.bounds = estimate_bounds(
+                    map(self._read, self._windows(_SAMPLES)), percentiles, self.path
+                )
 
     def _iter_notes(self) -> Iterator[str]:
         from rasterio.enums import MaskFlags
@@ -85,11 +97,14 @@ class Raster:
             yield f"it is stored in strips, which takes time and memory: convert it by `{command} {self.path} OUT.tif`"
 
     def _varies(self, alpha: int) -> bool:
-        """Return whether an alpha band varies as an image. Writers mark the fourth of four bands, whatever it is.
+        """Return whether an alpha band varies as an image. Writers mark the fourth of four bands,
+        whatever it is.
 
         A mask has two values, and few between them where its edges were resampled.
         """
-        values = np.concatenate([self._file.read(alpha, window=window).ravel() for window in self._windows(4)])
+        values = np.concatenate(
+            [self._file.read(alpha, window=window).ravel() for window in self._windows(4)]
+        )
         values = values[values > 0]
         return bool(values.size) and bool((values < values.max()).mean() > 0.25)
 
@@ -98,25 +113,30 @@ class Raster:
         spans = []
         for length in (self._file.height, self._file.width):
             size = min(_SAMPLE, length)
-            starts = np.unique(np.linspace(0, length - size, min(count, -(-length // size))).astype(int))
+            starts = np.unique(
+                np.linspace(0, length - size, min(count, -(-length // size))).astype(int)
+            )
             spans.append([(int(start), int(start) + size) for start in starts])
         return list(product(*spans))
 
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
-        values = self._file.read(list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked)
+        values = self._file.read(
+            list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked
+        )
         pixels = np.ma.getdata(values)
         return pixels, ~np.ma.getmaskarray(values) & np.isfinite(pixels)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.
 
-        A pixel is invalid by the file's mask or alpha, or if all selected bands are nodata, NaN or infinity. Invalid
-        values of scaled bands become 0, as NaN and infinity of raw bands. Bytes stay as they are stored.
+        A pixel is invalid by the file's mask or alpha, or if all selected bands are nodata, NaN or
+        infinity. Invalid values of scaled bands become 0, as NaN and infinity of raw bands. Bytes
+        stay as they are stored.
 
         Returns:
-            The image, (h, w, 3), BGR, or (h, w, channels) in the order of `bands`, uint8 or, if raw, of the file's
-            type; and the validity, (h, w), bool.
+            The image, (h, w, 3), BGR, or (h, w, channels) in the order of `bands`, uint8 or, if
+            raw, of the file's type; and the validity, (h, w), bool.
         """
         with gdal(self.path, cache=self._cache):
             values, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
@@ -135,9 +155,15 @@ def _check_place(file: Any) -> None:
     """Raise ValueError if a file has a place on a map that is not a transform."""
     points = file.gcps[0]
     if file.transform.is_identity and (points or file.rpcs):
-        kind, option = ("ground control points", "") if points else ("rational polynomial coefficients", " -rpc")
+        kind, option = (
+            ("ground control points", "")
+            if points
+            else ("rational polynomial coefficients", " -rpc")
+        )
         command = f"gdalwarp{option} -r bilinear {file.name} OUT.tif"
-        raise ValueError(f"{file.name} is placed on the map by {kind}: rectify it first by `{command}`")
+        raise ValueError(
+            f"{file.name} is placed on the map by {kind}: rectify it first by `{command}`"
+        )
 
 
 def _resample(file: Any, gsd: float) -> Any:
@@ -147,19 +173,29 @@ def _resample(file: Any, gsd: float) -> Any:
     from rasterio.vrt import WarpedVRT
 
     if file.crs is None or file.transform.is_identity:
-        raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: assign one by gdal_edit.py -a_srs")
+        raise ValueError(
+            f"--gsd {gsd:g}: {file.name} has no coordinate system: assign one by gdal_edit.py -a_srs"
+        )
     x, y = file.width / 2, file.height / 2
-    xs, ys = zip(*(file.transform * point for point in ((x, y), (x + 1, y), (x, y + 1))), strict=True)
+    xs, ys = zip(
+        *(file.transform * point for point in ((x, y), (x + 1, y), (x, y + 1))), strict=True
+    )
     to_degrees = pyproj.Transformer.from_crs(file.crs, "EPSG:4326", always_xy=True)
     lon, lat = to_degrees.transform(xs, ys)
     metres = pyproj.Geod(ellps="WGS84").inv(lon[:1] * 2, lat[:1] * 2, lon[1:], lat[1:])[2]
     factors = [gsd / side for side in metres]
-    if all(abs(factor - 1) < 0.02 for factor in factors):  # the scale of a projection is no reason to blur the image
+    if all(
+        abs(factor - 1) < 0.02 for factor in factors
+    ):  # the scale of a projection is no reason to blur the image
         return file
-    width, height = (max(round(n / f), 1) for n, f in zip((file.width, file.height), factors, strict=True))
+    width, height = (
+        max(round(n / f), 1) for n, f in zip((file.width, file.height), factors, strict=True)
+    )
     transform = file.transform * file.transform.scale(file.width / width, file.height / height)
     names = [color.name for color in file.colorinterp]
-    levels = [number for number, factor in enumerate(file.overviews(1)) if factor <= 1.02 * min(factors)]
+    levels = [
+        number for number, factor in enumerate(file.overviews(1)) if factor <= 1.02 * min(factors)
+    ]
     resampling = Resampling.average if min(factors) > 1 else Resampling.bilinear
     source = open_raster(file.name, overview_level=levels[-1]) if levels else file
     has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and "alpha" not in names

@@ -5,4 +5,9 @@ from .mixed_precision import CPUAmpOptimWrapper
 from .nonfinite import NonFiniteHook
 from .resuming import ResumableCheckpointHook
 
-__all__ = ["CPUAmpOptimWrapper", "LayerDecayOptimWrapperConstructor", "NonFiniteHook", "ResumableCheckpointHook"]
+__all__ = [
+    "CPUAmpOptimWrapper",
+    "LayerDecayOptimWrapperConstructor",
+    "NonFiniteHook",
+    "ResumableCheckpointHook",
+]

@@ -1,4 +1,6 @@
-"""The place of a run in its data: batches have numbers, so that a resumed run starts at the next one."""
+"""The place of a run in its data: batches have numbers, so that a resumed run starts at the next
+one.
+"""
 
 import functools
 import itertools
@@ -23,15 +25,17 @@ def seed_generators(*numbers: int) -> None:
     np.random.seed(words)
     seed = int(words.view(np.uint64)[0])
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # else torch.manual_seed, which seeds GPUs as well, takes a hundred times as long
+    if (
+        torch.cuda.is_initialized()
+    ):  # else torch.manual_seed, which seeds GPUs as well, takes a hundred times as long
         torch.cuda.manual_seed(seed)
 
 
 class SeededDataset(Dataset):
     """A data set whose random numbers depend only on a seed and the place of a sample in the run.
 
-    The number of workers and the samples that a worker loaded before make no difference. All attributes are those of
-    the original data set.
+    The number of workers and the samples that a worker loaded before make no difference. All
+    attributes are those of the original data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
@@ -46,7 +50,9 @@ class SeededDataset(Dataset):
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_dataset":  # pickle asks for these before the attributes exist
+        if (
+            name.startswith("__") or name == "_dataset"
+        ):  # pickle asks for these before the attributes exist
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -57,8 +63,8 @@ class SeededDataset(Dataset):
 class NumberedBatches(Sampler):
     """Batches of indices with numbers, as lists of ((epoch, batch, position), index).
 
-    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only the indices of
-    earlier batches are read.
+    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only
+    the indices of earlier batches are read.
 
     Args:
         batch_sampler: Config of the batches. By default they are `batch_size` indices of `sampler`.
@@ -67,11 +73,22 @@ class NumberedBatches(Sampler):
     epoch = first = 0
 
     def __init__(
-        self, sampler: Any, batch_size: int, endless: bool, batch_sampler: dict | None, drop_last: bool
+        self,
+        sampler: Any,
+        batch_size: int,
+        endless: bool,
+        batch_sampler: dict | None,
+        drop_last: bool,
     ) -> None:
-        self.sampler, self.batch_size, self._endless = sampler, batch_size, endless  # mmengine's hooks read the first
+        self.sampler, self.batch_size, self._endless = (
+            sampler,
+            batch_size,
+            endless,
+        )  # mmengine's hooks read the first
         config = batch_sampler or dict(type=BatchSampler, drop_last=drop_last)
-        self._batches = DATA_SAMPLERS.build(config, default_args=dict(sampler=sampler, batch_size=batch_size))
+        self._batches = DATA_SAMPLERS.build(
+            config, default_args=dict(sampler=sampler, batch_size=batch_size)
+        )
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -83,13 +100,19 @@ class NumberedBatches(Sampler):
                 self.sampler.set_epoch(epoch)
             for indices, number in zip(self._batches, numbers, strict=False):
                 if number >= self.first:
-                    yield [((epoch, number, position), index) for position, index in enumerate(indices)]
+                    yield [
+                        ((epoch, number, position), index) for position, index in enumerate(indices)
+                    ]
 
 
-def numbered_loader(dataset: Any, config: dict[str, Any], seed: tuple[int, int], endless: bool) -> DataLoader:
-    """Build a loader whose batches have numbers and whose random numbers depend on them, a seed and a process.
+def numbered_loader(
+    dataset: Any, config: dict[str, Any], seed: tuple[int, int], endless: bool
+) -> DataLoader:
+    """Build a loader whose batches have numbers and whose random numbers depend on them, a seed and
+    a process.
 
-    Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has already read ahead.
+    Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has
+    already read ahead.
     """
     config, seeded = dict(config), SeededDataset(dataset, seed)
     config["batch_sampler"] = dict(
@@ -113,7 +136,9 @@ class _Batches(itertools.chain):
 
 
 class NumberedLoop:
-    """The training loop of a runner, with another loader and random numbers, both by the number of a batch."""
+    """The training loop of a runner, with another loader and random numbers, both by the number of
+    a batch.
+    """
 
     def __init__(self, runner: Runner) -> None:
         loop: Any = runner.train_loop
@@ -121,19 +146,25 @@ class NumberedLoop:
         seed = [runner.seed]
         broadcast_object_list(seed)  # with diff_rank_seed every process has its own
         self._seed, config = (seed[0], get_rank()), train_dataloader_config(runner)
-        loop.dataloader = numbered_loader(loop.dataloader.dataset, config, self._seed, self._endless)
+        loop.dataloader = numbered_loader(
+            loop.dataloader.dataset, config, self._seed, self._endless
+        )
         self._batches: Any = loop.dataloader.batch_sampler
         loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
 
     @staticmethod
     def supports(runner: Runner) -> bool:
-        """Return whether batches can have numbers: the loop is mmengine's, and loader and sampler have a config."""
+        """Return whether batches can have numbers: the loop is mmengine's, and loader and sampler
+        have a config.
+        """
         known = isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop)
         config = train_dataloader_config(runner)
         return known and isinstance(config, dict) and isinstance(config.get("sampler"), dict)
 
     def start_epoch(self) -> None:
-        """Go to the batch of the loop's iteration: in its epoch, or in the whole run of the iteration-based loop."""
+        """Go to the batch of the loop's iteration: in its epoch, or in the whole run of the
+        iteration-based loop.
+        """
         loop = self._loop
         self._batches.epoch = loop.epoch
         self._batches.first = loop.iter if self._endless else loop.iter % max(1, len(self._batches))
@@ -149,13 +180,17 @@ class NumberedLoop:
         except RuntimeError as error:
             if "equal size" not in str(error) or "data_samples" not in batch:
                 raise
-            raise UnequalBatch(f"the images or maps of a batch differ in shape: {_unequal(batch)}") from error
+            raise UnequalBatch(
+                f"the images or maps of a batch differ in shape: {_unequal(batch)}"
+            ) from error
 
 
 def _unequal(batch: dict[str, Any]) -> str:
     """Describe the images of a batch, or the segmentation maps if the images have one shape."""
     samples = batch["data_samples"]
-    found = [(s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)]
+    found = [
+        (s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)
+    ]
     if len({shape for _, shape in found}) == 1:
         found = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.data.shape)) for s in samples]
     return ", ".join(f"{path} has {shape}" for path, shape in found)

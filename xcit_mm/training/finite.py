@@ -29,7 +29,9 @@ def is_finite(value: Any) -> bool:
 
 @torch.no_grad()
 def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Run a batch forward again. Describe the first value that is not finite and the images, or return ''."""
+    """Run a batch forward again. Describe the first value that is not finite and the images, or
+    return ''.
+    """
     names = {module: name for name, module in model.named_modules() if name}
     wrong = [] if is_finite((args, kwargs)) else ["the input"]
 
@@ -37,9 +39,24 @@ def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -
         if module in names and not wrong and not is_finite(output):
             wrong.append(f"the output of {names[module]} ({type(module).__name__})")
 
-    with register_module_forward_hook(inspect), suppress(Exception):  # the matching of Mask2Former raises at NaN
-        model.forward(*args, **kwargs)  # without the hooks of the model, which may have called this function
+    with (
+        register_module_forward_hook(inspect),
+        suppress(Exception),
+    ):  # the matching of Mask2Former raises at NaN
+        model.forward(
+            *args, **kwargs
+        )  # without the hooks of the model, which may have called this function
     gradients = [name for name, p in model.named_parameters() if not is_finite(p.grad)]
-    wrong += [f"the gradient of {name}" for name in gradients[-1:]]  # the backward pass begins at the last
-    images = [sample.img_path for sample in kwargs.get("data_samples") or () if getattr(sample, "img_path", None)]
-    return f"{wrong[0]} is the first that is not finite" + f" at {preview(images)}" * bool(images) if wrong else ""
+    wrong += [
+        f"the gradient of {name}" for name in gradients[-1:]
+    ]  # the backward pass begins at the last
+    images = [
+        sample.img_path
+        for sample in kwargs.get("data_samples") or ()
+        if getattr(sample, "img_path", None)
+    ]
+    return (
+        f"{wrong[0]} is the first that is not finite" + f" at {preview(images)}" * bool(images)
+        if wrong
+        else ""
+    )

@@ -11,10 +11,11 @@ from ..models import Trunk
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
 
-    The rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l), times the factors of mmengine's own
-    rules (`custom_keys`, ...). The stem and the positional encoding are layer 0, block n (from 0) is layer n + 1, and
-    pyramid, neck and heads are layer depth + 1, with the full rate. Their group comes first, because the log shows the
-    rate of the first group. Use it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
+    The rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l), times the
+    factors of mmengine's own rules (`custom_keys`, ...). The stem and the positional encoding are
+    layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer depth + 1, with
+    the full rate. Their group comes first, because the log shows the rate of the first group. Use
+    it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
@@ -25,10 +26,16 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super()._validate_cfg()
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
-            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: must be a number above 0 and at most 1")
+            raise ValueError(
+                f"paramwise_cfg.layer_decay_rate={rate!r}: must be a number above 0 and at most 1"
+            )
 
     def add_params(
-        self, params: list[dict], module: nn.Module, prefix: str = "", is_dcn_module: int | float | None = None
+        self,
+        params: list[dict],
+        module: nn.Module,
+        prefix: str = "",
+        is_dcn_module: int | float | None = None,
     ) -> None:
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:  # mmengine calls this method for every submodule, and last for the model
@@ -38,21 +45,33 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         for group in params:
             (parameter,) = group.pop("params")
             layer = layers.get(id(parameter), top)
-            group["lr"] = group.get("lr", self.base_lr) * self.paramwise_cfg["layer_decay_rate"] ** (top - layer)
-            merged.setdefault((-layer, repr(group)), dict(group, params=[]))["params"].append(parameter)
+            group["lr"] = group.get("lr", self.base_lr) * self.paramwise_cfg[
+                "layer_decay_rate"
+            ] ** (top - layer)
+            merged.setdefault((-layer, repr(group)), dict(group, params=[]))["params"].append(
+                parameter
+            )
         params[:] = [merged[key] for key in sorted(merged, key=lambda key: key[0])]
         for group in params:  # a layer that two heads share comes twice
             group["params"] = list(dict.fromkeys(group["params"]))
 
 
 def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
-    """Return the layers of the trunk's parameters by parameter id, and the layer of all other parameters."""
+    """Return the layers of the trunk's parameters by parameter id, and the layer of all other
+    parameters.
+    """
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if len(trunks) != 1:
-        raise ValueError(f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one")
+        raise ValueError(
+            f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one"
+        )
     layers = {}
     for name, parameter in trunks[0].named_parameters():
         part, *numbers = name.split(".")
-        if part in ("patch_embed", "pos_embeder", "blocks"):  # else it is of the pyramid or the classifier
+        if part in (
+            "patch_embed",
+            "pos_embeder",
+            "blocks",
+        ):  # else it is of the pyramid or the classifier
             layers[id(parameter)] = int(numbers[0]) + 1 if part == "blocks" else 0
     return layers, len(trunks[0].blocks) + 1

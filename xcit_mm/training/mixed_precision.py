@@ -16,13 +16,18 @@ from ..models.precision import prepare_for_autocast
 class CPUAmpOptimWrapper(AmpOptimWrapper):
     """Trains in bfloat16 on a CPU, which mmengine's AmpOptimWrapper refuses.
 
-    Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of float32, so the loss
-    is not scaled and `loss_scale` is ignored. `dtype` may be None or bfloat16. The other arguments are OptimWrapper's.
+    Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of
+    float32, so the loss is not scaled and `loss_scale` is ignored. `dtype` may be None or bfloat16.
+    The other arguments are OptimWrapper's.
     """
 
-    def __init__(self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any
+    ) -> None:
         if dtype not in (None, "bfloat16", torch.bfloat16):
-            raise ValueError(f"optim_wrapper.{dtype=}: a CPU trains in mixed precision in bfloat16: leave dtype out")
+            raise ValueError(
+                f"optim_wrapper.{dtype=}: a CPU trains in mixed precision in bfloat16: leave dtype out"
+            )
         OptimWrapper.__init__(self, **kwargs)
         self.loss_scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.cast_dtype = torch.bfloat16

@@ -17,13 +17,16 @@ from .finite import is_finite
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, which are whole or absent after a kill.
 
-    mmengine removes a file before it writes the next one, and a kill would leave none. Here the next one comes first.
+    mmengine removes a file before it writes the next one, and a kill would leave none. Here the
+    next one comes first.
     """
 
     outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        """Write a file, then remove the outdated ones. Raise OSError on a full disk: all files stay as they were."""
+        """Write a file, then remove the outdated ones. Raise OSError on a full disk: all files stay
+        as they were.
+        """
         path, pointer = Path(filepath), Path(filepath).with_name("last_checkpoint")
         try:
             _write(obj, path)
@@ -31,7 +34,9 @@ class AtomicBackend(LocalBackend):
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
             raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
         for former in self.outdated - {path}:
-            if pointer.is_file() and Path(pointer.read_text()) == former:  # mmengine names the new file later
+            if (
+                pointer.is_file() and Path(pointer.read_text()) == former
+            ):  # mmengine names the new file later
                 _write(str(path).encode(), pointer)
             former.unlink(missing_ok=True)
         self.outdated.clear()
@@ -41,7 +46,9 @@ class AtomicBackend(LocalBackend):
 
 
 def _write(content: bytes | memoryview, path: Path) -> None:
-    """Write a file. The operating system writes it to the disk when it likes, as it does for mmengine."""
+    """Write a file. The operating system writes it to the disk when it likes, as it does for
+    mmengine.
+    """
     with atomic_path(path, path.with_name(".unfinished"), to_disk=False) as unfinished:
         unfinished.write_bytes(content)
 
@@ -51,19 +58,25 @@ register_backend("atomic", AtomicBackend)
 
 @HOOKS.register_module()
 class ResumableCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, with the same arguments, for runs that may be killed at any moment.
+    """mmengine's CheckpointHook, with the same arguments, for runs that may be killed at any
+    moment.
 
-    Local files are written whole or not at all, and a checkpoint is removed only after the next one is complete.
-    Weights or statistics that are not finite replace no checkpoint. The iteration of a checkpoint tells the next batch,
-    and the random numbers of a batch depend on its number, the seed and the process alone. So training resumes at the
-    next batch, also within an epoch, and draws the same numbers as uninterrupted training.
+    Local files are written whole or not at all, and a checkpoint is removed only after the next one
+    is complete. Weights or statistics that are not finite replace no checkpoint. The iteration of a
+    checkpoint tells the next batch, and the random numbers of a batch depend on its number, the
+    seed and the process alone. So training resumes at the next batch, also within an epoch, and
+    draws the same numbers as uninterrupted training.
 
-    With gradient accumulation, set `interval` to a multiple of `accumulative_counts`. Transforms that keep earlier
-    images, such as mmdet's CachedMosaic, give other images after a resume.
+    With gradient accumulation, set `interval` to a multiple of `accumulative_counts`. Transforms
+    that keep earlier images, such as mmdet's CachedMosaic, give other images after a resume.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if not (kwargs.get("backend_args") or kwargs.get("file_client_args") or "://" in str(kwargs.get("out_dir"))):
+        if not (
+            kwargs.get("backend_args")
+            or kwargs.get("file_client_args")
+            or "://" in str(kwargs.get("out_dir"))
+        ):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
 
@@ -71,14 +84,18 @@ class ResumableCheckpointHook(CheckpointHook):
         super().before_train(runner)
         self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
         if not self._loop:
-            print_log("the batches have no numbers: a resumed run starts with other batches", "current")
+            print_log(
+                "the batches have no numbers: a resumed run starts with other batches", "current"
+            )
 
     def before_train_epoch(self, runner: Runner) -> None:
         if self._loop:
             self._loop.start_epoch()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        wrong = next((name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None)
+        wrong = next(
+            (name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None
+        )
         if wrong:
             raise FloatingPointError(
                 f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "

@@ -1,1 +1,3 @@
-"""What every layer needs: atomic files, errors in one line, configs, private names of other libraries."""
+"""What every layer needs: atomic files, errors in one line, configs, private names of other
+libraries.
+"""

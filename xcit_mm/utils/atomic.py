@@ -11,13 +11,17 @@ from typing import IO
 
 @contextmanager
 def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True) -> Iterator[Path]:
-    """Yield a path in the same folder for a file or folder to write. When the block ends, it is renamed to `path`.
+    """Yield a path in the same folder for a file or folder to write. When the block ends, it is
+    renamed to `path`.
 
-    If the block raises, what it has written is removed, and a former file at `path` stays unchanged.
+    If the block raises, what it has written is removed, and a former file at `path` stays
+    unchanged.
 
     Args:
-        unfinished: The path to yield, which the next call replaces after a kill. Default: a new name for each call.
-        to_disk: Whether a file must be on the disk before it is renamed. Else a power failure may leave a part of it.
+        unfinished: The path to yield, which the next call replaces after a kill. Default: a new
+            name for each call.
+        to_disk: Whether a file must be on the disk before it is renamed. Else a power failure may
+            leave a part of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Some libraries choose the format by the suffix.
@@ -34,14 +38,18 @@ def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing. It replaces the file at `path` when the block ends; see `atomic_path`."""
+    """Open a file for writing. It replaces the file at `path` when the block ends; see
+    `atomic_path`.
+    """
     with atomic_path(path) as unfinished, unfinished.open("wb") as file:
         yield file
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield the path of a folder to write, as `atomic_path`. Raise FileExistsError if `path` exists."""
+    """Yield the path of a folder to write, as `atomic_path`. Raise FileExistsError if `path`
+    exists.
+    """
     if path.exists():
         raise FileExistsError(f"{path} exists: remove it first")
     with atomic_path(path) as unfinished:

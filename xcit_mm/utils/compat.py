@@ -1,6 +1,8 @@
-"""Private names of other libraries: each with the reason for its use and the version it was seen in.
+"""Private names of other libraries: each with the reason for its use and the version it was seen
+in.
 
-Nothing else in the package imports or replaces a private name. Libraries other than torch are imported on use.
+Nothing else in the package imports or replaces a private name. Libraries other than torch are
+imported on use.
 """
 
 from collections.abc import Iterator
@@ -16,13 +18,14 @@ from torch.nn.modules import module as _all_modules
 if TYPE_CHECKING:
     from mmengine.runner import Runner
 
-# torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included. The public classes are siblings without a
-# public base class.
+# torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included. The public classes
+# are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module or a submodule has hooks or a `forward` of its own, or all modules have forward hooks.
+    """Return whether a module or a submodule has hooks or a `forward` of its own, or all modules
+    have forward hooks.
 
     torch (2.13) has public functions to register hooks, but none to list them.
     """
@@ -33,11 +36,13 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def keep_scope_of_bases() -> None:
-    """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a library of its own.
+    """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a
+    library of its own.
 
-    mmengine gives every part of such a base the scope `xcit_mm` and then looks for its class in a registry of that
-    name. The parts of this package's configs belong to their `default_scope`. mmengine has no option for it, and a
-    registry cannot pass a search on to the registry of the default scope.
+    mmengine gives every part of such a base the scope `xcit_mm` and then looks for its class in a
+    registry of that name. The parts of this package's configs belong to their `default_scope`.
+    mmengine has no option for it, and a registry cannot pass a search on to the registry of the
+    default scope.
     """
     from mmengine.config import Config
 
@@ -54,7 +59,8 @@ Class = TypeVar("Class", bound=type)
 
 
 def log_initialization_to_file_only(module_class: Class) -> Class:
-    """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the screen.
+    """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the
+    screen.
 
     mmengine prints the notes where there is no log file, without an option.
     """
@@ -63,7 +69,9 @@ def log_initialization_to_file_only(module_class: Class) -> Class:
     log = module_class._dump_init_info  # type: ignore[attr-defined]
 
     def log_to_file(module: nn.Module) -> None:
-        if any(isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers):
+        if any(
+            isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers
+        ):
             log(module)
 
     module_class._dump_init_info = log_to_file  # type: ignore[attr-defined]
@@ -72,13 +80,17 @@ def log_initialization_to_file_only(module_class: Class) -> Class:
 
 @contextmanager
 def log_config_to_file_only() -> Iterator[None]:
-    """Make `Runner` of mmengine (0.10.7) log the environment and the config, 1,800 lines, to its file only."""
+    """Make `Runner` of mmengine (0.10.7) log the environment and the config, 1,800 lines, to its
+    file only.
+    """
     from mmengine.runner import Runner
 
     log = Runner._log_env
 
     def log_to_file(runner: "Runner", env_cfg: dict) -> None:
-        handlers = [handler for handler in runner.logger.handlers if not isinstance(handler, FileHandler)]
+        handlers = [
+            handler for handler in runner.logger.handlers if not isinstance(handler, FileHandler)
+        ]
         levels = [handler.level for handler in handlers]
         for handler in handlers:
             handler.setLevel(WARNING)
@@ -96,15 +108,19 @@ def is_resuming(runner: "Runner") -> bool:
 
 
 def train_dataloader_config(runner: "Runner") -> Any:
-    """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was given.
+    """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was
+    given.
 
-    `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is the loader.
+    `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is
+    the loader.
     """
     return runner._train_dataloader
 
 
 def is_training_run(runner: "Runner") -> bool:
-    """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public `train_loop` would."""
+    """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public
+    `train_loop` would.
+    """
     from mmengine.runner import BaseLoop
 
     return isinstance(runner._train_loop, BaseLoop)
@@ -113,7 +129,8 @@ def is_training_run(runner: "Runner") -> bool:
 def gdal_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that rasterio (1.4) raises for errors of GDAL.
 
-    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does not export.
+    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does
+    not export.
     """
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
@@ -122,9 +139,11 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 
 
 def without_resize_warning() -> Any:
-    """Return a context in which mmseg (1.2) resizes without its warning about aligned corners, as its default.
+    """Return a context in which mmseg (1.2) resizes without its warning about aligned corners, as
+    its default.
 
-    The warning calls int() on sizes, which makes them constants of a traced graph. Heads do not pass the option on.
+    The warning calls int() on sizes, which makes them constants of a traced graph. Heads do not
+    pass the option on.
     """
     from mmseg.models.utils import resize
 

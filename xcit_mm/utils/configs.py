@@ -21,7 +21,8 @@ def read_config(config: str | Path, argv: list[str]) -> Config:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a config, or if the config, one of its bases or an option has an error.
+        ValueError: If it is not a config, or if the config, one of its bases or an option has an
+            error.
     """
     if not str(config).endswith(SUFFIXES):
         raise ValueError(f"{config} is not a config (*.py)")
@@ -32,7 +33,9 @@ def read_config(config: str | Path, argv: list[str]) -> Config:
     try:
         options, _ = parser.parse_known_args(argv)
     except (ValueError, AssertionError):
-        raise ValueError(f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket") from None
+        raise ValueError(
+            f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket"
+        ) from None
     try:
         cfg = Config.fromfile(config)
         cfg.merge_from_dict(options.cfg_options)
@@ -64,17 +67,22 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
     """Iterate over the data sets of a split, without their wrappers. A config may lack the split."""
-    yield from filter(None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {}))
+    yield from filter(
+        None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {})
+    )
 
 
 def type_name(part: dict) -> str:
-    """Return the name of a part's type: a name, `scope.name`, or in a pure Python config a class or function."""
+    """Return the name of a part's type: a name, `scope.name`, or in a pure Python config a class or
+    function.
+    """
     kind = part["type"]
     return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config, by default in the current scope, or None if it is not registered.
+    """Return the class of a part of a config, by default in the current scope, or None if it is not
+    registered.
 
     Its name is not enough: mmpretrain has an XCiT of its own.
     """
@@ -86,7 +94,9 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
 
 
 def backbone_class(cfg: Config) -> type[Any] | None:
-    """Return the class of a config's backbone, or None if it has no backbone or an unregistered one."""
+    """Return the class of a config's backbone, or None if it has no backbone or an unregistered
+    one.
+    """
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
 
 
@@ -100,7 +110,8 @@ def dataset_class(dataset: dict) -> type[Any]:
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
-    """Return classes, palette and other metainfo of a data set: of its class, updated by its config.
+    """Return classes, palette and other metainfo of a data set: of its class, updated by its
+    config.
 
     As in mmengine, a text may be the path of a file with an item per line.
     """
@@ -109,14 +120,18 @@ def metainfo(dataset: dict) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise TypeError(f"metainfo={given!r} of a data set: must be a dict")
     for key, value in given.items():
-        info[key] = list_from_file(value) if isinstance(value, str) and Path(value).is_file() else value
+        info[key] = (
+            list_from_file(value) if isinstance(value, str) and Path(value).is_file() else value
+        )
     return info
 
 
 def tested_dataset(cfg: Config) -> dict:
     """Return the config of the data set that a config tests on; the first of several."""
     if not cfg.get("test_dataloader"):
-        raise ValueError("the config has no test_dataloader, whose pipeline preprocesses images: give it one")
+        raise ValueError(
+            "the config has no test_dataloader, whose pipeline preprocesses images: give it one"
+        )
     return next(leaf_datasets(cfg.test_dataloader.dataset))
 
 
@@ -125,7 +140,8 @@ def _tested_pipeline(cfg: Config) -> Sequence[dict]:
 
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
-    """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each label of the model.
+    """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each
+    label of the model.
 
     A segmentor of one class separates it from the background, which is label 0.
     """
@@ -147,17 +163,22 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
 def loading_step(dataset: dict) -> dict | None:
     """Return the first step of a pipeline that loads an image rather than annotations, or None."""
     names = ((step, type_name(step)) for step in dataset.get("pipeline", []))
-    return next((step for step, name in names if name.startswith("Load") and "Annotation" not in name), None)
+    return next(
+        (step for step, name in names if name.startswith("Load") and "Annotation" not in name), None
+    )
 
 
 def raster_step(cfg: Config) -> dict | None:
-    """Return the step of the test pipeline that loads rasters, or None if it loads images by OpenCV."""
+    """Return the step of the test pipeline that loads rasters, or None if it loads images by
+    OpenCV.
+    """
     step = loading_step(tested_dataset(cfg))
     return step if step and type_name(step) == "LoadRasterFromFile" else None
 
 
 def raster_bands(cfg: Config) -> int | None:
-    """Return the number of bands that the test pipeline loads, or None if it loads images by OpenCV.
+    """Return the number of bands that the test pipeline loads, or None if it loads images by
+    OpenCV.
 
     If the step does not list its bands, it is the number of channels of the backbone.
     """
@@ -169,17 +190,22 @@ def raster_bands(cfg: Config) -> int | None:
 
 
 def data_preprocessor(cfg: Config) -> dict:
-    """Return the data preprocessor of the model, or else that beside the model, as mmengine's Runner does."""
+    """Return the data preprocessor of the model, or else that beside the model, as mmengine's
+    Runner does.
+    """
     return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
 
 
 def image_side(cfg: Config) -> int | None:
-    """Return the side in pixels of a square that the test pipeline does not resize, or None if it is unknown.
+    """Return the side in pixels of a square that the test pipeline does not resize, or None if it
+    is unknown.
 
     Without a step that resizes, it is the size of the crops in training.
     """
     pipeline = _tested_pipeline(cfg)
-    sizes = [step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")]
+    sizes = [
+        step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")
+    ]
     size = sizes[0] if sizes else data_preprocessor(cfg).get("size")
     return min(size) if isinstance(size, Sequence) else size
 
@@ -190,7 +216,9 @@ def resizes_images(cfg: Config) -> bool:
 
 
 def channel_order(cfg: Config) -> str:
-    """Return the order of the channels of the model's images: 'RGB', 'BGR', or 'as STEP gives them'."""
+    """Return the order of the channels of the model's images: 'RGB', 'BGR', or 'as STEP gives
+    them'.
+    """
     step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
     name = type_name(step)
     if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
@@ -204,7 +232,9 @@ def channel_order(cfg: Config) -> str:
 
 
 def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
-    """Return the mean and std that normalise images, of the data preprocessor or of a step of the test pipeline."""
+    """Return the mean and std that normalise images, of the data preprocessor or of a step of the
+    test pipeline.
+    """
     given = data_preprocessor(cfg)
     if given.get("mean") is None:
         given = pipeline_step(_tested_pipeline(cfg), "Normalize") or {}

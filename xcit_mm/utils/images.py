@@ -15,17 +15,22 @@ from PIL import Image, UnidentifiedImageError
 URL_PREFIXES = ("http://", "https://")
 
 
-def read_image(path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2") -> np.ndarray:
-    """Read an image, or the first frame of an animation, from a file or URL: (H, W, 3), BGR, 8 bits.
+def read_image(
+    path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
+) -> np.ndarray:
+    """Read an image, or the first frame of an animation, from a file or URL: (H, W, 3), BGR, 8
+    bits.
 
-    `color_type` and `imdecode_backend` are those of `LoadImageFromFile`, which may return other shapes and types. What
-    OpenCV does not decode, Pillow does.
+    `color_type` and `imdecode_backend` are those of `LoadImageFromFile`, which may return other
+    shapes and types. What OpenCV does not decode, Pillow does.
 
     Raises:
         ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
         OSError: If the file cannot be read, or the URL not be downloaded.
     """
-    content = _download(str(path)) if str(path).startswith(URL_PREFIXES) else Path(path).read_bytes()
+    content = (
+        _download(str(path)) if str(path).startswith(URL_PREFIXES) else Path(path).read_bytes()
+    )
     if not content:
         raise ValueError("the file is empty")
     is_heif = content[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
@@ -34,9 +39,15 @@ def read_image(path: str | Path, color_type: str = "color", imdecode_backend: st
     image = None if is_heif else mmcv.imfrombytes(content, color_type, backend=imdecode_backend)
     if image is None:
         image = _decode_by_pillow(content, color_type, is_heif)
-    # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in many cameras.
-    elif image.max() < 64 and getattr(mmcv.imfrombytes(content, "unchanged", backend="cv2"), "itemsize", 1) > 1:
-        raise ValueError("the image uses few of its 16 bits and would be nearly black: `xcit-mm raster` scales it")
+    # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in
+    # many cameras.
+    elif (
+        image.max() < 64
+        and getattr(mmcv.imfrombytes(content, "unchanged", backend="cv2"), "itemsize", 1) > 1
+    ):
+        raise ValueError(
+            "the image uses few of its 16 bits and would be nearly black: `xcit-mm raster` scales it"
+        )
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
 
 
@@ -52,16 +63,24 @@ def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndar
                 "Pillow does not read the image; HEIC needs pillow-heif: pip install pillow-heif"
             ) from None
         note = ": a raster is for `xcit-mm raster`" if content[:2] in (b"II", b"MM") else ""
-        problem = "the file is broken or not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+        problem = (
+            "the file is broken or not an image"
+            if isinstance(error, UnidentifiedImageError)
+            else str(error)
+        )
         raise ValueError(f"{problem}{note}") from None
 
 
 def find_image_folder(path: Path, names: Sequence[str]) -> Path | None:
-    """Return the folder of these images of a COCO json: beside it or its folder, `images` or of the json's name."""
+    """Return the folder of these images of a COCO json: beside it or its folder, `images` or of the
+    json's name.
+    """
     stem = path.stem.removeprefix("instances_")
     bases, folders = (path.parent, path.parent.parent), ("", "images", stem, f"images/{stem}")
     places = (base / folder for base in bases for folder in folders)
-    return next((place for place in places if any((place / name).is_file() for name in names)), None)
+    return next(
+        (place for place in places if any((place / name).is_file() for name in names)), None
+    )
 
 
 def _download(url: str) -> bytes:
@@ -69,7 +88,9 @@ def _download(url: str) -> bytes:
         with urllib.request.urlopen(_ascii_url(url), timeout=60) as response:
             return response.read()
     except (URLError, TimeoutError) as error:
-        raise OSError(f"{url} cannot be downloaded: {getattr(error, 'reason', error)}; check the address") from None
+        raise OSError(
+            f"{url} cannot be downloaded: {getattr(error, 'reason', error)}; check the address"
+        ) from None
 
 
 def _ascii_url(url: str) -> str:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 RGB = 3
 LINEAR_STEM = "patch_embed.proj.weight"
-FILL_HINT = "to fine-tune: fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
+FILL_HINT = (
+    "to fine-tune: fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
+)
 
 # Filters (C, N, h, w) of N bands from filters (C, 3, h, w) of red, green and blue.
 STEM_RULES: dict[str, Callable[[Tensor, int], Tensor]] = {
@@ -28,20 +30,24 @@ def check_stem_rule(rule: str | None) -> None:
 
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
-    """Return the published name of the first weight, (C, bands, h, w): a convolution or the linear projection."""
+    """Return the published name of the first weight, (C, bands, h, w): a convolution or the linear
+    projection.
+    """
     return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
 def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
-    """Make filters of the first layer for images of `bands` bands from those for red, green and blue.
+    """Make filters of the first layer for images of `bands` bands from those for red, green and
+    blue.
 
     Args:
         rgb: Filters (C, 3, h, w).
         bands: Number of bands of the image, other than 3.
-        rule: 'mean': every band gets the mean of the three filters. 'rgb-mean': bands 1 to 3 are red, green and blue
-            and keep their filters, the other bands get the mean. Both scale by 3 / `bands`, so that an image whose
-            bands are equal gives the output of a grey image. 'rgb-zero': bands 1 to 3 keep their filters unscaled, the
-            other filters are zero, so that the first output depends on bands 1 to 3 alone.
+        rule: 'mean': every band gets the mean of the three filters. 'rgb-mean': bands 1 to 3 are
+            red, green and blue and keep their filters, the other bands get the mean. Both scale by
+            3 / `bands`, so that an image whose bands are equal gives the output of a grey image.
+            'rgb-zero': bands 1 to 3 keep their filters unscaled, the other filters are zero, so
+            that the first output depends on bands 1 to 3 alone.
 
     Returns:
         Filters (C, bands, h, w) of the type of `rgb`.
@@ -50,5 +56,7 @@ def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
         ValueError: If the rule needs more bands.
     """
     if rule != "mean" and bands <= RGB:
-        raise ValueError(f"fill_stem={rule!r} needs in_channels above 3, the model has {bands}: take 'mean'")
+        raise ValueError(
+            f"fill_stem={rule!r} needs in_channels above 3, the model has {bands}: take 'mean'"
+        )
     return STEM_RULES[rule](rgb.double(), bands).to(rgb.dtype)

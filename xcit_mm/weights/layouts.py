@@ -1,4 +1,6 @@
-"""The layouts of checkpoints with XCiT weights: recognised by their keys, read into published names and written."""
+"""The layouts of checkpoints with XCiT weights: recognised by their keys, read into published names
+and written.
+"""
 
 import re
 from collections.abc import Mapping
@@ -38,12 +40,14 @@ class Weights:
     """The content of a checkpoint under published names.
 
     Attributes:
-        trunk: Tensors of the backbone, without any prefix: stem, positional encoding and blocks. Those of a detector
-            or segmentor include the pyramid, those of a classifier its class attention and head.
+        trunk: Tensors of the backbone, without any prefix: stem, positional encoding and blocks.
+            Those of a detector or segmentor include the pyramid, those of a classifier its class
+            attention and head.
         heads: Tensors of a detector or segmentor outside its backbone, as named in the file.
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
-        source: Entry of the file that holds the tensors, such as 'model' or 'teacher'; '' for the file itself.
+        source: Entry of the file that holds the tensors, such as 'model' or 'teacher'; '' for the
+            file itself.
         metadata: The other entries of the file, without tensors and optimizer.
     """
 
@@ -59,8 +63,8 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
     """Find the weights in the content of a file and give them their published names.
 
     Args:
-        use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
-            its `model`.
+        use_ema: Take the averaged weights of a training file, `model_ema` or timm's
+            `state_dict_ema`, instead of its `model`.
 
     Raises:
         ValueError: If it holds no XCiT, or lacks the averaged weights that `use_ema` requires.
@@ -69,7 +73,11 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
     if all(key.startswith("module.") for key in state):
         state = _strip(state, "module.")
     inner = _strip(state, "backbone.")
-    outer = {key: value for key, value in state.items() if not key.startswith("backbone.")} if inner else {}
+    outer = (
+        {key: value for key, value in state.items() if not key.startswith("backbone.")}
+        if inner
+        else {}
+    )
     if any(not key.startswith(CLASSIFIER_PREFIXES) for key in outer):
         task = "segmentor" if any(key.startswith("decode_head.") for key in outer) else "detector"
     else:
@@ -77,7 +85,9 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
         task, inner, outer = "backbone", {**inner, **outer} or state, {}
     trunk, layout = _published_names(inner)
     if not any(key.startswith("blocks.") for key in trunk):
-        raise ValueError(f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} have an unknown layout")
+        raise ValueError(
+            f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} have an unknown layout"
+        )
     if task == "backbone" and "cls_token" in trunk:
         task = "classifier"
     return Weights(trunk, outer, layout, task, source, metadata)
@@ -95,12 +105,16 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ValueError(f"its entry {key!r} is a {type(value).__name__}, not a tensor")
-    metadata = {k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"}
+    metadata = {
+        k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"
+    }
     return source, state, metadata
 
 
 def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
+    }
 
 
 def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
@@ -109,7 +123,9 @@ def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
         layout, names = "mmpretrain", _MMPRETRAIN
     elif any(key.startswith("pos_embed.") or ".attn.q." in key for key in state):
         layout, names = "timm", _TIMM
-    return _join_class_qkv(_rename(state, {theirs: published for published, theirs in names.items()})), layout
+    return _join_class_qkv(
+        _rename(state, {theirs: published for published, theirs in names.items()})
+    ), layout
 
 
 def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
@@ -119,18 +135,26 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
         ValueError: If the weights hold a detector or segmentor, which has the official layout only.
     """
     if weights.heads:
-        raise ValueError(f"a {weights.task} has one layout only: keep it, or convert its backbone alone (--backbone)")
+        raise ValueError(
+            f"a {weights.task} has one layout only: keep it, or convert its backbone alone (--backbone)"
+        )
     if layout == "official":
         return dict(model=dict(weights.trunk))
     # The models of the other projects have no pyramid.
     state = {key: value for key, value in weights.trunk.items() if not key.startswith("fpn")}
     for key in [key for key in state if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key]:
         thirds = state.pop(key).chunk(3)
-        state |= {key.replace(".qkv.", f".{part}."): third for part, third in zip("qkv", thirds, strict=True)}
+        state |= {
+            key.replace(".qkv.", f".{part}."): third
+            for part, third in zip("qkv", thirds, strict=True)
+        }
     if layout == "timm":
         return _rename(state, _TIMM)
     renamed = _rename(state, _MMPRETRAIN).items()
-    return dict(meta={}, state_dict={key if key.startswith("head.") else f"backbone.{key}": v for key, v in renamed})
+    return dict(
+        meta={},
+        state_dict={key if key.startswith("head.") else f"backbone.{key}": v for key, v in renamed},
+    )
 
 
 def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -150,12 +174,15 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if key.startswith("cls_attn_blocks.") and ".attn.q." in key:
             parts = [key.replace(".q.", f".{part}.") for part in "qkv"]
             if joined.keys() >= set(parts):
-                joined[key.replace(".q.", ".qkv.")] = torch.cat([joined.pop(part) for part in parts])
+                joined[key.replace(".q.", ".qkv.")] = torch.cat(
+                    [joined.pop(part) for part in parts]
+                )
     return joined
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width, depth, heads).
+    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width,
+    depth, heads).
 
     Args:
         depth: Number of blocks, if the trunk has fewer.
@@ -164,7 +191,10 @@ def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
         ValueError: If a tensor whose size they are is missing.
     """
     options = backbone_options(trunk)
-    arch, linear = resolve_arch(options["arch"]), " (linear)" if options["patch_embed"] == "linear" else ""
+    arch, linear = (
+        resolve_arch(options["arch"]),
+        " (linear)" if options["patch_embed"] == "linear" else "",
+    )
     return f"{arch_name(arch.embed_dim, depth or arch.depth, arch.num_heads)}/p{options['patch_size']}{linear}"
 
 
@@ -184,9 +214,13 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     depth = 1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
     name, linear = arch_name(width, depth, heads), stem == LINEAR_STEM
     # A stem of n convolutions halves the size n times.
-    halvings = sum(re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk)
+    halvings = sum(
+        re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk
+    )
     return dict(
-        arch=name if name in ARCHS else dict(embed_dim=width, depth=depth, num_heads=heads, eta=1.0),
+        arch=name
+        if name in ARCHS
+        else dict(embed_dim=width, depth=depth, num_heads=heads, eta=1.0),
         patch_size=trunk[stem].shape[-1] if linear else 2**halvings,
         patch_embed="linear" if linear else "conv",
         in_channels=trunk[stem].shape[1],

@@ -1,4 +1,6 @@
-"""Matching of a checkpoint to a model: it fills the model, or an error names the reason and nothing is changed."""
+"""Matching of a checkpoint to a model: it fills the model, or an error names the reason and nothing
+is changed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,12 +42,12 @@ def load_pretrained(
     Args:
         backbone: An `XCiT` or an `XCiTClassifier`.
         checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: Take the averaged weights of a training file, `model_ema` or timm's `state_dict_ema`, instead of
-            its `model`.
-        strict_heads: False lets the head of a classifier keep its initial values if the file has no head or a head
-            for other classes.
-        fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands from a stem for red,
-            green and blue.
+        use_ema: Take the averaged weights of a training file, `model_ema` or timm's
+            `state_dict_ema`, instead of its `model`.
+        strict_heads: False lets the head of a classifier keep its initial values if the file has no
+            head or a head for other classes.
+        fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands from a
+            stem for red, green and blue.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -84,7 +86,9 @@ def match_model(
     """
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
-        found = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
+        found = (
+            "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
+        )
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
         raise ValueError(f"the model has {found}, not one of this package: {fix}")
     try:
@@ -105,16 +109,19 @@ def match_trunk(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 
-    A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves unused what only a
-    classifier has, the blocks after its last tap, and levels of the pyramid that it does not have. A classifier without
-    classes leaves the head unused. `strict_heads` and `fill_stem` are those of `load_pretrained`.
+    A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves
+    unused what only a classifier has, the blocks after its last tap, and levels of the pyramid that
+    it does not have. A classifier without classes leaves the head unused. `strict_heads` and
+    `fill_stem` are those of `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit. If an option helps where training starts, the message names it.
+        ValueError: If they do not fit. If an option helps where training starts, the message names
+            it.
     """
     expected = backbone.state_dict()
     found, asked = describe(weights.trunk), describe(expected, backbone.arch.depth)
-    # A backbone whose last tap is not its last block has fewer blocks, and so has its own checkpoint.
+    # A backbone whose last tap is not its last block has fewer blocks, and so has its own
+    # checkpoint.
     if found not in (asked, describe(expected)):
         raise ValueError(f"the file is {found}, the config asks for {asked}")
     trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
@@ -130,45 +137,71 @@ def match_trunk(
     return _check_coverage(expected, _without(trunk, unused))
 
 
-def _with_stem_for_bands(trunk: dict[str, Tensor], bands: int, rule: str | None) -> dict[str, Tensor]:
-    """Return the trunk with a stem for images of so many bands, which a rule makes if the file has another stem."""
+def _with_stem_for_bands(
+    trunk: dict[str, Tensor], bands: int, rule: str | None
+) -> dict[str, Tensor]:
+    """Return the trunk with a stem for images of so many bands, which a rule makes if the file has
+    another stem.
+    """
     key = stem_key(trunk)
     stem = trunk[key]
     if stem.shape[1] == bands:
         return trunk
     if stem.shape[1] != RGB or rule is None:
         hint = f"; {FILL_HINT}" if stem.shape[1] == RGB else ""
-        raise ValueError(f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}{hint}")
+        raise ValueError(
+            f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}{hint}"
+        )
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
 
-def _match_classifier(expected: Mapping[str, Tensor], weights: Weights, strict: bool) -> dict[str, Tensor]:
+def _match_classifier(
+    expected: Mapping[str, Tensor], weights: Weights, strict: bool
+) -> dict[str, Tensor]:
     if "cls_token" not in weights.trunk:
-        raise ValueError(f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO")
+        raise ValueError(
+            f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO"
+        )
     head, own_head = weights.trunk.get("head.weight"), expected.get("head.weight")
     # `_check_coverage` reports heads of other dimensions.
-    if head is not None and own_head is not None and (head.dim() != 2 or len(head) == len(own_head)):
+    if (
+        head is not None
+        and own_head is not None
+        and (head.dim() != 2 or len(head) == len(own_head))
+    ):
         return _check_coverage(expected, weights.trunk)
     if strict and own_head is not None:
         found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise ValueError(f"the file {found}, the model has num_classes={len(own_head)}; {_KEEP_HINT}")
+        raise ValueError(
+            f"the file {found}, the model has num_classes={len(own_head)}; {_KEEP_HINT}"
+        )
     return _check_coverage(_without(expected, "head."), _without(weights.trunk, "head."))
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
-    expected = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
+    expected = {
+        key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")
+    }
     # `parse_checkpoint` leaves the head of a classifier with the trunk.
     given = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
     resized = [key for key in expected if key in given and given[key].shape != expected[key].shape]
-    if not strict and not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster R-CNN from a Mask R-CNN
+    if not strict and not any(
+        key.startswith(_MASK_HEAD) for key in expected
+    ):  # a Faster R-CNN from a Mask R-CNN
         given = _without(given, _MASK_HEAD)
     if resized and not strict:
         expected, given = _without(expected, tuple(resized)), _without(given, tuple(resized))
-        print_log(f"other shapes, left at their initial values: {', '.join(resized)}", logger="current")
+        print_log(
+            f"other shapes, left at their initial values: {', '.join(resized)}", logger="current"
+        )
     try:
         return _check_coverage(expected, given)
     except ValueError as error:
-        hint = f" (other classes? take the config that it was trained with; {_KEEP_HINT})" if strict else ""
+        hint = (
+            f" (other classes? take the config that it was trained with; {_KEEP_HINT})"
+            if strict
+            else ""
+        )
         raise ValueError(f"{error}{hint}") from None
 
 
@@ -177,7 +210,9 @@ def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> di
 
 
 def _check_coverage(expected: Mapping[str, Tensor], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a file if they are exactly the expected ones, with their shapes, and finite."""
+    """Return the tensors of a file if they are exactly the expected ones, with their shapes, and
+    finite.
+    """
     if missing := [key for key in expected if key not in given]:
         raise ValueError(f"it lacks {preview(missing)}")
     if unknown := [key for key in given if key not in expected]:
@@ -200,24 +235,28 @@ def _misfit(key: str, given: Tensor, expected: Tensor) -> str:
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):
-    """Loads a whole detector, segmentor or classifier in mmengine, or raises before anything is loaded.
+    """Loads a whole detector, segmentor or classifier in mmengine, or raises before anything is
+    loaded.
 
-    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of the model with its
-    shape, and nothing else. It rejects the file of a backbone alone, with which the heads would stay random;
-    `init_cfg` loads such a file.
+    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
+    the model with its shape, and nothing else. It rejects the file of a backbone alone, with which
+    the heads would stay random; `init_cfg` loads such a file.
 
     Args:
-        strict_heads: False lets heads of other shapes, for example for other classes, keep their initial values when
-            training starts from `load_from`, and lists them. Testing and resuming stay strict.
-        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean', that makes a stem
-            for the model's `in_channels` when training starts from a `load_from` of a model for RGB. A file with as
-            many bands as the model loads unchanged.
+        strict_heads: False lets heads of other shapes, for example for other classes, keep their
+            initial values when training starts from `load_from`, and lists them. Testing and
+            resuming stay strict.
+        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
+            that makes a stem for the model's `in_channels` when training starts from a `load_from`
+            of a model for RGB. A file with as many bands as the model loads unchanged.
 
     Raises:
         ValueError: If the rule is unknown.
     """
 
-    priority = "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
+    priority = (
+        "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
+    )
 
     def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
         check_stem_rule(fill_stem)
@@ -228,11 +267,14 @@ class StrictLoadHook(Hook):
         """Check the checkpoint against the model, and give its tensors the names of the model.
 
         Raises:
-            CheckpointMismatch: A ValueError, if the checkpoint does not fit. The model stays unchanged.
+            CheckpointMismatch: A ValueError, if the checkpoint does not fit. The model stays
+                unchanged.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         starts_training = is_training_run(runner) and not is_resuming(runner)
-        strict_heads, fill_stem = (self.strict_heads, self.fill_stem) if starts_training else (True, None)
+        strict_heads, fill_stem = (
+            (self.strict_heads, self.fill_stem) if starts_training else (True, None)
+        )
         checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)

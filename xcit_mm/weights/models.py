@@ -1,4 +1,6 @@
-"""Models by name or folder: published, of a training run wherever its folder lies, or on the Hugging Face Hub."""
+"""Models by name or folder: published, of a training run wherever its folder lies, or on the
+Hugging Face Hub.
+"""
 
 import ast
 import functools
@@ -39,8 +41,9 @@ def find_config(model: str) -> str:
     """Return the path of a config.
 
     Args:
-        model: The path itself, the name of a shipped config or of published weights, a folder with config and weights
-            such as that of a training run, a checkpoint in such a folder, or `hf://OWNER/NAME` on the Hugging Face Hub.
+        model: The path itself, the name of a shipped config or of published weights, a folder with
+            config and weights such as that of a training run, a checkpoint in such a folder, or
+            `hf://OWNER/NAME` on the Hugging Face Hub.
 
     Raises:
         ValueError: If the name is unknown. The message names all similar ones.
@@ -55,7 +58,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     What a name or folder stands for is reported on stderr.
 
     Args:
-        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last, or the only one.
+        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last,
+            or the only one.
         checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
 
     Raises:
@@ -67,7 +71,9 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     config, own = _lookup(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own
     if checkpoint is None:
-        raise ValueError(f"{model} has no checkpoint: give one after it, or the name of published weights")
+        raise ValueError(
+            f"{model} has no checkpoint: give one after it, or the name of published weights"
+        )
     if config != model:
         print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
     return config, checkpoint
@@ -81,12 +87,18 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
         return find_config_in(path), find_checkpoint_in(path) if find_weights else None
     if model.endswith(CHECKPOINT_SUFFIXES):
         if not path.is_file():
-            raise FileNotFoundError(f"no checkpoint at {model}: check the path, or give the name of a model")
+            raise FileNotFoundError(
+                f"no checkpoint at {model}: check the path, or give the name of a model"
+            )
         return find_config_in(path.parent), model
     models, name = shipped_models(), model.removeprefix("xcit://")
     if name not in models:
-        fix = f"try {', '.join(similar_names(name, models)) or 'the names of `xcit-mm weights list`'}"
-        raise ValueError(f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}")
+        fix = (
+            f"try {', '.join(similar_names(name, models)) or 'the names of `xcit-mm weights list`'}"
+        )
+        raise ValueError(
+            f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}"
+        )
     return models[name]
 
 
@@ -95,21 +107,28 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
     words = re.split("[-_ ]", name.lower())
     beginnings = {each: each[: len(name) + 1] for each in names}
     found = [each for each in names if all(word in each for word in words)]
-    return found or [each for each in names if SequenceMatcher(None, name.lower(), beginnings[each]).ratio() > 0.8]
+    return found or [
+        each
+        for each in names
+        if SequenceMatcher(None, name.lower(), beginnings[each]).ratio() > 0.8
+    ]
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
     """Return the checkpoint that a run saved last, or None.
 
-    The run wrote its path, but the folder may have been moved or copied since. The file of that name in the folder
-    itself is taken, unless the run saved it in a folder that is no work folder, or on a server.
+    The run wrote its path, but the folder may have been moved or copied since. The file of that
+    name in the folder itself is taken, unless the run saved it in a folder that is no work folder,
+    or on a server.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text().strip() if pointer.is_file() else ""
     if not saved:  # a kill may leave an empty file
         return None
     own, original = work_dir / Path(saved).name, Path(saved)
-    elsewhere = "://" in saved or (original.is_file() and not (original.parent / pointer.name).exists())
+    elsewhere = "://" in saved or (
+        original.is_file() and not (original.parent / pointer.name).exists()
+    )
     return saved if elsewhere and not own.is_file() else str(own)
 
 
@@ -122,22 +141,31 @@ def find_config_in(folder: Path) -> str:
     configs = sorted(folder.glob("*.py"))
     if len(configs) != 1:
         found = ", ".join(path.name for path in configs) or "none"
-        raise FileNotFoundError(f"{folder} must have one config, but has {found}: give config and checkpoint")
+        raise FileNotFoundError(
+            f"{folder} must have one config, but has {found}: give config and checkpoint"
+        )
     return str(configs[0])
 
 
 def find_checkpoint_in(folder: Path) -> str | None:
-    """Return the best checkpoint of a training's folder, or its last; or the only checkpoint of another folder.
+    """Return the best checkpoint of a training's folder, or its last; or the only checkpoint of
+    another folder.
 
     Raises:
         ValueError: If the folder has several checkpoints, none of which is the best or the last.
     """
     best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
     chosen = str(best) if best else last_checkpoint(folder)
-    files = [] if chosen else sorted(path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}"))
+    files = (
+        []
+        if chosen
+        else sorted(path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}"))
+    )
     if len(files) > 1:
         names = preview([path.name for path in files])
-        raise ValueError(f"{folder} has the checkpoints {names}: give one, or name the best best_*.pth")
+        raise ValueError(
+            f"{folder} has the checkpoints {names}: give one, or name the best best_*.pth"
+        )
     return chosen or (str(files[0]) if files else None)
 
 
@@ -157,25 +185,40 @@ def download_model(name: str) -> Path:
     try:
         folder = Path(snapshot_download(name.removeprefix(HUB_PREFIX)))
     except Exception as error:  # the Hub's client and its libraries raise many types
-        raise ConnectionError(f"cannot download {name} ({reason(error)[:300]}): check the name") from error
+        raise ConnectionError(
+            f"cannot download {name} ({reason(error)[:300]}): check the name"
+        ) from error
     _check_values(Path(find_config_in(folder)))
     return folder
 
 
 # What assignments of plain values consist of, `dict(key=value)` included.
-_VALUES = (ast.Module, ast.Assign, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Call, ast.keyword)
+_VALUES = (
+    ast.Module,
+    ast.Assign,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.Dict,
+    ast.Call,
+    ast.keyword,
+)
 _SIGNS = (ast.Load, ast.Store, ast.UnaryOp, ast.USub)
 
 
 def _check_values(config: Path) -> None:
-    """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author may be anyone."""
+    """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author
+    may be anyone.
+    """
     text = config.read_text()
     try:  # mmengine replaces what stands in {{}} before it runs the config
         plain = "{{" not in text and all(map(_is_plain, ast.walk(ast.parse(text))))
     except (SyntaxError, ValueError, RecursionError):
         plain = False
     if not plain:
-        raise ValueError(f"{config} is not loaded, because it may run code: it must assign plain values only")
+        raise ValueError(
+            f"{config} is not loaded, because it may run code: it must assign plain values only"
+        )
 
 
 def _is_plain(node: ast.AST) -> bool:

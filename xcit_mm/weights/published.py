@@ -24,15 +24,21 @@ for _patch in ("p16", "p8"):
         _PATHS += [f"xcit_{size}_{_patch}_{_training}" for size in _IMAGENET]
     _PATHS += [f"xcit_{size}_c{_patch}_dino" for size in ("small_12", "medium_24")]
     _PATHS += [f"coco/maskrcnn_xcit_{size}_{_patch}" for size in _DENSE]
-    _PATHS += [f"ade/{head}_xcit_{size}_{_patch}" for head in ("sem_fpn", "upernet") for size in _DENSE]
+    _PATHS += [
+        f"ade/{head}_xcit_{size}_{_patch}" for head in ("sem_fpn", "upernet") for size in _DENSE
+    ]
 
 PUBLISHED: dict[str, str] = {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for path in _PATHS}
 """URL of every published file by its name, as in `xcit://NAME`."""
 
 
 def local_path(name: str) -> Path:
-    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal names apart."""
-    folder = Path(os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")).expanduser()
+    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal
+    names apart.
+    """
+    folder = Path(
+        os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")
+    ).expanduser()
     name = name.removeprefix("xcit://")
     if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)
@@ -43,7 +49,8 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the path of a URL or of a published name, with or without `xcit://`, after a download if necessary.
+    """Return the path of a URL or of a published name, with or without `xcit://`, after a download
+    if necessary.
 
     Raises:
         ValueError: If the name is not a published name.
@@ -57,7 +64,8 @@ def ensure_downloaded(name: str) -> Path:
 def download(url: str, path: Path) -> None:
     """Download a file that does not exist yet, with a progress bar.
 
-    The file takes its name only when it is complete. One of several processes downloads while the others wait.
+    The file takes its name only when it is complete. One of several processes downloads while the
+    others wait.
 
     Raises:
         ConnectionError: If the file cannot be downloaded.
@@ -66,15 +74,21 @@ def download(url: str, path: Path) -> None:
         dist.barrier()
     try:
         if not path.exists():
-            request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own name
-            with urlopen(request, timeout=60) as response:  # torch does not notice that a connection ends too early
+            request = Request(
+                url, headers={"User-Agent": "torch.hub"}
+            )  # some servers reject Python's own name
+            with urlopen(
+                request, timeout=60
+            ) as response:  # torch does not notice that a connection ends too early
                 length = response.headers.get("Content-Length")
             with atomic_path(path) as unfinished:
                 torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
                 if length is not None and unfinished.stat().st_size != int(length):
                     raise OSError(f"only {unfinished.stat().st_size} of {length} bytes came")
     except (OSError, HTTPException) as error:
-        raise ConnectionError(f"cannot download {url} ({error}): download it elsewhere and put it at {path}") from error
+        raise ConnectionError(
+            f"cannot download {url} ({error}): download it elsewhere and put it at {path}"
+        ) from error
     finally:
         if dist.get_rank() == 0:
             dist.barrier()

@@ -1,7 +1,7 @@
 """Reads checkpoint files with torch and safetensors. Nothing in a file runs.
 
-torch reads what its own list and these ones name, and refuses a file that names anything else. None of these classes
-and functions opens a file, imports a module or calls what the file chooses.
+torch reads what its own list and these ones name, and refuses a file that names anything else. None
+of these classes and functions opens a file, imports a module or calls what the file chooses.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 
-# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape of a schedule.
+# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
+# of a schedule.
 _FUNCTIONS: dict[type, tuple[str, ...]] = {
     HistoryBuffer: ("min", "max", "mean", "current"),
     OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
@@ -76,11 +77,16 @@ SUBSTITUTES: list[Any] = [
     *((kind, f"builtins.{kind.__name__}") for kind in (bool, dict, float, int, list, str, tuple)),
     *((PurePosixPath, f"{module}.PosixPath") for module in _PATHLIB),
     *((PureWindowsPath, f"{module}.WindowsPath") for module in _PATHLIB),
-    *((kind, f"{module}.{kind.__name__}") for module in _PATHLIB for kind in (PurePosixPath, PureWindowsPath)),
+    *(
+        (kind, f"{module}.{kind.__name__}")
+        for module in _PATHLIB
+        for kind in (PurePosixPath, PureWindowsPath)
+    ),
 ]
 """What other training files hold, some of it read as a simpler class, by the name in the file."""
 
-# mmengine reads its checkpoints by `torch.load`, which would reject the message hub in each of them.
+# mmengine reads its checkpoints by `torch.load`, which would reject the message hub in each of
+# them.
 add_safe_globals(CHECKPOINT_TYPES)
 
 _AGAIN = "download or copy it again"
@@ -91,7 +97,8 @@ _lock = threading.Lock()  # the substitutes apply to all threads
 def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
-    A file of torch 1.6 or newer is mapped into memory: only the tensors that are used are read from the disk.
+    A file of torch 1.6 or newer is mapped into memory: only the tensors that are used are read from
+    the disk.
 
     Args:
         filename: Path of the file. Its first bytes decide how it is read, not its suffix.
@@ -99,7 +106,8 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a checkpoint, is damaged, or holds more than weights and known plain values.
+        ValueError: If it is not a checkpoint, is damaged, or holds more than weights and known
+            plain values.
     """
     path = Path(filename).expanduser()
     if not path.exists():
@@ -109,18 +117,26 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
-        add_safe_globals(CHECKPOINT_TYPES)  # again: OneDL's mmengine (0.10.12) removes some after it loads a file
+        add_safe_globals(
+            CHECKPOINT_TYPES
+        )  # again: OneDL's mmengine (0.10.12) removes some after it loads a file
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
     except Exception as error:  # a damaged file may raise nearly anything
-        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, start, error)}") from error
+        raise ValueError(
+            f"cannot read {path} as a checkpoint: {_explain(path, start, error)}"
+        ) from error
 
 
 # mmengine logs a loader by its function's name less "load_from_".
-@CheckpointLoader.register_scheme(prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True)
+@CheckpointLoader.register_scheme(
+    prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True
+)
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do not name."""
+    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do
+    not name.
+    """
     return load_checkpoint(filename, map_location)
 
 
@@ -143,14 +159,18 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def _explain(path: Path, start: bytes, error: Exception) -> str:
-    """Return why a file is not read, in one line of limited length, since torch's message may quote the file."""
+    """Return why a file is not read, in one line of limited length, since torch's message may quote
+    the file.
+    """
     if not start:
         return f"it is empty, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
     text, damaged = str(error), None
     if "TorchScript" in text:
-        return "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
+        return (
+            "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
+        )
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()  # torch ignores the checksums and stumbles over what is wrong
     if isinstance(error, UnpicklingError) and not damaged:
@@ -158,7 +178,11 @@ def _explain(path: Path, start: bytes, error: Exception) -> str:
             return f"it names {named[1]}, which might run code: {_FIX}"
         cause = _first_sentence(text.partition("WeightsUnpickler error: ")[2] or text)
         return f"it holds more than weights and plain values ({cause}): {_FIX}"
-    what = f"its record {damaged} is damaged" if damaged else "it is truncated, damaged or not a checkpoint"
+    what = (
+        f"its record {damaged} is damaged"
+        if damaged
+        else "it is truncated, damaged or not a checkpoint"
+    )
     return f"{what}, {_AGAIN} ({_first_sentence(text) or type(error).__name__})"
 
 
