@@ -37,11 +37,11 @@ def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
     """Open a file for writing. It replaces the file at `path` when the block ends; see
     `atomic_path`.
     """
-    with atomic_path(path) as unfinished, unfinished.open("wb") as file:
+    with atomic_path(path, unfinished) as new, new.open("wb") as file:
         yield file
 
 

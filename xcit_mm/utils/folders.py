@@ -1,0 +1,120 @@
+"""Folders of results that resume, and outputs that replace nothing of the user's."""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .atomic import atomic_write
+from .cli import print_line
+
+SETTINGS = "run.json"
+_LOCK = ".lock"
+
+
+@contextmanager
+def open_folder(
+    folder: Path,
+    settings: Mapping[str, Any],
+    overwrite: bool = False,
+    list_results: Callable[[], Iterable[Path]] = tuple,
+) -> Iterator[None]:
+    """Open a folder of results that a later call with the same settings resumes.
+
+    A new folder stores the settings in run.json. Until the block ends, no other process can open
+    the folder.
+
+    Args:
+        settings: Everything that determines the results: model, options, versions. Values are
+            plain, as in a JSON file.
+        overwrite: Whether to remove the results of earlier calls first, and store other settings.
+        list_results: Function that lists the files that earlier calls wrote. All others are the
+            user's and stay.
+
+    Raises:
+        BlockingIOError: If another process has opened the folder.
+        ValueError: If an earlier call had other settings. The message names the first difference.
+    """
+    with _locked(folder):
+        path = folder / SETTINGS
+        if overwrite:
+            _remove(folder, [*list_results(), path])
+        if path.exists():
+            _compare(folder, _read_settings(path), json.loads(json.dumps(settings)))
+        else:
+            with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
+                file.write(json.dumps(settings, indent=2).encode())
+        yield
+
+
+def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
+    """Raise ValueError if an output is one of the inputs, or a folder that holds one.
+
+    Args:
+        out: File or folder to write.
+        inputs: Paths of files and folders. URLs are skipped.
+    """
+    written = out.resolve()
+    for path in inputs:
+        if "://" not in str(path) and Path(path).resolve().is_relative_to(written):
+            relation = "is" if Path(path).resolve() == written else "holds"
+            raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder. The lock ends with the process, however the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _LOCK
+    with path.open("wb") as file:
+        try:
+            # Unlike those of flock, these locks do not pass on to processes that read images.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except OSError as error:
+            is_free = error.errno not in (errno.EACCES, errno.EAGAIN)
+            if is_free:  # some network file systems have no locks
+                print_line(f"{folder} cannot be locked: start no other process with this folder")
+        if not is_free:
+            raise BlockingIOError(
+                f"another process writes into {folder}: wait for its end, or give another --out"
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_bytes())
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
+    return settings
+
+
+def _compare(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise ValueError if settings differ."""
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            change = f"{name} was {before.get(name)}, is {now.get(name)}"
+            raise ValueError(
+                f"{folder} has results of another run: {change}; give another --out, or --overwrite"
+            )
+
+
+def _remove(folder: Path, files: Iterable[Path]) -> None:
+    """Remove files of a folder, and the folders in it that become empty."""
+    parents = set()
+    for path in files:
+        path.unlink(missing_ok=True)
+        parents |= {parent for parent in path.parents if folder in parent.parents}
+    for parent in sorted(parents, key=lambda parent: -len(parent.parts)):
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
