@@ -190,9 +190,10 @@ def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
 
 def ms_deform_attn_backward(*tensors: Tensor, im2col_step: int) -> None:
     value, shapes, starts, locations, weights, grad_output, *grads = tensors
-    attend = lambda v, *rest: ms_deform_attn_forward(
-        v, shapes, starts, *rest, im2col_step=im2col_step
-    )
+
+    def attend(value: Tensor, *positions: Tensor) -> Tensor:
+        return ms_deform_attn_forward(value, shapes, starts, *positions, im2col_step=im2col_step)
+
     _differentiate(attend, (value, locations, weights), grad_output, grads)
 
 
