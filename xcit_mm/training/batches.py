@@ -1,6 +1,4 @@
-"""The place of a run in its data: batches have numbers, so that a resumed run starts at the next
-one.
-"""
+"""The place of a run in its data: batches have numbers, and a resumed run starts at the next."""
 
 import functools
 import itertools
@@ -25,9 +23,8 @@ def seed_generators(*numbers: int) -> None:
     np.random.seed(words)
     seed = int(words.view(np.uint64)[0])
     torch.default_generator.manual_seed(seed)
-    if (
-        torch.cuda.is_initialized()
-    ):  # else torch.manual_seed, which seeds GPUs as well, takes a hundred times as long
+    # torch.manual_seed, which seeds GPUs as well, takes a hundred times as long without a GPU.
+    if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
 
 
@@ -50,9 +47,8 @@ class SeededDataset(Dataset):
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("__") or name == "_dataset"
-        ):  # pickle asks for these before the attributes exist
+        # pickle asks for these before the attributes exist.
+        if name.startswith("__") or name == "_dataset":
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -80,41 +76,40 @@ class NumberedBatches(Sampler):
         batch_sampler: dict | None,
         drop_last: bool,
     ) -> None:
-        self.sampler, self.batch_size, self._endless = (
-            sampler,
-            batch_size,
-            endless,
-        )  # mmengine's hooks read the first
+        self.sampler = sampler  # mmengine's hooks read it
+        self.batch_size = batch_size
+        self._endless = endless
         config = batch_sampler or dict(type=BatchSampler, drop_last=drop_last)
-        self._batches = DATA_SAMPLERS.build(
-            config, default_args=dict(sampler=sampler, batch_size=batch_size)
-        )
+        arguments = dict(sampler=sampler, batch_size=batch_size)
+        self._batches = DATA_SAMPLERS.build(config, default_args=arguments)
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
+        goes_on = self._endless and len(self) > 0
         numbers = itertools.count()
-        for epoch in itertools.count(self.epoch) if self._endless and len(self) else [self.epoch]:
+        for epoch in itertools.count(self.epoch) if goes_on else [self.epoch]:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
-            for indices, number in zip(self._batches, numbers, strict=False):
-                if number >= self.first:
+            for indices in self._batches:
+                batch = next(numbers)
+                if batch >= self.first:
                     yield [
-                        ((epoch, number, position), index) for position, index in enumerate(indices)
+                        ((epoch, batch, position), index) for position, index in enumerate(indices)
                     ]
 
 
 def numbered_loader(
     dataset: Any, config: dict[str, Any], seed: tuple[int, int], endless: bool
 ) -> DataLoader:
-    """Build a loader whose batches have numbers and whose random numbers depend on them, a seed and
-    a process.
+    """Build a loader whose random numbers depend on the batch's number, the seed and the process.
 
     Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has
     already read ahead.
     """
-    config, seeded = dict(config), SeededDataset(dataset, seed)
+    config = dict(config)
+    seeded = SeededDataset(dataset, seed)
     config["batch_sampler"] = dict(
         type=NumberedBatches,
         endless=endless,
@@ -136,16 +131,16 @@ class _Batches(itertools.chain):
 
 
 class NumberedLoop:
-    """The training loop of a runner, with another loader and random numbers, both by the number of
-    a batch.
-    """
+    """The training loop of a runner, with a loader and random numbers by the number of a batch."""
 
     def __init__(self, runner: Runner) -> None:
         loop: Any = runner.train_loop
-        self._loop, self._endless = loop, isinstance(loop, IterBasedTrainLoop)
-        seed = [runner.seed]
-        broadcast_object_list(seed)  # with diff_rank_seed every process has its own
-        self._seed, config = (seed[0], get_rank()), train_dataloader_config(runner)
+        self._loop = loop
+        self._endless = isinstance(loop, IterBasedTrainLoop)
+        seeds = [runner.seed]
+        broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
+        self._seed = (seeds[0], get_rank())
+        config = train_dataloader_config(runner)
         loop.dataloader = numbered_loader(
             loop.dataloader.dataset, config, self._seed, self._endless
         )
@@ -154,43 +149,45 @@ class NumberedLoop:
 
     @staticmethod
     def supports(runner: Runner) -> bool:
-        """Return whether batches can have numbers: the loop is mmengine's, and loader and sampler
-        have a config.
-        """
-        known = isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop)
+        """Return whether batches can have numbers: with mmengine's loops and a sampler's config."""
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop):
+            return False
         config = train_dataloader_config(runner)
-        return known and isinstance(config, dict) and isinstance(config.get("sampler"), dict)
+        return isinstance(config, dict) and isinstance(config.get("sampler"), dict)
 
     def start_epoch(self) -> None:
-        """Go to the batch of the loop's iteration: in its epoch, or in the whole run of the
-        iteration-based loop.
-        """
+        """Go to the batch of the loop's iteration, in its epoch, or in the whole endless run."""
         loop = self._loop
         self._batches.epoch = loop.epoch
-        self._batches.first = loop.iter if self._endless else loop.iter % max(1, len(self._batches))
-        if self._endless:  # the loop skips the batches before its place
-            skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
-            loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
+        if not self._endless:
+            self._batches.first = loop.iter % max(1, len(self._batches))
+            return
+        self._batches.first = loop.iter
+        # The loop skips the batches before its place, so as many come before the loader's own.
+        skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
+        loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
 
-    def _run_iter(self, run_iter: Callable, *given: Any) -> None:
-        *number, batch = given  # the epoch-based loop counts from 0 and gives a number
+    def _run_iter(self, run_iter: Callable, *number_and_batch: Any) -> None:
+        # The epoch-based loop counts from 0 and passes a number, the other loop passes none.
+        *numbers, batch = number_and_batch
         seed_generators(*self._seed, self._loop.iter)
         try:
-            run_iter(*[self._batches.first + each for each in number], batch)
+            run_iter(*[self._batches.first + number for number in numbers], batch)
         except RuntimeError as error:
             if "equal size" not in str(error) or "data_samples" not in batch:
                 raise
+            shapes = _describe_shapes(batch)
             raise UnequalBatch(
-                f"the images or maps of a batch differ in shape: {_unequal(batch)}"
+                f"the images or maps of a batch differ in shape: {shapes}"
             ) from error
 
 
-def _unequal(batch: dict[str, Any]) -> str:
+def _describe_shapes(batch: dict[str, Any]) -> str:
     """Describe the images of a batch, or the segmentation maps if the images have one shape."""
     samples = batch["data_samples"]
-    found = [
-        (s.get("img_path"), tuple(x.shape)) for x, s in zip(batch["inputs"], samples, strict=True)
-    ]
-    if len({shape for _, shape in found}) == 1:
-        found = [(s.get("seg_map_path"), tuple(s.gt_sem_seg.data.shape)) for s in samples]
-    return ", ".join(f"{path} has {shape}" for path, shape in found)
+    paths = [sample.get("img_path") for sample in samples]
+    shapes = [tuple(image.shape) for image in batch["inputs"]]
+    if len(set(shapes)) == 1:
+        paths = [sample.get("seg_map_path") for sample in samples]
+        shapes = [tuple(sample.gt_sem_seg.data.shape) for sample in samples]
+    return ", ".join(f"{path} has {shape}" for path, shape in zip(paths, shapes, strict=True))

@@ -15,48 +15,52 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of nested dicts, lists and tuples."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
+        return
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
             yield from tensors_in(part)
 
 
 def is_finite(value: Any) -> bool:
     """Return whether all floating-point tensors of nested dicts, lists and tuples are finite."""
-    given = (each.detach() for each in tensors_in(value) if each.is_floating_point())
-    # A sum is faster, but it may overflow.
-    return all(bool(each.sum().isfinite() or each.isfinite().all()) for each in given)
+    for tensor in tensors_in(value):
+        if not tensor.is_floating_point():
+            continue
+        tensor = tensor.detach()
+        # A sum is faster, but it may overflow.
+        if not (tensor.sum().isfinite() or tensor.isfinite().all()):
+            return False
+    return True
 
 
 @torch.no_grad()
 def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Run a batch forward again. Describe the first value that is not finite and the images, or
-    return ''.
+    """Run a batch forward again and describe its first value that is not finite, with the images.
+
+    Return '' if all values are finite.
     """
     names = {module: name for name, module in model.named_modules() if name}
     wrong = [] if is_finite((args, kwargs)) else ["the input"]
 
-    def inspect(module: nn.Module, given: Any, output: Any) -> None:
+    def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
         if module in names and not wrong and not is_finite(output):
             wrong.append(f"the output of {names[module]} ({type(module).__name__})")
 
-    with (
-        register_module_forward_hook(inspect),
-        suppress(Exception),
-    ):  # the matching of Mask2Former raises at NaN
-        model.forward(
-            *args, **kwargs
-        )  # without the hooks of the model, which may have called this function
-    gradients = [name for name, p in model.named_parameters() if not is_finite(p.grad)]
-    wrong += [
-        f"the gradient of {name}" for name in gradients[-1:]
-    ]  # the backward pass begins at the last
-    images = [
-        sample.img_path
-        for sample in kwargs.get("data_samples") or ()
-        if getattr(sample, "img_path", None)
-    ]
-    return (
-        f"{wrong[0]} is the first that is not finite" + f" at {preview(images)}" * bool(images)
-        if wrong
-        else ""
-    )
+    # The matching of Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself,
+    # which may have called this function.
+    with register_module_forward_hook(inspect), suppress(Exception):
+        model.forward(*args, **kwargs)
+    if not wrong:
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        broken = [name for name, gradient in gradients.items() if not is_finite(gradient)]
+        if not broken:
+            return ""
+        wrong.append(f"the gradient of {broken[-1]}")  # the backward pass begins at the last
+
+    message = f"{wrong[0]} is the first that is not finite"
+    samples = kwargs.get("data_samples") or ()
+    paths = [getattr(sample, "img_path", None) for sample in samples]
+    images = [path for path in paths if path]
+    return f"{message} at {preview(images)}" if images else message

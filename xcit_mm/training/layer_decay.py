@@ -1,5 +1,7 @@
 """Layer-wise learning-rate decay for fine-tuning."""
 
+from operator import itemgetter
+
 from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
@@ -40,38 +42,31 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
+        rate = self.paramwise_cfg["layer_decay_rate"]
         layers, top = _layers(module)
         merged: dict[tuple[int, str], dict] = {}
         for group in params:
             (parameter,) = group.pop("params")
             layer = layers.get(id(parameter), top)
-            group["lr"] = group.get("lr", self.base_lr) * self.paramwise_cfg[
-                "layer_decay_rate"
-            ] ** (top - layer)
-            merged.setdefault((-layer, repr(group)), dict(group, params=[]))["params"].append(
-                parameter
-            )
-        params[:] = [merged[key] for key in sorted(merged, key=lambda key: key[0])]
+            group["lr"] = group.get("lr", self.base_lr) * rate ** (top - layer)
+            same = merged.setdefault((-layer, repr(group)), dict(group, params=[]))
+            same["params"].append(parameter)
+        params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
         for group in params:  # a layer that two heads share comes twice
             group["params"] = list(dict.fromkeys(group["params"]))
 
 
 def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
-    """Return the layers of the trunk's parameters by parameter id, and the layer of all other
-    parameters.
-    """
+    """Return the layers of the trunk's parameters by their ids, and the layer of all others."""
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if len(trunks) != 1:
-        raise ValueError(
-            f"{type(model).__name__} has {len(trunks)} XCiT backbones: layer decay needs exactly one"
-        )
+        count = f"{type(model).__name__} has {len(trunks)} XCiT backbones"
+        raise ValueError(f"{count}: layer decay needs exactly one")
+    trunk = trunks[0]
     layers = {}
-    for name, parameter in trunks[0].named_parameters():
-        part, *numbers = name.split(".")
-        if part in (
-            "patch_embed",
-            "pos_embeder",
-            "blocks",
-        ):  # else it is of the pyramid or the classifier
-            layers[id(parameter)] = int(numbers[0]) + 1 if part == "blocks" else 0
-    return layers, len(trunks[0].blocks) + 1
+    for part in (trunk.patch_embed, trunk.pos_embeder):
+        if part is not None:
+            layers.update({id(parameter): 0 for parameter in part.parameters()})
+    for layer, block in enumerate(trunk.blocks, start=1):
+        layers.update({id(parameter): layer for parameter in block.parameters()})
+    return layers, len(trunk.blocks) + 1

@@ -25,9 +25,8 @@ class CPUAmpOptimWrapper(AmpOptimWrapper):
         self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any
     ) -> None:
         if dtype not in (None, "bfloat16", torch.bfloat16):
-            raise ValueError(
-                f"optim_wrapper.{dtype=}: a CPU trains in mixed precision in bfloat16: leave dtype out"
-            )
+            fix = "a CPU trains in mixed precision in bfloat16: leave dtype out"
+            raise ValueError(f"optim_wrapper.{dtype=}: {fix}")
         OptimWrapper.__init__(self, **kwargs)
         self.loss_scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.cast_dtype = torch.bfloat16

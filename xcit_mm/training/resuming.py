@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill, and training that resumes from them as if it had never stopped."""
+"""Checkpoints that survive a kill, and training that resumes from them as if never stopped."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,19 +24,21 @@ class AtomicBackend(LocalBackend):
     outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        """Write a file, then remove the outdated ones. Raise OSError on a full disk: all files stay
-        as they were.
+        """Write a file, then remove the outdated files.
+
+        Raises:
+            OSError: If the disk is full. All files stay as they were.
         """
-        path, pointer = Path(filepath), Path(filepath).with_name("last_checkpoint")
+        path = Path(filepath)
         try:
             _write(obj, path)
         except OSError as error:
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
             raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
+        pointer = path.with_name("last_checkpoint")
         for former in self.outdated - {path}:
-            if (
-                pointer.is_file() and Path(pointer.read_text()) == former
-            ):  # mmengine names the new file later
+            # mmengine makes the pointer name the new file only later.
+            if pointer.is_file() and Path(pointer.read_text()) == former:
                 _write(str(path).encode(), pointer)
             former.unlink(missing_ok=True)
         self.outdated.clear()
@@ -45,12 +47,10 @@ class AtomicBackend(LocalBackend):
         self.outdated.add(Path(filepath))
 
 
-def _write(content: bytes | memoryview, path: Path) -> None:
-    """Write a file. The operating system writes it to the disk when it likes, as it does for
-    mmengine.
-    """
+def _write(data: bytes | memoryview, path: Path) -> None:
+    """Write a file, which reaches the disk when the operating system likes, as with mmengine."""
     with atomic_path(path, path.with_name(".unfinished"), to_disk=False) as unfinished:
-        unfinished.write_bytes(content)
+        unfinished.write_bytes(data)
 
 
 register_backend("atomic", AtomicBackend)
@@ -58,8 +58,7 @@ register_backend("atomic", AtomicBackend)
 
 @HOOKS.register_module()
 class ResumableCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, with the same arguments, for runs that may be killed at any
-    moment.
+    """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
 
     Local files are written whole or not at all, and a checkpoint is removed only after the next one
     is complete. Weights or statistics that are not finite replace no checkpoint. The iteration of a
@@ -72,11 +71,9 @@ class ResumableCheckpointHook(CheckpointHook):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if not (
-            kwargs.get("backend_args")
-            or kwargs.get("file_client_args")
-            or "://" in str(kwargs.get("out_dir"))
-        ):
+        has_backend = kwargs.get("backend_args") or kwargs.get("file_client_args")
+        is_remote = "://" in str(kwargs.get("out_dir"))
+        if not has_backend and not is_remote:
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
 
@@ -84,20 +81,18 @@ class ResumableCheckpointHook(CheckpointHook):
         super().before_train(runner)
         self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
         if not self._loop:
-            print_log(
-                "the batches have no numbers: a resumed run starts with other batches", "current"
-            )
+            message = "the batches have no numbers: a resumed run starts with other batches"
+            print_log(message, "current")
 
     def before_train_epoch(self, runner: Runner) -> None:
         if self._loop:
             self._loop.start_epoch()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        wrong = next(
-            (name for name, value in checkpoint["state_dict"].items() if not is_finite(value)), None
-        )
-        if wrong:
-            raise FloatingPointError(
-                f"iteration {runner.iter}: {wrong} is not finite, so the checkpoint is not written; "
-                "earlier checkpoints are complete: resume with --resume and NonFiniteHook, which finds the cause"
-            )
+        for name, value in checkpoint["state_dict"].items():
+            if not is_finite(value):
+                raise FloatingPointError(
+                    f"iteration {runner.iter}: {name} is not finite, so the checkpoint is not "
+                    "written; earlier checkpoints are complete: resume with --resume and "
+                    "NonFiniteHook, which finds the cause"
+                )
