@@ -14,9 +14,7 @@ NAME = "mmcv._ext"
 
 
 class _StandIn(MetaPathFinder, Loader):
-    """Finds and loads `mmcv._ext`, as the last of `sys.meta_path` after Python has found no
-    compiled module.
-    """
+    """Finds and loads `mmcv._ext` where Python's own finders have found no compiled module."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -24,14 +22,12 @@ class _StandIn(MetaPathFinder, Loader):
         return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == NAME else None
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(
-            {name: value for name, value in vars(mmcv_ext).items() if name not in vars(module)}
-        )
+        for name, value in vars(mmcv_ext).items():
+            vars(module).setdefault(name, value)
 
 
 def install() -> None:
-    """Make `mmcv.ops` importable where mmcv has no compiled operators, with the operators of
-    `mmcv_ext`.
+    """Make `mmcv.ops` importable where mmcv has no compiled operators, with those of `mmcv_ext`.
 
     Warns if mmdet or mmseg is imported already: mmseg keeps running without operators until it
     needs them.
@@ -41,8 +37,8 @@ def install() -> None:
     sys.meta_path.append(_StandIn())
     late = [name for name in ("mmdet", "mmseg") if f"{name}.models" in sys.modules]
     if late and "mmcv.ops" not in sys.modules:
-        text = f"{' and '.join(late)} was imported before xcit_mm, without operators: restart, import xcit_mm first"
-        warnings.warn(text, stacklevel=3)
+        problem = f"{' and '.join(late)} was imported before xcit_mm, without operators"
+        warnings.warn(f"{problem}: restart, import xcit_mm first", stacklevel=3)
 
 
 def is_compiled() -> bool:

@@ -14,32 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import roi_align as pooling
+from .roi_align import Sampling, roi_align, roi_align_gradient
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """Return a function that raises in place of another operator, since `mmcv.ops` looks up all
-    when imported.
-    """
+    """Return a function that raises: `mmcv.ops` looks up all operators when it is imported."""
     if name.startswith("__"):
         raise AttributeError(name)
     return functools.partial(_missing, name)
 
 
 def _missing(name: str, *args: object, **options: object) -> NoReturn:
-    brings = (
-        "torchvision or a compiled mmcv brings it"
-        if "deform_conv" in name
-        else "a compiled mmcv brings it"
+    source = "torchvision or a compiled mmcv" if "deform_conv" in name else "a compiled mmcv"
+    raise NotImplementedError(
+        f"mmcv's operator {name} is missing: {source} brings it, see docs/install.md"
     )
-    raise NotImplementedError(f"mmcv's operator {name} is missing: {brings}, see docs/install.md")
 
 
 @functools.cache
 def torchvision_kernels() -> Any:
-    """Return torchvision's kernels, or None where torchvision is missing or built for another
-    torch.
-    """
+    """Return torchvision's kernels, or None where it is missing or built for another torch."""
     try:
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError):
@@ -79,8 +73,7 @@ get_compiling_cuda_version = get_compiler_version
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Return the indices (kept,) of the boxes that do not overlap a better box, by descending
-    score.
+    """Return the indices (kept,) of the boxes that overlap no better box, by descending score.
 
     Args:
         boxes: (n, 4), x1, y1, x2, y2 in pixels.
@@ -88,67 +81,75 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         iou_threshold: A box is dropped if its intersection over union with a better box is larger.
         offset: 1 if x2 and y2 are the last pixels of the box, 0 if they are its border.
     """
-    if offset == 0 and (kernels := _kernels(boxes)):
+    kernels = _kernels(boxes)
+    if kernels and offset == 0:
         return kernels.nms(_wide(boxes), _wide(scores), iou_threshold)
     order = scores.sort(descending=True).indices
     wide = torch.promote_types(boxes.dtype, torch.float32)
     corners = boxes[order].detach().to("cpu", wide).T.contiguous().numpy()
-    index, kept = np.arange(len(order)), []
-    while len(index):
-        kept.append(int(index[0]))
+    remaining = np.arange(len(order))
+    kept = []
+    while len(remaining):
+        kept.append(int(remaining[0]))
         free = ~(_iou(corners[:, :1], corners[:, 1:], offset) > iou_threshold)
-        corners, index = corners[:, 1:][:, free], index[1:][free]
+        corners = corners[:, 1:][:, free]
+        remaining = remaining[1:][free]
     return order[kept]
 
 
 def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
-    """Return the intersection over union of boxes (4, 1) and (4, n), 0 for two boxes without area."""
-    (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) = a, b
+    """Return the intersection over union of boxes (4, 1) and (4, n), 0 for boxes without area."""
+    ax1, ay1, ax2, ay2 = a
+    bx1, by1, bx2, by2 = b
     width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
     height = np.minimum(ay2, by2) - np.maximum(ay1, by1) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
-    areas = (ax2 - ax1 + offset) * (ay2 - ay1 + offset) + (bx2 - bx1 + offset) * (
-        by2 - by1 + offset
-    )
-    union = areas - intersection
+    area_a = (ax2 - ax1 + offset) * (ay2 - ay1 + offset)
+    area_b = (bx2 - bx1 + offset) * (by2 - by1 + offset)
+    union = area_a + area_b - intersection
     return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
-def _grid(
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
-) -> tuple[tuple[int, int], float, int, bool]:
-    if pool_mode == 0:
+def _sampling(options: dict[str, Any]) -> Sampling:
+    """Read the options of a call of mmcv's RoIAlign."""
+    if options["pool_mode"] == 0:
         _missing("roi_align with pool_mode='max'")
-    return (aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned
+    return Sampling(
+        bins=(options["aligned_height"], options["aligned_width"]),
+        scale=options["spatial_scale"],
+        ratio=options["sampling_ratio"],
+        aligned=options["aligned"],
+    )
 
 
 def roi_align_forward(*tensors: Tensor, **options: Any) -> None:
     input, rois, output, *_ = tensors
-    bins, scale, sampling_ratio, aligned = _grid(**options)
-    if kernels := _kernels(input):
+    sampling = _sampling(options)
+    kernels = _kernels(input)
+    if kernels:
         wide = _wide(input)
-        output.copy_(kernels.roi_align(wide, rois.to(wide), scale, *bins, sampling_ratio, aligned))
+        pooled = kernels.roi_align(
+            wide, rois.to(wide), sampling.scale, *sampling.bins, sampling.ratio, sampling.aligned
+        )
     else:
-        output.copy_(pooling.roi_align(input, rois, bins, scale, sampling_ratio, aligned))
+        pooled = roi_align(input, rois, sampling)
+    output.copy_(pooled)
 
 
 def roi_align_backward(*tensors: Tensor, **options: Any) -> None:
     grad_output, rois, _, _, grad_input = tensors
-    bins, scale, sampling_ratio, aligned = _grid(**options)
+    sampling = _sampling(options)
     shape = tuple(grad_input.shape)
-    if kernels := _kernels(grad_output):
+    kernels = _kernels(grad_output)
+    if kernels:
         wide = _wide(grad_output)
+        bins = (sampling.scale, *sampling.bins)
         # The operator behind the gradient of torchvision's roi_align has no public name.
         grad = kernels._roi_align_backward(
-            wide, rois.to(wide), scale, *bins, *shape, sampling_ratio, aligned
+            wide, rois.to(wide), *bins, *shape, sampling.ratio, sampling.aligned
         )
     else:
-        grad = pooling.roi_align_backward(grad_output, rois, shape, scale, sampling_ratio, aligned)
+        grad = roi_align_gradient(grad_output, rois, shape, sampling)
     grad_input.copy_(grad)
 
 
@@ -159,11 +160,8 @@ def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> T
     """
     true = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
     signed = torch.where(true, logits, -logits)  # positive where right
-    return (
-        -torch.where(true, alpha, 1 - alpha)
-        * signed.neg().sigmoid().pow(gamma)
-        * F.logsigmoid(signed)
-    )
+    weight = torch.where(true, alpha, 1 - alpha)
+    return -weight * signed.neg().sigmoid().pow(gamma) * F.logsigmoid(signed)
 
 
 def sigmoid_focal_loss_forward(*tensors: Tensor, gamma: float, alpha: float) -> None:
@@ -180,8 +178,7 @@ def sigmoid_focal_loss_backward(*tensors: Tensor, gamma: float, alpha: float) ->
 
 
 def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
-    # mmcv's own code in torch, which mmcv uses on a CPU. Imported here, since it imports this
-    # module.
+    # mmcv's own code in torch, which mmcv uses on a CPU. It imports this module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
     value, shapes, _, locations, weights = tensors
@@ -198,8 +195,7 @@ def ms_deform_attn_backward(*tensors: Tensor, im2col_step: int) -> None:
 
 
 def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return the deformable convolution of a call of mmcv's, by torchvision's kernel on every
-    device.
+    """Return the deformable convolution of a call of mmcv's, on all devices torchvision's kernel.
 
     mmcv reads the offsets of an image in order, as if they were as large as the output. DyHead's
     are larger.
@@ -208,15 +204,16 @@ def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor
         NotImplementedError: If torchvision cannot be imported.
     """
     kernels = torchvision_kernels() or _missing("deform_conv")
-    old = ("dH", "dW", "padH", "padW", "dilationH", "dilationW")
-    new = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
-    numbers = [
-        options[name] for name in (*(old if "dH" in options else new), "group", "deformable_group")
-    ]
+    if "dH" in options:
+        names = ["dH", "dW", "padH", "padW", "dilationH", "dilationW"]
+    else:  # a modulated convolution
+        names = ["stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"]
+    numbers = [options[name] for name in (*names, "group", "deformable_group")]
+    size = output.shape[2:]
 
-    def fit(x: Tensor) -> Tensor:
-        size = output.shape[2:]
-        return x.flatten(1)[:, : x.shape[1] * size.numel()].unflatten(1, (x.shape[1], *size))
+    def fit(offset: Tensor) -> Tensor:
+        channels = offset.shape[1]
+        return offset.flatten(1)[:, : channels * size.numel()].unflatten(1, (channels, *size))
 
     def convolve(
         input: Tensor,
@@ -225,11 +222,10 @@ def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor
         mask: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
+        is_modulated = mask is not None
+        mask = weight.new_zeros(len(input), 1) if mask is None else fit(mask)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        given = weight.new_zeros(len(input), 1) if mask is None else fit(mask)
-        return kernels.deform_conv2d(
-            input, weight, fit(offset), given, bias, *numbers, mask is not None
-        )
+        return kernels.deform_conv2d(input, weight, fit(offset), mask, bias, *numbers, is_modulated)
 
     return convolve
 
@@ -242,43 +238,36 @@ def deform_conv_forward(*tensors: Tensor, **options: Any) -> None:
 def deform_conv_backward_input(*tensors: Tensor, **options: Any) -> None:
     input, offset, grad_output, grad_input, grad_offset, weight, *_ = tensors
     convolve = _deformable(grad_output, options)
-    _differentiate(
-        lambda x, o: convolve(x, weight, o), (input, offset), grad_output, (grad_input, grad_offset)
-    )
+
+    def of_input(input: Tensor, offset: Tensor) -> Tensor:
+        return convolve(input, weight, offset)
+
+    _differentiate(of_input, (input, offset), grad_output, (grad_input, grad_offset))
 
 
 def deform_conv_backward_parameters(*tensors: Tensor, **options: Any) -> None:
     input, offset, grad_output, grad_weight, *_ = tensors
     convolve = _deformable(grad_output, options)
+
+    def of_weight(weight: Tensor) -> Tensor:
+        return convolve(input, weight, offset)
+
     # The result is linear in the weight, so its gradient is the same at any weight.
-    _differentiate(
-        lambda weight: convolve(input, weight, offset), (grad_weight,), grad_output, (grad_weight,)
-    )
+    _differentiate(of_weight, (grad_weight,), grad_output, (grad_weight,))
 
 
 def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
     input, weight, bias, _, offset, mask, output, _ = tensors
-    output.copy_(
-        _deformable(output, options)(input, weight, offset, mask, bias if with_bias else None)
-    )
+    convolve = _deformable(output, options)
+    output.copy_(convolve(input, weight, offset, mask, bias if with_bias else None))
 
 
 def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
-    (
-        input,
-        weight,
-        bias,
-        _,
-        offset,
-        mask,
-        _,
-        grad_input,
-        grad_weight,
-        grad_bias,
-        *grads,
-        grad_output,
-    ) = tensors
-    inputs, targets = [input, weight, offset, mask], [grad_input, grad_weight, *grads]
+    input, weight, bias, _, offset, mask, _ = tensors[:7]
+    grad_input, grad_weight, grad_bias, grad_offset, grad_mask, grad_output = tensors[7:]
+    inputs = [input, weight, offset, mask]
+    targets = [grad_input, grad_weight, grad_offset, grad_mask]
     if with_bias:
-        inputs, targets = [*inputs, bias], [*targets, grad_bias]
+        inputs.append(bias)
+        targets.append(grad_bias)
     _differentiate(_deformable(grad_output, options), inputs, grad_output, targets)
