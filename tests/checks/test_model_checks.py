@@ -9,7 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, Registry
 
 from xcit_mm import XCiT
-from xcit_mm.checks.preflight import check_backbone, check_imports
+from xcit_mm.checks.preflight import check_imports
+from xcit_mm.models.build import check_backbone
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 

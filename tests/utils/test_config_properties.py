@@ -15,8 +15,8 @@ from mmengine.registry import init_default_scope
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.checks.model import build_model
-from xcit_mm.checks.preflight import check_backbone
 from xcit_mm.deployment.metadata import resize_rule
+from xcit_mm.models.build import check_backbone
 from xcit_mm.utils.configs import (
     backbone_class,
     channel_order,

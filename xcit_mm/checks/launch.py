@@ -20,10 +20,10 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.models import find_checkpoint_in, find_config, find_model, last_checkpoint
-from ..weights.reader import load_checkpoint
+from ..weights.reader import check_checkpoint, load_checkpoint
 from .doctor import check_test, check_training
 from .findings import Finding
-from .preflight import check_checkpoint, find_script
+from .preflight import find_script
 
 
 def run_tool(tool: str, argv: list[str]) -> int:

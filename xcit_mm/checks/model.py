@@ -11,11 +11,10 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from ..models import XCiT
-from ..models.build import model_config
+from ..models.build import check_backbone, model_config
 from ..training.finite import tensors_in
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, ok
-from .preflight import check_backbone
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
 _PARTS = (

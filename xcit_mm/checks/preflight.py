@@ -1,9 +1,7 @@
-"""Checks before a model is built: the library, imports, recipe and backbone of a config, a path and
-a device.
-"""
+"""Checks before a model is built: the library, imports and recipe of a config."""
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -11,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import OPTIMIZERS
 
 from ..models import XCiT, XCiTClassifier
-from ..utils.configs import backbone_class, data_preprocessor, part_class, type_name
+from ..utils.configs import backbone_class, part_class
 from .findings import Finding, fail, note
 
 # Libraries, and the extras of xcit_mm that install them.
@@ -72,65 +70,3 @@ def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
         text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW"
         fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))"
         yield note("D205", text, fix)
-
-
-def check_backbone(cfg: Config) -> None:
-    """Build the XCiT of a config without memory, so that a wrong argument raises its error now.
-
-    Raises:
-        TypeError, ValueError: If an argument is wrong, or if the data preprocessor or values of a
-            base config do not fit the backbone, or if the head cannot predict in windows.
-    """
-    backbone, kind = cfg.model.get("backbone", {}), backbone_class(cfg)
-    if kind in (XCiT, XCiTClassifier):
-        if cfg.model.get("pretrained"):  # a base config of mmseg has the weights of its ResNet
-            fix = "set pretrained=None in model, and give weights as backbone.init_cfg"
-            raise ValueError(
-                f"model.pretrained={cfg.model['pretrained']!r} is of the base config's backbone: {fix}"
-            )
-        if cfg.model.get("neck") and "type" not in cfg.model["neck"]:
-            raise ValueError(
-                "model.neck has no type, since the base config has none: give in_channels to the heads"
-            )
-        with torch.device("meta"):
-            built = kind(
-                **{
-                    name: value
-                    for name, value in backbone.items()
-                    if name not in ("type", "_scope_")
-                }
-            )
-        for name in ("mean", "std"):
-            values = data_preprocessor(cfg).get(name)
-            if isinstance(values, Sequence) and len(values) not in (1, built.in_channels):
-                problem = f"{len(values)} values, the backbone has in_channels={built.in_channels}"
-                raise ValueError(
-                    f"data_preprocessor.{name} has {problem}: give one for each channel, or one for all"
-                )
-    head = cfg.model.get("decode_head") or {}
-    is_mask2former = (
-        isinstance(head, dict) and head.get("type") and type_name(head) == "Mask2FormerHead"
-    )
-    if is_mask2former and (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        raise ValueError(
-            "Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')"
-        )
-
-
-def check_checkpoint(path: str | Path) -> None:
-    """Raise FileNotFoundError if a local checkpoint does not exist. URLs and `xcit://` names are
-    downloaded later.
-    """
-    if "://" not in str(path) and not Path(path).expanduser().is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
-
-
-def check_device(device: str | None) -> None:
-    """Raise ValueError if torch cannot use a device. None is valid."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"device {device} cannot be used ({why}): leave it out, or take cpu"
-        ) from None

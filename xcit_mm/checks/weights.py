@@ -12,9 +12,8 @@ from ..utils.configs import channel_order, part_class
 from ..weights.layouts import parse_checkpoint
 from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, local_path
-from ..weights.reader import load_from_file
+from ..weights.reader import check_checkpoint, load_from_file
 from .findings import Finding, fail, note, ok
-from .preflight import check_checkpoint
 
 
 def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:

@@ -15,12 +15,12 @@ from mmengine.config import Config
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from ..checks.preflight import check_checkpoint
 from ..models.build import backbone_from_config, model_from_config
 from ..utils.atomic import atomic_path
 from ..utils.cli import quiet, timed_step
 from ..utils.configs import read_config
 from ..utils.errors import reason
+from ..weights.reader import check_checkpoint
 from .check import compare, evaluate_files
 from .detectors import ExportableDetector
 from .metadata import model_metadata

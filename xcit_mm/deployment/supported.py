@@ -6,8 +6,8 @@ from typing import Any
 from mmengine.config import Config
 
 from ..checks.data import check_paths
-from ..checks.preflight import check_backbone
 from ..models import XCiT
+from ..models.build import check_backbone
 from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
 
 # Supported types of a detector's parts, by their key in the config.

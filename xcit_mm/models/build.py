@@ -3,7 +3,7 @@
 import copy
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from ..archs import ARCHS
-from ..utils.configs import SUFFIXES, read_config
+from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
 from ..weights.layouts import backbone_options, describe, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
@@ -169,6 +169,56 @@ def model_config(cfg: Config) -> ConfigDict:
     if cfg.get("data_preprocessor") is not None:
         model.setdefault("data_preprocessor", copy.deepcopy(cfg.data_preprocessor))
     return model
+
+
+def check_backbone(cfg: Config) -> None:
+    """Raise the error of a wrong backbone now, before weights are loaded. No memory is taken.
+
+    Raises:
+        TypeError: If an argument is not one of the backbone's.
+        ValueError: If a value is wrong, or if the data preprocessor or values of a base config do
+            not fit the backbone, or if the head cannot predict in windows.
+    """
+    backbone_type = backbone_class(cfg)
+    if backbone_type in (XCiT, XCiTClassifier):
+        _check_leftovers(cfg)
+        options = {
+            name: value
+            for name, value in cfg.model.backbone.items()
+            if name not in ("type", "_scope_")
+        }
+        with torch.device("meta"):
+            backbone: Any = backbone_type(**options)
+        _check_normalisation(cfg, backbone.in_channels)
+    head = cfg.model.get("decode_head") or {}
+    is_mask2former = (
+        isinstance(head, dict) and head.get("type") and type_name(head) == "Mask2FormerHead"
+    )
+    if is_mask2former and (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
+        raise ValueError(
+            "Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')"
+        )
+
+
+def _check_leftovers(cfg: Config) -> None:
+    """Raise ValueError for values that base configs have for their own backbones."""
+    pretrained = cfg.model.get("pretrained")
+    neck = cfg.model.get("neck")
+    if pretrained:  # a base config of mmseg has the weights of its ResNet
+        fix = "set pretrained=None in model, and give weights as backbone.init_cfg"
+        raise ValueError(f"model.pretrained={pretrained!r} is of the base config's backbone: {fix}")
+    if neck and "type" not in neck:
+        fix = "give in_channels to the heads"
+        raise ValueError(f"model.neck has no type, since the base config has none: {fix}")
+
+
+def _check_normalisation(cfg: Config, channels: int) -> None:
+    for name in ("mean", "std"):
+        values = data_preprocessor(cfg).get(name)
+        if isinstance(values, Sequence) and len(values) not in (1, channels):
+            problem = f"{len(values)} values, the backbone has in_channels={channels}"
+            fix = "give one for each channel, or one for all"
+            raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
 
 
 def _unfilled(cfg: Config) -> ConfigDict:

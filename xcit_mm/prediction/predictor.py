@@ -16,11 +16,12 @@ from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 
-from ..checks.preflight import check_backbone, check_checkpoint, check_device
-from ..models.build import model_from_config
+from ..models.build import check_backbone, model_from_config
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
+from ..utils.devices import check_device
 from ..weights.models import find_model
+from ..weights.reader import check_checkpoint
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import predict_tiled, windows

@@ -140,6 +140,12 @@ def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
     return load_checkpoint(filename, map_location)
 
 
+def check_checkpoint(path: str | Path) -> None:
+    """Raise FileNotFoundError if a local file does not exist. Others are downloaded later."""
+    if "://" not in str(path) and not Path(path).expanduser().is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
+
+
 def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """Read a checkpoint, after a download if necessary.
 
