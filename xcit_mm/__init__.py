@@ -1,5 +1,6 @@
-"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab. `import xcit_mm` registers all classes
-in mmengine.
+"""XCiT (Cross-Covariance Image Transformers) for OpenMMLab.
+
+`import xcit_mm` registers all classes in mmengine.
 """
 
 from importlib import import_module
@@ -8,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 try:
     import mmcv  # noqa: F401
     from mmengine.config.utils import MODULE2PACKAGE
-except (
-    ModuleNotFoundError
-) as error:  # not requirements, since they would install one stack over the other
+except ModuleNotFoundError as error:
+    # They are not requirements, which would install one stack over the other.
     if error.name not in ("mmcv", "mmengine"):
         raise
     fix = f"pip install mmengine mmcv-lite, or the forks' onedl-{error.name}"
@@ -65,9 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _register_on_use(name: str, module: str) -> None:
-    """Register a model whose base class is in mmdet or mmseg, which are imported only when it is
-    built.
-    """
+    """Register a model whose base class is in mmdet or mmseg, imported only when it is built."""
 
     def build(**kwargs: Any) -> Any:
         return getattr(import_module(module, __package__), name)(**kwargs)

@@ -1,4 +1,4 @@
-"""The command `xcit-mm`, which runs the scripts in tools/ of a clone or of the installed package."""
+"""The command `xcit-mm`, which runs the scripts in tools/ of a clone or an installed package."""
 
 import sys
 from pathlib import Path
@@ -21,8 +21,8 @@ _USAGE = """usage: xcit-mm COMMAND ...
 
 {commands}
 
-xcit-mm COMMAND --help lists the arguments, xcit-mm --version the version. A MODEL is the name of a published model, the
-work folder of a training run, or a config and its checkpoint. For example:
+xcit-mm COMMAND --help lists the arguments, xcit-mm --version the version. A MODEL is the name of a
+published model, the work folder of a training run, or a config and its checkpoint. For example:
 
   xcit-mm predict photo.jpg --model maskrcnn_xcit_small_12_p16"""
 
@@ -40,11 +40,8 @@ def main() -> int:
 def _run(tools: Path) -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
-        print(
-            _USAGE.format(
-                commands="\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
-            )
-        )
+        lines = [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+        print(_USAGE.format(commands="\n".join(lines)))
         return 0
     if command == "--version":
         print(f"xcit_mm {__version__}")

@@ -8,9 +8,9 @@ PATCH_SIZES = (16, 8)
 # Sizes in the names of published files, by the first letter of an architecture.
 SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 
-# Mean and standard deviation of ImageNet's pixels, RGB in 0 to 255. The published trunks take
-# (image - MEAN) / STD.
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+# Of ImageNet's pixels, RGB in 0 to 255. The published trunks take (image - MEAN) / STD.
+MEAN = (123.675, 116.28, 103.53)
+STD = (58.395, 57.12, 57.375)
 
 
 class Arch(NamedTuple):
@@ -62,41 +62,40 @@ def resolve_arch(arch: str | Mapping) -> Arch:
         return ARCHS[arch]
     required = [field for field in Arch._fields if field not in Arch._field_defaults]
     if not isinstance(arch, Mapping) or not set(required) <= set(arch) <= set(Arch._fields):
-        optional = ", ".join(Arch._field_defaults)
-        raise ValueError(
-            f"arch {arch!r} must be a name or a dict of {', '.join(required)} and, if need be, {optional}"
-        )
-    own = Arch(**arch)
-    published = ARCHS.get(arch_name(*own[:3]))
+        fields = f"{', '.join(required)} and, if need be, {', '.join(Arch._field_defaults)}"
+        raise ValueError(f"arch {arch!r} must be a name or a dict of {fields}")
+    shape = Arch(**arch)
+    published = ARCHS.get(arch_name(*shape[:3]))
     if published and "tokens_norm" not in arch:
-        own = own._replace(tokens_norm=published.tokens_norm)
-    if not isinstance(own.tokens_norm, bool):
-        raise ValueError(f"arch tokens_norm={own.tokens_norm!r}: must be True or False")
-    for field in required:
-        value = getattr(own, field)
-        kind = (int, float) if field == "eta" else int
-        if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
-            raise ValueError(
-                f"arch {field}={value!r}: must be a positive {'number' if field == 'eta' else 'integer'}"
-            )
-    if own.embed_dim % own.num_heads:
+        shape = shape._replace(tokens_norm=published.tokens_norm)
+    _check_fields(shape)
+    return shape._replace(eta=float(shape.eta))
+
+
+def _check_fields(arch: Arch) -> None:
+    if not isinstance(arch.tokens_norm, bool):
+        raise ValueError(f"arch tokens_norm={arch.tokens_norm!r}: must be True or False")
+    types = dict(embed_dim=int, depth=int, num_heads=int, eta=int | float)
+    for field, field_type in types.items():
+        value = getattr(arch, field)
+        if not isinstance(value, field_type) or isinstance(value, bool) or value <= 0:
+            required = "integer" if field_type is int else "number"
+            raise ValueError(f"arch {field}={value!r}: must be a positive {required}")
+    if arch.embed_dim % arch.num_heads:
         raise ValueError(
-            f"num_heads={own.num_heads} does not divide embed_dim={own.embed_dim}: choose a divisor of the width"
+            f"num_heads={arch.num_heads} does not divide embed_dim={arch.embed_dim}: "
+            "choose a divisor of the width"
         )
-    return own._replace(eta=float(own.eta))
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:
-    """Return the name of the published architecture of this shape, or else a name such as
-    '32x12x4'.
-    """
+    """Return the name of the published architecture of this shape, or a name such as '32x12x4'."""
     names = [name for name, arch in ARCHS.items() if arch[:3] == (embed_dim, depth, num_heads)]
     return names[0] if names else f"{embed_dim}x{depth}x{num_heads}"
 
 
 def default_out_indices(depth: int) -> tuple[int, ...]:
-    """Return the blocks (0-based) for strides 4, 8, 16 and 32: at 1/3, 1/2, 2/3 and the whole of
-    the depth.
+    """Return the blocks (0-based) for strides 4, 8, 16, 32: at 1/3, 1/2, 2/3 and all of the depth.
 
     They are (3, 5, 7, 11) for 12 blocks and (7, 11, 15, 23) for 24. Source: paper, appendix B.2.
 

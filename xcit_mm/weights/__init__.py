@@ -1,6 +1,4 @@
-"""Weights from files to tensors: published files, a reader that runs no code, layouts, and matching
-to a model.
-"""
+"""Weights from files to tensors: published files, a reader, layouts, and matching to a model."""
 
 from .layouts import Weights, parse_checkpoint
 from .matching import StrictLoadHook, load_pretrained, match_model, match_trunk

@@ -1,6 +1,6 @@
 """The stem of a model for other bands than red, green and blue, made from the published stem."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -11,16 +11,7 @@ FILL_HINT = (
     "to fine-tune: fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
 )
 
-# Filters (C, N, h, w) of N bands from filters (C, 3, h, w) of red, green and blue.
-STEM_RULES: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "mean": lambda rgb, bands: _grey(rgb, bands) * RGB / bands,
-    "rgb-mean": lambda rgb, bands: torch.cat((rgb, _grey(rgb, bands - RGB)), dim=1) * RGB / bands,
-    "rgb-zero": lambda rgb, bands: torch.cat((rgb, 0 * _grey(rgb, bands - RGB)), dim=1),
-}
-
-
-def _grey(rgb: Tensor, bands: int) -> Tensor:
-    return rgb.mean(dim=1, keepdim=True).expand(-1, bands, -1, -1)
+STEM_RULES = ("mean", "rgb-mean", "rgb-zero")
 
 
 def check_stem_rule(rule: str | None) -> None:
@@ -30,15 +21,12 @@ def check_stem_rule(rule: str | None) -> None:
 
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
-    """Return the published name of the first weight, (C, bands, h, w): a convolution or the linear
-    projection.
-    """
+    """Return the published name of the stem's first weight (C, bands, h, w), linear or not."""
     return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
 def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
-    """Make filters of the first layer for images of `bands` bands from those for red, green and
-    blue.
+    """Make filters of the first layer for other bands from those for red, green and blue.
 
     Args:
         rgb: Filters (C, 3, h, w).
@@ -59,4 +47,13 @@ def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
         raise ValueError(
             f"fill_stem={rule!r} needs in_channels above 3, the model has {bands}: take 'mean'"
         )
-    return STEM_RULES[rule](rgb.double(), bands).to(rgb.dtype)
+    filters = rgb.double()
+    grey = filters.mean(dim=1, keepdim=True)
+    if rule == "mean":
+        stem = grey.expand(-1, bands, -1, -1) * RGB / bands
+    elif rule == "rgb-mean":
+        stem = torch.cat((filters, grey.expand(-1, bands - RGB, -1, -1)), dim=1) * RGB / bands
+    else:
+        zeros = torch.zeros_like(grey).expand(-1, bands - RGB, -1, -1)
+        stem = torch.cat((filters, zeros), dim=1)
+    return stem.to(rgb.dtype)

@@ -1,6 +1,4 @@
-"""The layouts of checkpoints with XCiT weights: recognised by their keys, read into published names
-and written.
-"""
+"""The layouts of checkpoints: recognised by their keys, read into published names and written."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +17,6 @@ CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 LAYOUTS = ("official", "timm", "mmpretrain")
 
 # Names of the other projects by the published names. A ^ stands for the start of a key.
-_TIMM = {"^pos_embeder.": "^pos_embed."}
 _MMPRETRAIN = {
     "^blocks.": "^xca_layers.",
     "^cls_attn_blocks.": "^ca_layers.",
@@ -33,6 +30,9 @@ _MMPRETRAIN = {
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
+_NAMES = dict(
+    official=dict[str, str](), timm={"^pos_embeder.": "^pos_embed."}, mmpretrain=_MMPRETRAIN
+)
 
 
 @dataclass
@@ -72,25 +72,23 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
     source, state, metadata = _unwrap(checkpoint, use_ema)
     if all(key.startswith("module.") for key in state):
         state = _strip(state, "module.")
-    inner = _strip(state, "backbone.")
-    outer = (
-        {key: value for key, value in state.items() if not key.startswith("backbone.")}
-        if inner
-        else {}
-    )
-    if any(not key.startswith(CLASSIFIER_PREFIXES) for key in outer):
-        task = "segmentor" if any(key.startswith("decode_head.") for key in outer) else "detector"
+    backbone = _strip(state, "backbone.")
+    rest = {key: value for key, value in state.items() if not key.startswith("backbone.")}
+    # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
+    if backbone and any(not key.startswith(CLASSIFIER_PREFIXES) for key in rest):
+        task = "segmentor" if any(key.startswith("decode_head.") for key in rest) else "detector"
+        heads = rest
     else:
-        # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
-        task, inner, outer = "backbone", {**inner, **outer} or state, {}
-    trunk, layout = _published_names(inner)
+        task = "backbone"
+        backbone |= rest
+        heads = {}
+    trunk, layout = _published_names(backbone)
     if not any(key.startswith("blocks.") for key in trunk):
-        raise ValueError(
-            f"no XCiT in it: keys such as {', '.join(list(state)[:3]) or 'none'} have an unknown layout"
-        )
+        keys = ", ".join(list(state)[:3]) or "none"
+        raise ValueError(f"no XCiT in it: keys such as {keys} have an unknown layout")
     if task == "backbone" and "cls_token" in trunk:
         task = "classifier"
-    return Weights(trunk, outer, layout, task, source, metadata)
+    return Weights(trunk, heads, layout, task, source, metadata)
 
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
@@ -106,7 +104,9 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ValueError(f"its entry {key!r} is a {type(value).__name__}, not a tensor")
     metadata = {
-        k: v for k, v in checkpoint.items() if not isinstance(v, (Mapping, Tensor)) or k == "meta"
+        key: value
+        for key, value in checkpoint.items()
+        if key == "meta" or not isinstance(value, (Mapping, Tensor))
     }
     return source, state, metadata
 
@@ -118,14 +118,15 @@ def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
-    layout, names = "official", dict[str, str]()
+    """Return tensors under their published names, and the layout in which they were."""
     if any(key.startswith("xca_layers.") for key in state):
-        layout, names = "mmpretrain", _MMPRETRAIN
+        layout = "mmpretrain"
     elif any(key.startswith("pos_embed.") or ".attn.q." in key for key in state):
-        layout, names = "timm", _TIMM
-    return _join_class_qkv(
-        _rename(state, {theirs: published for published, theirs in names.items()})
-    ), layout
+        layout = "timm"
+    else:
+        layout = "official"
+    published = {theirs: name for name, theirs in _NAMES[layout].items()}
+    return _join_class_qkv(_rename(state, published)), layout
 
 
 def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
@@ -135,26 +136,19 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
         ValueError: If the weights hold a detector or segmentor, which has the official layout only.
     """
     if weights.heads:
-        raise ValueError(
-            f"a {weights.task} has one layout only: keep it, or convert its backbone alone (--backbone)"
-        )
+        fix = "keep it, or convert its backbone alone (--backbone)"
+        raise ValueError(f"a {weights.task} has one layout only: {fix}")
     if layout == "official":
         return dict(model=dict(weights.trunk))
     # The models of the other projects have no pyramid.
     state = {key: value for key, value in weights.trunk.items() if not key.startswith("fpn")}
-    for key in [key for key in state if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key]:
-        thirds = state.pop(key).chunk(3)
-        state |= {
-            key.replace(".qkv.", f".{part}."): third
-            for part, third in zip("qkv", thirds, strict=True)
-        }
+    state = _rename(_split_class_qkv(state), _NAMES[layout])
     if layout == "timm":
-        return _rename(state, _TIMM)
-    renamed = _rename(state, _MMPRETRAIN).items()
-    return dict(
-        meta={},
-        state_dict={key if key.startswith("head.") else f"backbone.{key}": v for key, v in renamed},
-    )
+        return state
+    prefixed = {
+        key if key.startswith("head.") else f"backbone.{key}": value for key, value in state.items()
+    }
+    return dict(meta={}, state_dict=prefixed)
 
 
 def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -174,15 +168,27 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if key.startswith("cls_attn_blocks.") and ".attn.q." in key:
             parts = [key.replace(".q.", f".{part}.") for part in "qkv"]
             if joined.keys() >= set(parts):
-                joined[key.replace(".q.", ".qkv.")] = torch.cat(
-                    [joined.pop(part) for part in parts]
-                )
+                tensors = [joined.pop(part) for part in parts]
+                joined[key.replace(".q.", ".qkv.")] = torch.cat(tensors)
     return joined
 
 
+def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Split `qkv` of class attention into q, k and v, as the other projects name them."""
+    split = {}
+    for key, value in state.items():
+        if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key:
+            for part, third in zip("qkv", value.chunk(3), strict=True):
+                split[key.replace(".qkv.", f".{part}.")] = third
+        else:
+            split[key] = value
+    return split
+
+
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8' (width,
-    depth, heads).
+    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8'.
+
+    The numbers of another architecture are its width, depth and heads.
 
     Args:
         depth: Number of blocks, if the trunk has fewer.
@@ -191,11 +197,10 @@ def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
         ValueError: If a tensor whose size they are is missing.
     """
     options = backbone_options(trunk)
-    arch, linear = (
-        resolve_arch(options["arch"]),
-        " (linear)" if options["patch_embed"] == "linear" else "",
-    )
-    return f"{arch_name(arch.embed_dim, depth or arch.depth, arch.num_heads)}/p{options['patch_size']}{linear}"
+    arch = resolve_arch(options["arch"])
+    name = arch_name(arch.embed_dim, depth or arch.depth, arch.num_heads)
+    stem = " (linear)" if options["patch_embed"] == "linear" else ""
+    return f"{name}/p{options['patch_size']}{stem}"
 
 
 def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -204,25 +209,27 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     Raises:
         ValueError: If a tensor that determines them is missing.
     """
-    sizes = ("blocks.0.norm1.weight", "blocks.0.attn.temperature")
-    if missing := [key for key in sizes if key not in trunk]:
-        raise ValueError(f"it lacks {missing[0]}")
-    width, heads = (trunk[key].numel() for key in sizes)
+    for key in ("blocks.0.norm1.weight", "blocks.0.attn.temperature"):
+        if key not in trunk:
+            raise ValueError(f"it lacks {key}")
     stem = stem_key(trunk)
     if stem not in trunk or trunk[stem].dim() != 4:
         raise ValueError(f"it lacks filters of the stem, {stem}")
-    depth = 1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
-    name, linear = arch_name(width, depth, heads), stem == LINEAR_STEM
-    # A stem of n convolutions halves the size n times.
-    halvings = sum(
-        re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key) is not None for key in trunk
+    shape = dict(
+        embed_dim=trunk["blocks.0.norm1.weight"].numel(),
+        depth=1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks.")),
+        num_heads=trunk["blocks.0.attn.temperature"].numel(),
     )
+    name = arch_name(**shape)
+    if stem == LINEAR_STEM:
+        patch_size = trunk[stem].shape[-1]
+    else:  # each convolution halves the size
+        pattern = re.compile(r"patch_embed\.proj\.\d+\.0\.weight")
+        patch_size = 2 ** sum(1 for key in trunk if pattern.fullmatch(key))
     return dict(
-        arch=name
-        if name in ARCHS
-        else dict(embed_dim=width, depth=depth, num_heads=heads, eta=1.0),
-        patch_size=trunk[stem].shape[-1] if linear else 2**halvings,
-        patch_embed="linear" if linear else "conv",
+        arch=name if name in ARCHS else dict(shape, eta=1.0),
+        patch_size=patch_size,
+        patch_embed="linear" if stem == LINEAR_STEM else "conv",
         in_channels=trunk[stem].shape[1],
         use_pos=any(key.startswith("pos_embeder.") for key in trunk),
     )

@@ -1,6 +1,4 @@
-"""Matching of a checkpoint to a model: it fills the model, or an error names the reason and nothing
-is changed.
-"""
+"""Matching of a checkpoint to a model: it fills the model, or an error says why it does not."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -57,19 +55,21 @@ def load_pretrained(
         ConnectionError: If it cannot be downloaded.
         ValueError: If it does not fit the backbone, which is left as it was.
     """
-    content = load_checkpoint(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     try:
-        weights = parse_checkpoint(content, use_ema)
+        weights = parse_checkpoint(loaded, use_ema)
         state = match_trunk(backbone, weights, strict_heads, fill_stem)
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
-    part = "head" if "head.weight" in initial else "pyramid"
-    print_log(
-        f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) from {checkpoint}"
-        + (f"; {len(initial)} of the {part} keep their initial values" if initial else ""),
-        logger="current",
+    message = (
+        f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) "
+        f"from {checkpoint}"
     )
+    if initial:
+        part = "head" if "head.weight" in initial else "pyramid"
+        message += f"; {len(initial)} of the {part} keep their initial values"
+    print_log(message, logger="current")
     return initial
 
 
@@ -86,15 +86,14 @@ def match_model(
     """
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
-        found = (
-            "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
-        )
+        part = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
-        raise ValueError(f"the model has {found}, not one of this package: {fix}")
+        raise ValueError(f"the model has {part}, not one of this package: {fix}")
     try:
         weights = parse_checkpoint(checkpoint)
-        trunk_alone = not any(key in weights.trunk for key in model.state_dict())
-        if not weights.heads and not hasattr(backbone, "cls_token") and trunk_alone:
+        is_classifier = hasattr(backbone, "cls_token")
+        has_heads = weights.heads or any(key in weights.trunk for key in model.state_dict())
+        if not is_classifier and not has_heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
         state = {f"backbone.{key}": value for key, value in trunk.items()}
@@ -119,38 +118,37 @@ def match_trunk(
             it.
     """
     expected = backbone.state_dict()
-    found, asked = describe(weights.trunk), describe(expected, backbone.arch.depth)
-    # A backbone whose last tap is not its last block has fewer blocks, and so has its own
-    # checkpoint.
-    if found not in (asked, describe(expected)):
-        raise ValueError(f"the file is {found}, the config asks for {asked}")
+    in_file = describe(weights.trunk)
+    in_config = describe(expected, backbone.arch.depth)
+    # A backbone whose last tap is not its last block, and so its own checkpoint, has fewer blocks.
+    if in_file not in (in_config, describe(expected)):
+        raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
     trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
     if not weights.heads and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
         expected = _without(expected, _PYRAMID_PREFIXES)
-    unused = (
-        *(f"blocks.{index}." for index in range(len(backbone.blocks), backbone.arch.depth)),
-        *(level for level in _PYRAMID_PREFIXES if not hasattr(backbone, level.removesuffix("."))),
-        *(() if weights.heads else CLASSIFIER_PREFIXES),
-    )
-    return _check_coverage(expected, _without(trunk, unused))
+    blocks = range(len(backbone.blocks), backbone.arch.depth)
+    unused = [f"blocks.{index}." for index in blocks]
+    unused += [p for p in _PYRAMID_PREFIXES if not hasattr(backbone, p.removesuffix("."))]
+    if not weights.heads:
+        unused += CLASSIFIER_PREFIXES
+    return _check_coverage(expected, _without(trunk, tuple(unused)))
 
 
 def _with_stem_for_bands(
     trunk: dict[str, Tensor], bands: int, rule: str | None
 ) -> dict[str, Tensor]:
-    """Return the trunk with a stem for images of so many bands, which a rule makes if the file has
-    another stem.
-    """
+    """Return the trunk with a stem for so many bands, which a rule makes from a stem for RGB."""
     key = stem_key(trunk)
     stem = trunk[key]
-    if stem.shape[1] == bands:
+    bands_in_file = stem.shape[1]
+    if bands_in_file == bands:
         return trunk
-    if stem.shape[1] != RGB or rule is None:
-        hint = f"; {FILL_HINT}" if stem.shape[1] == RGB else ""
+    if bands_in_file != RGB or rule is None:
+        hint = f"; {FILL_HINT}" if bands_in_file == RGB else ""
         raise ValueError(
-            f"its stem is for {stem.shape[1]} bands, the model has in_channels={bands}{hint}"
+            f"its stem is for {bands_in_file} bands, the model has in_channels={bands}{hint}"
         )
     return {**trunk, key: stem_for_bands(stem, bands, rule)}
 
@@ -159,23 +157,24 @@ def _match_classifier(
     expected: Mapping[str, Tensor], weights: Weights, strict: bool
 ) -> dict[str, Tensor]:
     if "cls_token" not in weights.trunk:
+        fix = "take a file trained on ImageNet or by DINO"
+        raise ValueError(f"it is a {weights.task} without class attention: {fix}")
+    head = expected.get("head.weight")
+    head_in_file = weights.trunk.get("head.weight")
+    headless = _without(weights.trunk, "head.")
+    if head is None:
+        return _check_coverage(expected, headless)
+    if head_in_file is None:
+        classes = "no head for classes"
+    elif head_in_file.dim() != 2 or len(head_in_file) == len(head):
+        return _check_coverage(expected, weights.trunk)  # which reports other dimensions
+    else:
+        classes = f"{len(head_in_file)} classes"
+    if strict:
         raise ValueError(
-            f"it is a {weights.task} without class attention: take a file trained on ImageNet or by DINO"
+            f"the file has {classes}, the model has num_classes={len(head)}; {_KEEP_HINT}"
         )
-    head, own_head = weights.trunk.get("head.weight"), expected.get("head.weight")
-    # `_check_coverage` reports heads of other dimensions.
-    if (
-        head is not None
-        and own_head is not None
-        and (head.dim() != 2 or len(head) == len(own_head))
-    ):
-        return _check_coverage(expected, weights.trunk)
-    if strict and own_head is not None:
-        found = "has no head for classes" if head is None else f"has {len(head)} classes"
-        raise ValueError(
-            f"the file {found}, the model has num_classes={len(own_head)}; {_KEEP_HINT}"
-        )
-    return _check_coverage(_without(expected, "head."), _without(weights.trunk, "head."))
+    return _check_coverage(_without(expected, "head."), headless)
 
 
 def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
@@ -183,60 +182,58 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
         key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")
     }
     # `parse_checkpoint` leaves the head of a classifier with the trunk.
-    given = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
-    resized = [key for key in expected if key in given and given[key].shape != expected[key].shape]
-    if not strict and not any(
-        key.startswith(_MASK_HEAD) for key in expected
-    ):  # a Faster R-CNN from a Mask R-CNN
-        given = _without(given, _MASK_HEAD)
-    if resized and not strict:
-        expected, given = _without(expected, tuple(resized)), _without(given, tuple(resized))
-        print_log(
-            f"other shapes, left at their initial values: {', '.join(resized)}", logger="current"
-        )
-    try:
-        return _check_coverage(expected, given)
-    except ValueError as error:
-        hint = (
-            f" (other classes? take the config that it was trained with; {_KEEP_HINT})"
-            if strict
-            else ""
-        )
-        raise ValueError(f"{error}{hint}") from None
+    heads = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
+    if strict:
+        try:
+            return _check_coverage(expected, heads)
+        except ValueError as error:
+            hint = f"other classes? take the config that it was trained with; {_KEEP_HINT}"
+            raise ValueError(f"{error} ({hint})") from None
+    if not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster from a Mask R-CNN
+        heads = _without(heads, _MASK_HEAD)
+    resized = tuple(
+        key for key in expected if key in heads and heads[key].shape != expected[key].shape
+    )
+    if resized:
+        message = f"other shapes, left at their initial values: {', '.join(resized)}"
+        print_log(message, logger="current")
+    return _check_coverage(_without(expected, resized), _without(heads, resized))
 
 
 def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
     return {key: value for key, value in state.items() if not key.startswith(prefixes)}
 
 
-def _check_coverage(expected: Mapping[str, Tensor], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a file if they are exactly the expected ones, with their shapes, and
-    finite.
-    """
-    if missing := [key for key in expected if key not in given]:
+def _check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a file if they are the expected ones, in shape too, and finite."""
+    missing = [key for key in expected if key not in state]
+    if missing:
         raise ValueError(f"it lacks {preview(missing)}")
-    if unknown := [key for key in given if key not in expected]:
+    unknown = [key for key in state if key not in expected]
+    if unknown:
         raise ValueError(f"it holds the unknown {preview(unknown)}")
-    if misfits := list(filter(None, [_misfit(key, given[key], expected[key]) for key in expected])):
+    misfits = [_describe_misfit(key, state[key], expected[key]) for key in expected]
+    misfits = [misfit for misfit in misfits if misfit]
+    if misfits:
         raise ValueError(f"it holds {preview(misfits)}")
-    return given
+    return state
 
 
-def _misfit(key: str, given: Tensor, expected: Tensor) -> str:
+def _describe_misfit(key: str, tensor: Tensor, expected: Tensor) -> str:
     """Describe the difference of a tensor from the expected tensor; return '' if it fits."""
-    if given.shape != expected.shape:
-        return f"{key} of {tuple(given.shape)}, not {tuple(expected.shape)}"
-    if given.is_floating_point() != expected.is_floating_point():
-        return f"{key} of {given.dtype}, not {expected.dtype}"
-    if given.is_floating_point() and not given.float().isfinite().all():  # float8 has no isfinite
+    if tensor.shape != expected.shape:
+        return f"{key} of {tuple(tensor.shape)}, not {tuple(expected.shape)}"
+    if tensor.is_floating_point() != expected.is_floating_point():
+        return f"{key} of {tensor.dtype}, not {expected.dtype}"
+    # float8 has no isfinite.
+    if tensor.is_floating_point() and not tensor.float().isfinite().all():
         return f"{key} with values that are not finite"
     return ""
 
 
 @HOOKS.register_module()
 class StrictLoadHook(Hook):
-    """Loads a whole detector, segmentor or classifier in mmengine, or raises before anything is
-    loaded.
+    """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
     the model with its shape, and nothing else. It rejects the file of a backbone alone, with which
@@ -254,9 +251,8 @@ class StrictLoadHook(Hook):
         ValueError: If the rule is unknown.
     """
 
-    priority = (
-        "VERY_HIGH"  # before a hook copies the checkpoint's tensors, as EMAHook does by their names
-    )
+    # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
+    priority = "VERY_HIGH"
 
     def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
         check_stem_rule(fill_stem)
@@ -273,8 +269,8 @@ class StrictLoadHook(Hook):
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        starts_training = is_training_run(runner) and not is_resuming(runner)
-        strict_heads, fill_stem = (
-            (self.strict_heads, self.fill_stem) if starts_training else (True, None)
-        )
-        checkpoint["state_dict"] = match_model(model, checkpoint, strict_heads, fill_stem)
+        if is_training_run(runner) and not is_resuming(runner):
+            state = match_model(model, checkpoint, self.strict_heads, self.fill_stem)
+        else:
+            state = match_model(model, checkpoint)
+        checkpoint["state_dict"] = state
