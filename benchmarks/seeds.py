@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.cli import cli_main, parse_cfg_options
 from xcit_mm.utils.configs import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
@@ -77,7 +77,7 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
 def run_all(args: argparse.Namespace) -> None:
     """Complete training and tests, write scores.csv and print mean and range of each score."""
     given = ["--cfg-options", *args.cfg_options] if args.cfg_options else []
-    check_settings(read_config(str(args.config), given).pretty_text, args.work_dir)
+    check_settings(read_config(args.config, parse_cfg_options(given)).pretty_text, args.work_dir)
     scores = defaultdict(list)
     rows = [["config", "seed", "metric", "score"]]
     for seed in args.seeds:

@@ -27,7 +27,7 @@ MODELS_BY_CONFIG = {
     for file in INDEX
     for model in yaml.safe_load((ROOT / file).read_text())["Models"]
 }
-SIZES = dict(t12="tiny_12", s12="small_12", s24="small_24", m24="medium_24")
+ARCHS = ("t12", "s12", "s24", "m24")
 LEAVES = dict(
     mask_rcnn="mask-rcnn_xcit-{}-p{}_fpn_amp-ms-crop-3x_coco.py",
     semantic_fpn="fpn_xcit-{}-p{}_8xb2-80k_ade20k-512x512.py",
@@ -97,14 +97,14 @@ def test_the_published_models_have_configs_and_metadata():
     leaves = {
         CONFIGS / task / LEAVES[task].format(arch, p)
         for task in LEAVES
-        for arch in SIZES
+        for arch in ARCHS
         for p in (16, 8)
     }
     assert leaves <= MODELS_BY_CONFIG.keys() <= SHIPPED
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
-@pytest.mark.parametrize("arch", SIZES)
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("task", LEAVES)
 def test_a_leaf_builds_the_published_model(task, arch, patch_size):
     cfg = read(task, arch, patch_size)
@@ -112,8 +112,8 @@ def test_a_leaf_builds_the_published_model(task, arch, patch_size):
     assert (backbone.type, backbone.arch, backbone.patch_size) == ("XCiT", arch, patch_size)
     assert backbone.drop_path_rate == DROP_PATH[task][arch]
     checkpoint = backbone.init_cfg.checkpoint
-    assert checkpoint == f"xcit://xcit_{SIZES[arch]}_p{patch_size}_384_dist"
-    assert checkpoint.removeprefix("xcit://") in PUBLISHED
+    _, *facts, _ = PUBLISHED[checkpoint.removeprefix("xcit://")]
+    assert facts == [arch, patch_size, 384, "ImageNet, distilled"]
 
     model = build(cfg)
     metadata = MODELS_BY_CONFIG[CONFIGS / task / LEAVES[task].format(arch, patch_size)]["Metadata"]

@@ -51,7 +51,7 @@ def tool(name: str, *args: object) -> None:
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
     """Write the initial weights of a training run."""
-    cfg = read_config(str(config), [])
+    cfg = read_config(config)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)

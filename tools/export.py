@@ -20,7 +20,7 @@ from broken_pipe import ignore_broken_pipe
 
 from xcit_mm.deployment import export_model
 from xcit_mm.utils.cli import cli_main
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.zoo import find_model
 
 
 def parse_args() -> argparse.Namespace:

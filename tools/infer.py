@@ -10,7 +10,7 @@ from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction import Predictor, find_items, predict_many
 from xcit_mm.prediction.processes import rank_and_size, rank_device
 from xcit_mm.utils.cli import cli_main, print_line
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.zoo import find_model
 
 DESCRIPTION = """Detect or segment in images and videos. INPUT is a file, a folder, a glob, a URL, a .txt of paths, or a
 COCO .json. MODEL is the name of a published model, the work folder of a training run, or a config."""

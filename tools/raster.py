@@ -26,7 +26,7 @@ from xcit_mm import Predictor, predict_raster
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.zoo import find_model
 
 SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError

@@ -30,7 +30,7 @@ from xcit_mm.weights.layouts import (
     to_layout,
 )
 from xcit_mm.weights.published import PUBLISHED, local_path
-from xcit_mm.weights.reader import load_checkpoint
+from xcit_mm.weights.zoo import load_checkpoint
 
 # The keys of a dense XCiT and of a classifier.
 KNOWN = (
@@ -110,12 +110,13 @@ def convert(args: argparse.Namespace) -> None:
 
 def list_names(args: argparse.Namespace) -> None:
     """Print detectors and segmentors, then trunks with class attention."""
-    width = max(map(len, PUBLISHED)) + len("xcit://")
-    print(f"{'name':{width}}  downloaded  URL")
-    for name, url in sorted(PUBLISHED.items(), key=lambda item: "/xcit/xcit_" in item[1]):
-        print(
-            f"{'xcit://' + name:{width}}  {'yes' if local_path(name).exists() else '-':10}  {url}"
-        )
+    row = "{:<36}{:<12}{:<9}{:<8}{:<22}{:<12}{}".format
+    print(row("name", "downloaded", "model", "pixels", "training", "licence", "URL"))
+    for name, file in PUBLISHED.items():
+        downloaded = "yes" if local_path(name).exists() else "-"
+        model = f"{file.arch}/p{file.patch_size}"
+        facts = (model, file.resolution, file.training, file.licence, file.url)
+        print(row(f"xcit://{name}", downloaded, *facts))
 
 
 def main() -> int:
@@ -123,7 +124,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("list", help="print the published names")
+    command = commands.add_parser("list", help="print the published files")
     command.set_defaults(run=list_names)
     files = argparse.ArgumentParser(add_help=False)
     files.add_argument("file", help="path, URL or xcit://NAME")

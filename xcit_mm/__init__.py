@@ -19,7 +19,7 @@ from mmengine.registry import MODELS
 
 from . import ops
 from .models import XCiT, XCiTClassifier
-from .models.build import build_backbone as backbone
+from .models.build import backbone
 from .rasters.loading import LoadRasterFromFile
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
 from .utils.compat import keep_scope_of_bases

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.deployment import export_model
-from xcit_mm.models.build import model_from_config
+from xcit_mm.models.build import load_model
 
 # The pipeline enlarges images, and the preprocessor pads them. Results are converted back from
 # both.
@@ -77,7 +77,7 @@ class Trained(NamedTuple):
     def load(self) -> tuple[Config, Any]:
         """Return the config and the model in eval mode."""
         cfg = Config.fromfile(self.config)
-        return cfg, model_from_config(cfg, self.checkpoint)
+        return cfg, load_model(cfg, self.checkpoint)
 
 
 @pytest.fixture(scope="session")

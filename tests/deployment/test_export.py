@@ -16,7 +16,7 @@ from xcit_mm.deployment.check import compare, evaluate_files
 from xcit_mm.deployment.metadata import model_metadata
 from xcit_mm.deployment.supported import check_segmentor
 from xcit_mm.deployment.traceable import BinAverage
-from xcit_mm.models import backbone_from_config
+from xcit_mm.models.build import load_model
 
 onnx = pytest.importorskip("onnx")
 runtime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
@@ -116,7 +116,7 @@ def test_backbone_of_a_detector_has_its_pyramid_as_outputs(small, call, tmp_path
     file = load_standard(out)
     facts = metadata(file)
     assert facts["task"] == "backbone" and facts["outputs"] == ["stride4", "stride8"]
-    backbone = backbone_from_config(Config.fromfile(small.config), small.checkpoint)
+    backbone = load_model(Config.fromfile(small.config), small.checkpoint, "backbone")
     session = runtime.InferenceSession(out)
     with torch.no_grad():
         for shape in [(1, 3, 64, 97), (3, 3, 160, 72)]:

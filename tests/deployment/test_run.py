@@ -23,7 +23,7 @@ from PIL import Image
 
 from xcit_mm.deployment.metadata import resize_rule
 from xcit_mm.prediction import Predictor
-from xcit_mm.utils.configs import channel_order, data_preprocessor
+from xcit_mm.utils.configs import ModelInput
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -112,12 +112,13 @@ def test_preprocessed_image_is_the_library_s(path, options, edited):
     pipeline = [step for step in cfg.test_dataloader.dataset.pipeline if "Load" not in step["type"]]
     pipeline[-1] = dict(type=pipeline[-1]["type"], meta_keys=())
     prepare, preprocessor = Compose(pipeline), MODELS.build(cfg.model.data_preprocessor)
-    given = data_preprocessor(cfg)
+    inputs = ModelInput(cfg)
+    given = inputs.preprocessor
     divisor = 1 if path == MASK_RCNN else (given.get("test_cfg") or {}).get("size_divisor", 1)
     facts = dict(
         mean=given.get("mean"),
         std=given.get("std"),
-        channel_order=channel_order(cfg),
+        channel_order=inputs.channel_order,
         pad_divisor=divisor,
     )
     model = run.Model(edited(resize=resize_rule(cfg), **facts))

@@ -56,7 +56,7 @@ def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(te
 def test_a_model_of_four_bands_gets_four_normalised_bands(split, folder, tmp_path):
     pytest.importorskip("rasterio")
     write_dataset(tmp_path / "data", train=1, val=1, size=96, rasters=True)
-    cfg = read_config(written(tmp_path, BANDS), [])
+    cfg = read_config(written(tmp_path, BANDS))
     dataset = cfg[f"{split}_dataloader"].dataset
     dataset.data_root = str(tmp_path / "data")
     dataset.data_prefix = dict(img_path=f"rasters/{folder}", seg_map_path=f"annotations/{folder}")

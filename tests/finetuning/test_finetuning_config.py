@@ -12,7 +12,7 @@ from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
 from xcit_mm.finetuning import write_finetuning_config
-from xcit_mm.weights.models import find_model
+from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
 QUICK = ["train_cfg.max_iters=2", "train_cfg.val_interval=2", "default_hooks.checkpoint.interval=2"]

@@ -6,37 +6,55 @@ import pytest
 import torch
 from helpers.golden import fill
 from helpers.paths import CONFIGS
-from helpers.weight_files import MINI
+from helpers.weight_files import MINI, official, path_of, same, sources
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from xcit_mm import XCiT
-from xcit_mm.models import Trunk, XCiTClassifier, model_from_config, model_from_weights
+import xcit_mm
+from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm.models import Trunk
+from xcit_mm.models.build import load_model
 
-STEM, QKV, HEAD = "patch_embed.proj.0.0.weight", "blocks.0.attn.qkv.weight", "head.weight"
+STEM = "patch_embed.proj.0.0.weight"
+QKV = "blocks.0.attn.qkv.weight"
 
 
 @pytest.mark.parametrize(
     "kind, options",
     [
-        *(
-            (kind, dict(patch_embed=stem))
-            for kind in (XCiT, Trunk, XCiTClassifier)
-            for stem in ("conv", "linear")
-        ),
+        (XCiT, {}),
+        (XCiT, dict(patch_embed="linear")),
         (XCiT, dict(patch_size=16, strides=(8, 16, 32))),
         (XCiT, dict(in_channels=4)),
         (XCiT, dict(use_pos=False)),
+        (Trunk, {}),
+        (Trunk, dict(patch_embed="linear")),
     ],
 )
-def test_weights_determine_class_and_options_of_the_model(kind, options, tmp_path):
+def test_weights_determine_class_and_options_of_the_backbone(kind, options, tmp_path):
     model = fill(kind(MINI, **dict(patch_size=8) | options))
     torch.save(dict(model=model.state_dict()), tmp_path / "weights.pth")
-    loaded = model_from_weights(str(tmp_path / "weights.pth"))
+    loaded = xcit_mm.backbone(tmp_path / "weights.pth")
     assert type(loaded) is kind
     image = torch.rand(1, options.get("in_channels", 3), 64, 64)
     assert all(torch.equal(*outputs) for outputs in zip(loaded(image), model(image), strict=True))
+
+
+@pytest.mark.parametrize("source", sources("timm_p16.safetensors", "mmpretrain_p8.pth"))
+def test_a_classifier_in_any_layout_gives_its_trunk(source, tmp_path):
+    backbone = xcit_mm.backbone(path_of(source, tmp_path))
+    assert type(backbone) is Trunk and f"_p{backbone.patch_size}" in source
+    tensors = official(backbone.patch_size)
+    assert same(backbone.state_dict(), {key: tensors[key] for key in backbone.state_dict()})
+
+
+def test_options_replace_those_of_a_file(tmp_path):
+    torch.save(XCiT(MINI).state_dict(), tmp_path / "weights.pth")
+    backbone = xcit_mm.backbone(tmp_path / "weights.pth", out_indices=(5,), strides=(16,))
+    assert [tuple(found.shape) for found in backbone(torch.rand(1, 3, 64, 64))] == [(1, 16, 4, 4)]
+    with pytest.raises(TypeError, match=r"^XCiT has no argument out_indexes: "):
+        xcit_mm.backbone(tmp_path / "weights.pth", out_indexes=(5,))
 
 
 @pytest.mark.parametrize(
@@ -45,28 +63,43 @@ def test_weights_determine_class_and_options_of_the_model(kind, options, tmp_pat
         # Without a check first, the first two files would build a model of 300 blocks, and a model
         # of 200 GB.
         ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.gamma1"),
-        ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds cls_token of \(1, 1, 16\), not"),
+        (
+            {"blocks.0.norm1.weight": torch.ones(2**16)},
+            r"it holds patch_embed\.proj\.0\.0\.weight of \(2, ",
+        ),
         ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
         (
             {QKV: torch.ones(48)},
             r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)",
         ),
-        ({HEAD: torch.ones(3)}, r"it holds head\.weight of \(3,\), not \(3, 16\)"),
         ({STEM: None}, r"lacks filters of the stem, patch_embed\.proj\.0\.0\.weight"),
         ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
     ],
 )
 def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_path):
-    state: dict[str, Tensor] = XCiTClassifier(
-        MINI, num_classes=3, norm_cfg=dict(type="BN")
-    ).state_dict()
+    state: dict[str, Tensor] = XCiT(MINI, norm_cfg=dict(type="BN")).state_dict()
     state |= tensors
     torch.save(
         {key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth"
     )
     with pytest.raises(ValueError, match=message) as error:
-        model_from_weights(str(tmp_path / "file.pth"), device="cpu")
+        xcit_mm.backbone(tmp_path / "file.pth")
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "head, message",
+    [
+        (torch.ones(3), r"it holds head\.weight of \(3,\), not \(3, 16\)"),
+        (torch.ones(4, 16), r"the file has 4 classes, the model has num_classes=3"),
+    ],
+)
+def test_a_head_that_does_not_fit_a_classifier_is_named(head, message, tmp_path):
+    state = XCiTClassifier(MINI, num_classes=3).state_dict() | {"head.weight": head}
+    torch.save(state, tmp_path / "file.pth")
+    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "file.pth"))
+    with pytest.raises(ValueError, match=rf"file\.pth does not fit the model: {message}"):
+        XCiTClassifier(MINI, num_classes=3, init_cfg=init_cfg).init_weights()
 
 
 def test_other_initialisers_are_left_to_mmengine():
@@ -100,17 +133,14 @@ def checkpoint(tmp_path) -> str:
     return str(tmp_path / "whole.pth")
 
 
-class TestModelFromConfig:
+class TestModelOfConfig:
     def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, checkpoint):
         both = small()
         both.data_preprocessor = dict(
             both.model.data_preprocessor, mean=[1.0, 2.0, 3.0]
         )  # the model's own wins
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
-        steps = (
-            model_from_config(cfg, checkpoint).data_preprocessor
-            for cfg in (small(), beside(), both)
-        )
+        steps = (load_model(cfg, checkpoint).data_preprocessor for cfg in (small(), beside(), both))
         expected, *found = (step(dict(inputs=[image]))["inputs"] for step in steps)
         assert all(torch.equal(each, expected) for each in found) and expected.mean().abs() < 2
 
@@ -118,9 +148,9 @@ class TestModelFromConfig:
         """A training from the config afterwards starts from its init_cfg."""
         cfg = beside()
         before = deepcopy(cfg.to_dict())
-        model_from_config(cfg, checkpoint)
+        load_model(cfg, checkpoint)
         with pytest.raises(FileNotFoundError):
-            model_from_config(cfg, str(tmp_path / "none.pth"))
+            load_model(cfg, str(tmp_path / "none.pth"))
         assert cfg.to_dict() == before
 
     def test_the_missing_part_of_a_config_is_named(self, tmp_path):
@@ -129,14 +159,14 @@ class TestModelFromConfig:
         cfg.model.pop("_scope_", None)
         cfg.model.backbone.type = "mmseg.NoSuchThing"
         with pytest.raises(ValueError, match="give the config a default_scope"):
-            model_from_config(cfg, "any.pth")
+            load_model(cfg, "any.pth")
         with pytest.raises(
             ValueError, match=r"^the config has no model: give the config of a whole run$"
         ):
-            model_from_config(Config(dict(default_scope="mmseg")), "any.pth")
+            load_model(Config(dict(default_scope="mmseg")), "any.pth")
         cfg = Config(
             dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor"))
         )
         torch.save(dict(state_dict={}), tmp_path / "file.pth")
         with pytest.raises(ValueError, match=r"^the model has no backbone"):
-            model_from_config(cfg, str(tmp_path / "file.pth"))
+            load_model(cfg, str(tmp_path / "file.pth"))

@@ -3,6 +3,7 @@ line.
 """
 
 import argparse
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -68,15 +69,22 @@ def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(
 ):
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
     (tmp_path / "upernet_xcit_tiny_12_p8.pth").touch()
-    heading, *lines = [line.split() for line in weights("list").splitlines()]
-    assert heading == ["name", "downloaded", "URL"] and len(lines) == 70
-    assert all(
-        ("/coco/" in url or "/ade/" in url) == (number < 24)
-        for number, (_, _, url) in enumerate(lines)
+    heading, *lines = [re.split(r"  +", line) for line in weights("list").splitlines()]
+    facts = ["name", "downloaded", "model", "pixels", "training", "licence", "URL"]
+    assert heading == facts and len(lines) == 70
+    files = [dict(zip(facts, line, strict=True)) for line in lines]
+    are_dense = [file["training"].startswith(("COCO", "ADE20k")) for file in files]
+    assert are_dense == [True] * 24 + [False] * 46
+    (downloaded,) = [file for file in files if file["downloaded"] == "yes"]
+    assert downloaded == dict(
+        name="xcit://upernet_xcit_tiny_12_p8",
+        downloaded="yes",
+        model="t12/p8",
+        pixels="512",
+        training="ADE20k, UperNet",
+        licence="Apache-2.0",
+        URL="https://dl.fbaipublicfiles.com/xcit/ade/upernet_xcit_tiny_12_p8.pth",
     )
-    assert [name for name, downloaded, _ in lines if downloaded == "yes"] == [
-        "xcit://upernet_xcit_tiny_12_p8"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ from xcit_mm.checks.doctor import diagnose
 from xcit_mm.checks.model import build_model
 from xcit_mm.deployment.metadata import resize_rule
 from xcit_mm.models.build import check_backbone
+from xcit_mm.utils.cli import parse_cfg_options
 from xcit_mm.utils.configs import (
+    ModelInput,
     backbone_class,
-    channel_order,
-    image_side,
-    normalisation,
     part_class,
     read_config,
 )
@@ -59,13 +58,19 @@ def write_with_classes(cfg: Config, path: Path) -> None:
     path.write_text("".join(sorted(imports)) + text)
 
 
+def properties(cfg: Config) -> tuple:
+    """Return the properties of the model's input, all of which the config states."""
+    inputs = ModelInput(cfg)
+    found = inputs.channel_order, inputs.side, inputs.normalisation
+    assert None not in found
+    return found
+
+
 @pytest.mark.parametrize("name", SCORES)
 def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shapes):
-    named, pure, options = (
-        DEMO / f"{name}.py",
-        tmp_path / f"{name}.py",
-        cfg_options(name, shapes, iterations=1),
-    )
+    named = DEMO / f"{name}.py"
+    pure = tmp_path / f"{name}.py"
+    options = cfg_options(name, shapes, iterations=1)
     write_with_classes(read_config_file(named), pure)
     expected, found = (
         [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line]
@@ -73,26 +78,28 @@ def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shape
     )
     assert found == expected
     assert len(found) >= 3 and not [line for line in found if line.startswith("FAIL")]
-    expected, found = (read_config(str(path), options) for path in (named, pure))
+    expected, found = (read_config(path, parse_cfg_options(options)) for path in (named, pure))
     assert not isinstance(found.model.type, str) and backbone_class(found) is XCiT
     assert resize_rule(found) == resize_rule(expected)
-    for function in (channel_order, image_side, normalisation):
-        assert function(found) == function(expected) is not None, function
+    assert properties(found) == properties(expected)
 
 
-@pytest.mark.parametrize(
-    "swaps, to_rgb, order", [(True, None, "RGB"), (False, True, "RGB"), (True, True, "BGR")]
-)
-def test_normalize_step_counts_like_the_preprocessor(swaps, to_rgb, order):
+@pytest.mark.parametrize("swaps, order", [(True, "RGB"), (False, "BGR")])
+def test_the_preprocessor_may_swap_channels(swaps, order):
     cfg = read_config_file(SHAPES)
-    cfg.model.data_preprocessor.update(bgr_to_rgb=swaps)
-    assert normalisation(cfg) == (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
-    if to_rgb:
-        cfg.model.data_preprocessor.update(mean=None, std=None)
-        step = dict(type="Normalize", mean=[1.5], std=[2.5], to_rgb=to_rgb)
-        cfg.test_dataloader.dataset.pipeline.insert(1, step)
-        assert normalisation(cfg) == ([1.5], [2.5])
-    assert channel_order(cfg) == order
+    cfg.model.data_preprocessor.update(bgr_to_rgb=swaps, mean=[1.5], std=[2.5])
+    inputs = ModelInput(cfg)
+    assert (inputs.channel_order, inputs.normalisation) == (order, ([1.5], [2.5]))
+
+
+@pytest.mark.parametrize("swaps, order", [(False, "RGB"), (True, "BGR")])
+def test_normalize_step_counts_like_the_preprocessor(swaps, order):
+    cfg = read_config_file(SHAPES)
+    cfg.model.data_preprocessor.update(bgr_to_rgb=swaps, mean=None, std=None)
+    step = dict(type="Normalize", mean=[1.5], std=[2.5], to_rgb=True)
+    cfg.test_dataloader.dataset.pipeline.insert(1, step)
+    inputs = ModelInput(cfg)
+    assert (inputs.channel_order, inputs.normalisation) == (order, ([1.5], [2.5]))
 
 
 def test_preprocessor_beside_the_model_is_used():
@@ -101,8 +108,7 @@ def test_preprocessor_beside_the_model_is_used():
     inside.model.data_preprocessor.size = (96, 128)
     beside.model.pop("data_preprocessor")
     beside.data_preprocessor = inside.model.data_preprocessor
-    for function in (normalisation, channel_order, image_side):
-        assert function(beside) == function(inside) is not None
+    assert properties(beside) == properties(inside)
     assert type(build_model(beside).data_preprocessor).__name__ == "SegDataPreProcessor"
     beside.data_preprocessor.mean = [1.0, 2.0]
     with pytest.raises(ValueError, match=r"^data_preprocessor.mean has 2 values, "):

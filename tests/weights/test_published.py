@@ -11,8 +11,14 @@ import torch
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
-from xcit_mm.weights.published import PUBLISHED, download, ensure_downloaded, local_path
-from xcit_mm.weights.reader import load_checkpoint
+from xcit_mm.weights.published import (
+    PUBLISHED,
+    PublishedFile,
+    download,
+    ensure_downloaded,
+    local_path,
+)
+from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
 
@@ -24,17 +30,48 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path / "kept"
 
 
-def test_published_names():
+ROOT = "https://dl.fbaipublicfiles.com/xcit"
+
+
+@pytest.mark.parametrize(
+    "name, facts",
+    [
+        (
+            "maskrcnn_xcit_medium_24_p8",
+            (f"{ROOT}/coco/maskrcnn_xcit_medium_24_p8.pth", "m24", 8, 800, "COCO, Mask R-CNN"),
+        ),
+        (
+            "upernet_xcit_tiny_12_p16",
+            (f"{ROOT}/ade/upernet_xcit_tiny_12_p16.pth", "t12", 16, 512, "ADE20k, UperNet"),
+        ),
+        (
+            "xcit_large_24_p16_384_dist",
+            (f"{ROOT}/xcit_large_24_p16_384_dist.pth", "l24", 16, 384, "ImageNet, distilled"),
+        ),
+        (
+            "xcit_small_12_cp8_dino",
+            (f"{ROOT}/xcit_small_12_cp8_dino.pth", "s12", 8, 224, "ImageNet, DINO"),
+        ),
+    ],
+)
+def test_facts_of_published_files(name, facts):
+    assert PUBLISHED[name] == PublishedFile(*facts, licence="Apache-2.0")
+
+
+def test_all_published_files_are_known():
     assert len(PUBLISHED) == 70
-    assert PUBLISHED["maskrcnn_xcit_small_12_p16"].endswith("/coco/maskrcnn_xcit_small_12_p16.pth")
-    assert PUBLISHED["xcit_small_12_cp16_dino"].endswith("/xcit/xcit_small_12_cp16_dino.pth")
     with pytest.raises(ValueError, match=r"'xcit_huge' is not a published name"):
         ensure_downloaded("xcit_huge")
 
 
+def publish(monkeypatch, url: str) -> None:
+    """Let the file NAME have another URL."""
+    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
+
+
 def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
     torch.save(dict(model=official(16)), tmp_path / "source.pth")
-    monkeypatch.setitem(PUBLISHED, NAME, (tmp_path / "source.pth").as_uri())
+    publish(monkeypatch, (tmp_path / "source.pth").as_uri())
     assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
     (tmp_path / "source.pth").unlink()
     assert same(load_checkpoint(f"xcit://{NAME}")["model"], official(16))
@@ -43,7 +80,7 @@ def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
 
 def test_error_names_where_to_put_the_file_by_hand(folder, tmp_path, monkeypatch):
     url = (tmp_path / "none.pth").as_uri()
-    monkeypatch.setitem(PUBLISHED, NAME, url)
+    publish(monkeypatch, url)
     with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {folder}"):
         ensure_downloaded(NAME)
     assert list(folder.glob("*")) == []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from ..utils.configs import evaluators, metainfo, pipeline_step
+from ..utils.configs import evaluators, find_step, metainfo
 from ..utils.errors import preview, reason
 from .findings import Finding, fail, note, ok
 from .images import build_dataset, check_images
@@ -63,7 +63,7 @@ def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
         os.path.join(dataset.get("data_root") or "", dataset["ann_file"]),
         metainfo(dataset)["classes"],
     )
-    masks = (pipeline_step(dataset.get("pipeline", []), "LoadAnnotations") or {}).get(
+    masks = (find_step(dataset.get("pipeline", []), "LoadAnnotations") or {}).get(
         "with_mask", False
     )
     scored = [each["ann_file"] for each in evaluators(cfg, split) if "ann_file" in each]

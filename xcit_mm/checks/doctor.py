@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from mmengine.config import Config
 
+from ..utils.cli import parse_cfg_options
 from ..utils.configs import data_sets, read_config
 from ..utils.errors import reason
-from ..weights.models import find_config
+from ..weights.zoo import find_config
 from .data import SPLITS, check_classes, check_data_sets, check_drawings, check_overlap, check_paths
 from .findings import Finding, collect, fail
 from .model import build_checked_model, check_forward, class_heads
@@ -30,7 +31,7 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     """
     try:
         config = find_config(config)
-        cfg = read_config(config, argv)
+        cfg = read_config(config, parse_cfg_options(argv))
         find_script(cfg, config, "train")
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")

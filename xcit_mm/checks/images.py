@@ -32,7 +32,7 @@ def check_images(dataset: dict, images: Mapping[str, Shape | None]) -> Iterator[
         text = f"{len(missing)} of {len(images)} images are missing: {preview(missing)}"
         yield fail("D314", text, "add these files, or correct data_prefix")
     step, present = (
-        loading_step(dataset) or dict(type="LoadImageFromFile"),
+        loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile"),
         set(images) - set(missing),
     )
     wrong, turned = list[str](), list[str]()

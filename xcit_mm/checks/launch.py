@@ -13,14 +13,20 @@ from mmengine.optim import AmpOptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 
 from ..training.batches import UnequalBatch
-from ..utils.cli import cli_main
+from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.compat import log_config_to_file_only
 from ..utils.configs import part_class, read_config, type_name
 from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
-from ..weights.models import find_checkpoint_in, find_config, find_model, last_checkpoint
-from ..weights.reader import check_checkpoint, load_checkpoint
+from ..weights.reader import check_checkpoint
+from ..weights.zoo import (
+    find_checkpoint_in,
+    find_config,
+    find_model,
+    last_checkpoint,
+    load_checkpoint,
+)
 from .doctor import check_test, check_training
 from .findings import Finding
 from .preflight import find_script
@@ -109,7 +115,7 @@ def _parser(tool: str) -> argparse.ArgumentParser:
 def _load(tool: str, options: argparse.Namespace, arguments: list[str]) -> tuple[Config, Any]:
     """Return the config and the library's script, whose parser has read the arguments."""
     changes = ["--cfg-options", *options.cfg_options] if options.cfg_options else []
-    cfg = read_config(options.config, changes)
+    cfg = read_config(options.config, parse_cfg_options(changes))
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         raise ValueError(
             "mmengine starts several processes on GPUs only, and this machine has none: leave --launcher"

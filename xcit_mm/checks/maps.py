@@ -12,7 +12,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch import nn
 
-from ..utils.configs import part_class, pipeline_step
+from ..utils.configs import find_step, part_class
 from ..utils.errors import preview
 from .findings import Finding, fail, note, ok
 from .images import SAMPLE, build_dataset, check_images, load_sample
@@ -26,7 +26,7 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
     other classes.
     """
     built = build_dataset(dataset)
-    images, step = built.data_list, pipeline_step(dataset["pipeline"], "LoadAnnotations")
+    images, step = built.data_list, find_step(dataset["pipeline"], "LoadAnnotations")
     if not images:
         yield fail(
             "D314",

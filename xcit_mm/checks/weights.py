@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 
 from ..models import XCiT
-from ..utils.configs import channel_order, part_class
+from ..utils.configs import ModelInput, part_class
 from ..weights.layouts import parse_checkpoint
 from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, local_path
@@ -40,7 +40,7 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
         if (
             given["checkpoint"].startswith("xcit://")
             and cfg.get("test_dataloader")
-            and channel_order(cfg) == "BGR"
+            and ModelInput(cfg).channel_order == "BGR"
         ):
             text = f"{given['checkpoint']} was trained on RGB, the model gets BGR"
             yield note("D216", text, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")

@@ -15,7 +15,7 @@ from mmengine.config import Config
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from ..models.build import backbone_from_config, model_from_config
+from ..models.build import load_model
 from ..utils.atomic import atomic_path
 from ..utils.cli import quiet, timed_step
 from ..utils.configs import read_config
@@ -68,7 +68,7 @@ def export_model(
         RuntimeError: If tracing fails, or the file does not agree with torch.
     """
     _check_target(out, part)
-    cfg = read_config(config, [])
+    cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
     is_scored = evaluate is not None or bool(int8)
@@ -76,9 +76,7 @@ def export_model(
         check_evaluation(cfg, part, evaluate)
     images = load_images(cfg, int8) if int8 else []
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
-        model: Any = (model_from_config if part == "model" else backbone_from_config)(
-            cfg, checkpoint
-        )
+        model: Any = load_model(cfg, checkpoint, part)
         traced, channels = _traceable(cfg, model), cfg.model.backbone.get("in_channels", 3)
         metadata = model_metadata(cfg, model, traced.outputs)
         files = {

@@ -10,10 +10,7 @@ from mmengine.config import Config
 from ..archs import arch_name
 from ..models import MIN_SIZE
 from ..utils.configs import (
-    channel_order,
-    data_preprocessor,
-    normalisation,
-    tested_dataset,
+    ModelInput,
     tested_metainfo,
     type_name,
 )
@@ -39,7 +36,8 @@ def resize_rule(cfg: Config) -> dict[str, Any] | None:
         ValueError: With the first step or option that `run.py` does not repeat.
     """
     rule = None
-    for step in tested_dataset(cfg).get("pipeline", []):
+    inputs = ModelInput(cfg)
+    for step in inputs.pipeline:
         name = type_name(step)
         if name not in STEPS or (name == "Resize" and (rule or not step.get("scale"))):
             raise ValueError(f"{name} in the test pipeline")
@@ -49,7 +47,7 @@ def resize_rule(cfg: Config) -> dict[str, Any] | None:
         if name == "Resize":
             scale = [step["scale"]] * 2 if isinstance(step["scale"], int) else list(step["scale"])
             rule = dict(scale=scale, keep_ratio=step.get("keep_ratio", False))
-    preprocessor = data_preprocessor(cfg)
+    preprocessor = inputs.preprocessor
     if not preprocessor or type_name(preprocessor) not in (
         "DetDataPreprocessor",
         "SegDataPreProcessor",
@@ -68,12 +66,14 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     Raises:
         ValueError: If the config's test set has not a name for each of the model's classes.
     """
-    backbone, (mean, std) = getattr(model, "backbone", model), normalisation(cfg)
+    backbone = getattr(model, "backbone", model)
+    inputs = ModelInput(cfg)
+    mean, std = inputs.normalisation
     arch = arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads)
     facts: dict[str, Any] = dict(
         task="backbone", inputs=["image"], outputs=outputs, min_side=MIN_SIZE
     )
-    facts |= dict(channel_order=channel_order(cfg), mean=mean, std=std)
+    facts |= dict(channel_order=inputs.channel_order, mean=mean, std=std)
     facts |= dict(arch=arch, patch_size=backbone.patch_size, xcit_mm_version=__version__)
     if backbone is not model:
         names = list(tested_metainfo(cfg)["classes"])
@@ -92,7 +92,7 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
             task = "instance segmentation" if model.with_mask else "object detection"
             facts |= dict(task=task, mask_threshold=threshold, min_side=1)
         else:
-            preprocessor = data_preprocessor(cfg)
+            preprocessor = inputs.preprocessor
             padding = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
             facts |= dict(
                 task="semantic segmentation",

@@ -17,7 +17,7 @@ from ..utils.cli import cli_main
 from ..utils.configs import read_config, type_name
 from ..utils.images import find_image_folder
 from ..utils.scripts import shipped_folder
-from ..weights.models import find_model
+from ..weights.zoo import find_model
 from .to_coco import EXPECTED, SPLITS, convert
 
 _BATCH_SIZE = 2
@@ -97,7 +97,7 @@ def write_finetuning_config(model: str, data: Path, config: Path) -> None:
     if config.exists():
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
     base, checkpoint = find_model(model)
-    cfg = read_config(base, [])
+    cfg = read_config(base)
     kind, head = type_name(cfg.model), cfg.model.get("decode_head") or {}
     if (
         kind in ("MaskRCNN", "FasterRCNN")

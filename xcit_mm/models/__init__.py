@@ -2,7 +2,7 @@
 weights.
 """
 
-from .build import backbone_from_config, model_from_config, model_from_weights
+from .build import backbone
 from .classifier import XCiTClassifier
 from .xcit import MIN_SIZE, STRIDES, XCA, Trunk, XCiT, pyramid_levels
 
@@ -13,8 +13,6 @@ __all__ = [
     "Trunk",
     "XCiT",
     "XCiTClassifier",
-    "backbone_from_config",
-    "model_from_config",
-    "model_from_weights",
+    "backbone",
     "pyramid_levels",
 ]

@@ -1,121 +1,43 @@
-"""Models with their weights: from a checkpoint alone, or from a config and its checkpoint."""
+"""Models with their weights: a backbone by its name, a model of a config."""
 
 import copy
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.logging import print_log
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from ..archs import ARCHS
 from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
-from ..weights.layouts import backbone_options, describe, parse_checkpoint
+from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
-from ..weights.models import HUB_PREFIX, find_config, find_model, shipped_models, similar_names
 from ..weights.published import PUBLISHED
-from ..weights.reader import load_checkpoint
+from ..weights.zoo import (
+    CHECKPOINT_SUFFIXES,
+    HUB_PREFIX,
+    find_config,
+    find_model,
+    load_checkpoint,
+    shipped_models,
+    similar_names,
+)
 from .classifier import XCiTClassifier
 from .xcit import STRIDES, Trunk, XCiT
 
 
-def model_from_weights(checkpoint: str, device: str | None = None, use_ema: bool = False) -> Trunk:
-    """Build the model of a file in any layout, in eval mode.
-
-    Settings that a file does not contain have their published values: the blocks that are tapped,
-    and `tokens_norm` of class attention, which is logged for shapes that are not published.
-
-    Args:
-        checkpoint: A path, a URL or `xcit://NAME`.
-        device: A device of torch. Default: a GPU if torch has one.
-        use_ema: Whether to load the averaged weights of a training file: `model_ema`, or timm's
-            `state_dict_ema`.
-
-    Returns:
-        An `XCiTClassifier` if the file has class attention, without a head if the file has no head
-        (DINO's); an `XCiT` if the file has the pyramid, as those of detectors and segmentors;
-        otherwise a `Trunk`.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the file does not contain a complete XCiT.
-    """
-    try:
-        weights = parse_checkpoint(load_checkpoint(checkpoint), use_ema)
-        with torch.device(
-            "meta"
-        ):  # the file is checked before memory is taken for the sizes that it claims
-            match_trunk(_model_of(weights.trunk), weights)
-        model = _model_of(weights.trunk)
-        if (
-            isinstance(model, XCiTClassifier)
-            and describe(weights.trunk).partition("/")[0] not in ARCHS
-        ):
-            print_log(
-                f"{checkpoint} does not state tokens_norm: assumed True", "current", logging.WARNING
-            )
-        model.load_state_dict(match_trunk(model, weights))
-    except ValueError as error:
-        raise ValueError(f"{checkpoint}: {error}") from None
-    return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _model_of(trunk: dict[str, Tensor]) -> Trunk:
-    """Build the model whose options are those of a trunk's tensors."""
-    options = backbone_options(trunk)
-    if "cls_token" in trunk:
-        head = trunk.get("head.weight")
-        return XCiTClassifier(
-            num_classes=0 if head is None else len(torch.atleast_1d(head)), **options
-        )
-    if any(key.startswith("fpn") for key in trunk):
-        return XCiT(strides=_strides(trunk, options["patch_size"]), **options)
-    return Trunk(**options)
-
-
-def model_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
-    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval
-    mode.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the model cannot be built, or the checkpoint does not fill it.
-    """
-    model = _build(cfg, _unfilled(cfg))
-    model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
-    return model.eval()
-
-
-def backbone_from_config(cfg: Config, checkpoint: str | Path) -> nn.Module:
-    """Build the backbone of a config with its weights, pyramid included; see `model_from_config`."""
-    backbone = _unfilled(cfg).get("backbone")
-    if not backbone:
-        raise ValueError(
-            f"the config's model, {cfg.model.get('type')}, has no backbone: use model_from_config"
-        )
-    model = _build(cfg, backbone)
-    if initial := load_pretrained(model, str(checkpoint)):
-        lacks = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid, which would be random"
-        raise ValueError(f"{checkpoint}: {lacks}: give a checkpoint of a detector or segmentor")
-    return model.eval()
-
-
-def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
-    """Build the backbone of a model or of published weights by its name, for torch code, in eval
-    mode.
+def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
+    """Build the backbone of a model or of weights by its name, for torch code, in eval mode.
 
     The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
     `xcit_mm.archs`.
 
     Args:
-        name: Published weights, such as 'xcit_small_12_p16_224_dist', or a model: a name of the
-            model zoo, the folder of a training run, a config, or `hf://OWNER/NAME`. A config
+        name: Published weights, such as 'xcit_small_12_p16_224_dist'; the path or URL of weights in
+            any layout, `.pth` or `.safetensors`, whose config is not read; or a model: a name of
+            the model zoo, the folder of a training run, a config, or `hf://OWNER/NAME`. A config
             without published weights needs `pretrained=False`.
         pretrained: Whether to load the weights, which are downloaded on first use. Else the values
             are random.
@@ -128,30 +50,53 @@ def build_backbone(name: str | Path, pretrained: bool = True, **options: Any) ->
         or segmentor an `XCiT` with its pyramid.
 
     Raises:
-        ValueError: If the name is unknown, with the most similar names, or the weights do not fit
-            the options.
+        ValueError: If the name is unknown, with the most similar names, the file has no complete
+            XCiT, or the weights do not fit the options.
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
     name = str(name).removeprefix("xcit://")
-    models, is_path = shipped_models(), name.endswith(SUFFIXES) or Path(name).is_dir()
-    if not (is_path or name.startswith(HUB_PREFIX) or name in models or name in PUBLISHED):
-        similar = similar_names(name, {**models, **PUBLISHED})
-        raise ValueError(
-            f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}"
-        )
-    if name in PUBLISHED and name not in models:
-        found = re.match(r"xcit_([a-z])[a-z]+_(\d+)_c?p(\d+)", name)
-        assert found is not None
-        settings: dict[str, Any] = dict(arch=found[1] + found[2], patch_size=int(found[3]))
+    if name.endswith(CHECKPOINT_SUFFIXES):
+        checkpoint = name
+        model = _build_for_file(name, options)
+    elif name in PUBLISHED and name not in shipped_models():
         checkpoint = f"xcit://{name}"
-        model: Any = (XCiT if "strides" in options else Trunk)(**settings | options)
+        file = PUBLISHED[name]
+        model = _build_trunk(dict(arch=file.arch, patch_size=file.patch_size) | options)
     else:
+        _check_name(name)
         config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
-        cfg = read_config(config, [])
-        model = _build(cfg, _unfilled(cfg).get("backbone", ConfigDict()) | options)
+        cfg = read_config(config)
+        part = _without_weights(cfg).get("backbone") or ConfigDict()
+        model = _build(cfg, part | options)
     if pretrained:
         load_pretrained(model, checkpoint)
+    return model.eval()
+
+
+def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.Module:
+    """Build the model of a config, or its backbone, with its weights, on the CPU in eval mode.
+
+    Args:
+        part: 'model', a detector, segmentor or classifier; or 'backbone', pyramid included.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the model cannot be built, or the checkpoint does not fill it.
+    """
+    config = _without_weights(cfg)
+    if part == "model":
+        model = _build(cfg, config)
+        model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
+        return model.eval()
+    if not config.get("backbone"):
+        raise ValueError(f"the config's model, {config.get('type')}, has no backbone")
+    model = _build(cfg, config.backbone)
+    if initial := load_pretrained(model, str(checkpoint)):
+        lack = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid"
+        raise ValueError(
+            f"{checkpoint}: {lack}, which would be random: give a checkpoint of a detector or segmentor"
+        )
     return model.eval()
 
 
@@ -221,13 +166,14 @@ def _check_normalisation(cfg: Config, channels: int) -> None:
             raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
 
 
-def _unfilled(cfg: Config) -> ConfigDict:
+def _without_weights(cfg: Config) -> ConfigDict:
+    """Copy the model of a config without its backbone's `init_cfg`."""
     model = model_config(cfg)
-    (model.get("backbone") or {}).pop("init_cfg", None)  # the checkpoint has all weights
+    (model.get("backbone") or {}).pop("init_cfg", None)
     return model
 
 
-def _build(cfg: Config, part: ConfigDict) -> nn.Module:
+def _build(cfg: Config, part: ConfigDict) -> Any:
     init_default_scope(cfg.get("default_scope") or "mmengine")
     try:
         return MODELS.build(part)
@@ -238,6 +184,38 @@ def _build(cfg: Config, part: ConfigDict) -> nn.Module:
             else "give the config a default_scope"
         )
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
+
+
+def _check_name(name: str) -> None:
+    """Raise ValueError, with similar names, unless a name is a config, a folder, of the Hub or of
+    the zoo.
+    """
+    models = shipped_models()
+    is_path = name.endswith(SUFFIXES) or Path(name).is_dir()
+    if not (is_path or name.startswith(HUB_PREFIX) or name in models):
+        similar = similar_names(name, {**models, **PUBLISHED})
+        raise ValueError(
+            f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}"
+        )
+
+
+def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
+    """Build the backbone that the tensors of a file, in any layout, fill."""
+    try:
+        weights = parse_checkpoint(load_checkpoint(path))
+        arguments = backbone_options(weights.trunk)
+        if any(key.startswith("fpn") for key in weights.trunk):
+            arguments["strides"] = _strides(weights.trunk, arguments["patch_size"])
+        # The file is checked before memory is taken for the sizes that it claims.
+        with torch.device("meta"):
+            match_trunk(_build_trunk(arguments | options), weights)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return _build_trunk(arguments | options)
+
+
+def _build_trunk(arguments: dict[str, Any]) -> Trunk:
+    return XCiT(**arguments) if "strides" in arguments else Trunk(**arguments)
 
 
 def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:

@@ -16,12 +16,12 @@ from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 
-from ..models.build import check_backbone, model_from_config
+from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.devices import check_device
-from ..weights.models import find_model
 from ..weights.reader import check_checkpoint
+from ..weights.zoo import find_model
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import predict_tiled, windows
@@ -95,7 +95,7 @@ class Predictor:
         self._limits: dict[
             tuple[int, int], int
         ] = {}  # batch size by image size, for sizes that ran out of memory
-        self.cfg = read_config(config, [])
+        self.cfg = read_config(config)
         check_checkpoint(checkpoint)
         scope = self.cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
@@ -114,7 +114,7 @@ class Predictor:
         self.metainfo = tested_metainfo(self.cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
         self.preprocess = Preprocessing(self.cfg)
-        self.model = revert_sync_batchnorm(model_from_config(self.cfg, checkpoint)).to(device)
+        self.model = revert_sync_batchnorm(load_model(self.cfg, checkpoint)).to(device)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
 

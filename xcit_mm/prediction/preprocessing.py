@@ -11,7 +11,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
-from ..utils.configs import loading_step, raster_bands, tested_dataset, type_name
+from ..utils.configs import ModelInput, tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
 
@@ -31,13 +31,14 @@ class Preprocessing:
 
     def __init__(self, cfg: Config) -> None:
         init_default_scope(cfg.default_scope)
-        self._bands = raster_bands(cfg)
+        inputs = ModelInput(cfg)
+        self._bands = inputs.bands
         dataset = tested_dataset(cfg)
         if not dataset.get("pipeline"):
             raise ValueError(
                 f"the {type_name(dataset)} that the config tests on has no pipeline: give it one"
             )
-        load = loading_step(dataset)
+        load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
                 "LoadImageFromFile is not found in the test pipeline: add it as the first step"

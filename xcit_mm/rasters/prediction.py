@@ -22,7 +22,7 @@ from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.atomic import atomic_path, atomic_write
 from ..utils.cli import print_line, progress_bar
-from ..utils.configs import image_side, raster_bands, raster_step, resizes_images
+from ..utils.configs import ModelInput
 from .gdal import gdal
 from .maps import create_map, join_maps, no_class
 from .objects import FORMATS, make_table, read_row, write_row, write_table
@@ -74,17 +74,18 @@ def predict_raster(
     if out.exists() and not overwrite:
         print_line(f"{out} exists and is kept: --overwrite predicts it again")
         return out
-    step = raster_step(cfg)
+    inputs = ModelInput(cfg)
+    step = inputs.raster_step
     if step is not None and (bounds or percentiles):
         raise ValueError(
             "--bounds, --percentiles: the config loads rasters without a scale, leave them out"
         )
     loading = bands or (step or {}).get("bands"), step is not None, gsd or cfg.get("gsd")
-    source = Raster(raster, raster_bands(cfg) or 3, *loading, bounds, percentiles or PERCENTILES)
+    source = Raster(raster, inputs.bands or 3, *loading, bounds, percentiles or PERCENTILES)
     _check_output(out, predictor.is_detector, crs, source)
     for note in source.notes:
         print_line(f"{raster}: {note}")
-    tile = tile or predictor.tile or image_side(cfg)
+    tile = tile or predictor.tile or inputs.side
     if tile is None:
         raise ValueError(
             "the config does not state the size of its images: give --tile PIXELS, that of training"
@@ -174,7 +175,9 @@ class _Run:
         self.rank, self.world = rank_and_size()
         # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale
         # than elsewhere.
-        self._is_padded = resizes_images(predictor.cfg) and min(raster.height, raster.width) < tile
+        self._is_padded = (
+            ModelInput(predictor.cfg).is_resized and min(raster.height, raster.width) < tile
+        )
 
     def open(self, options: dict[str, Any], overwrite: bool) -> None:
         """Store the options of the rows, or compare them with those of the rows that are done."""

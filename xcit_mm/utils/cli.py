@@ -2,16 +2,18 @@
 line.
 """
 
+import argparse
 import io
 import logging
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from mmengine.config import DictAction
 from tqdm import tqdm
 
 from .errors import reason
@@ -36,6 +38,22 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 130
+
+
+def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the values by dotted key that follow `--cfg-options` in a command line.
+
+    Raises:
+        ValueError: If one is not KEY=VALUE, or lacks a bracket.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
+    try:
+        return parser.parse_known_args(argv)[0].cfg_options
+    except (ValueError, AssertionError):
+        raise ValueError(
+            f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket"
+        ) from None
 
 
 def print_line(line: str) -> None:

@@ -1,12 +1,11 @@
 """Configs of mmdet, mmseg and mmpretrain: reading, and properties of their models and data sets."""
 
-import argparse
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
 
@@ -16,8 +15,12 @@ SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """Suffixes of the configs that mmengine reads."""
 
 
-def read_config(config: str | Path, argv: list[str]) -> Config:
-    """Read a config and apply the `--cfg-options` of a command line.
+def read_config(config: str | Path, options: Mapping[str, Any] | None = None) -> Config:
+    """Read a config.
+
+    Args:
+        options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
+            of the config.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -28,17 +31,9 @@ def read_config(config: str | Path, argv: list[str]) -> Config:
         raise ValueError(f"{config} is not a config (*.py)")
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
-    try:
-        options, _ = parser.parse_known_args(argv)
-    except (ValueError, AssertionError):
-        raise ValueError(
-            f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket"
-        ) from None
     try:
         cfg = Config.fromfile(config)
-        cfg.merge_from_dict(options.cfg_options)
+        cfg.merge_from_dict(dict(options or {}))
     except SyntaxError as error:  # mmengine does not name the file, which may be a base
         where = f"line {error.lineno}: {(error.text or '').strip()}"
         raise ValueError(f"{config} cannot be read: {error.msg} in {where}") from None
@@ -135,10 +130,6 @@ def tested_dataset(cfg: Config) -> dict:
     return next(leaf_datasets(cfg.test_dataloader.dataset))
 
 
-def _tested_pipeline(cfg: Config) -> Sequence[dict]:
-    return tested_dataset(cfg).get("pipeline", [])
-
-
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each
     label of the model.
@@ -160,33 +151,18 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     return info
 
 
-def loading_step(dataset: dict) -> dict | None:
+def loading_step(pipeline: Sequence[dict]) -> dict | None:
     """Return the first step of a pipeline that loads an image rather than annotations, or None."""
-    names = ((step, type_name(step)) for step in dataset.get("pipeline", []))
-    return next(
-        (step for step, name in names if name.startswith("Load") and "Annotation" not in name), None
-    )
+    for step in pipeline:
+        name = type_name(step)
+        if name.startswith("Load") and "Annotation" not in name:
+            return step
+    return None
 
 
-def raster_step(cfg: Config) -> dict | None:
-    """Return the step of the test pipeline that loads rasters, or None if it loads images by
-    OpenCV.
-    """
-    step = loading_step(tested_dataset(cfg))
-    return step if step and type_name(step) == "LoadRasterFromFile" else None
-
-
-def raster_bands(cfg: Config) -> int | None:
-    """Return the number of bands that the test pipeline loads, or None if it loads images by
-    OpenCV.
-
-    If the step does not list its bands, it is the number of channels of the backbone.
-    """
-    step = raster_step(cfg)
-    if step is None:
-        return None
-    bands = step.get("bands")
-    return len(bands) if bands else cfg.model.backbone.get("in_channels", 3)
+def find_step(pipeline: Sequence[dict], name: str) -> dict | None:
+    """Return the first step of a pipeline that has a type of this name, or None."""
+    return next((step for step in pipeline if type_name(step) == name), None)
 
 
 def data_preprocessor(cfg: Config) -> dict:
@@ -196,51 +172,76 @@ def data_preprocessor(cfg: Config) -> dict:
     return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
 
 
-def image_side(cfg: Config) -> int | None:
-    """Return the side in pixels of a square that the test pipeline does not resize, or None if it
-    is unknown.
+class ModelInput:
+    """What a model gets of an image file: the steps of the config's test pipeline, and the data
+    preprocessor.
 
-    Without a step that resizes, it is the size of the crops in training.
+    Attributes:
+        pipeline: Configs of the steps.
+        loading: Config of the step that loads an image, or None.
+        preprocessor: Config of the data preprocessor, empty without one.
+        channels: Number of channels of the backbone.
+
+    Raises:
+        ValueError: If the config tests on no data set.
     """
-    pipeline = _tested_pipeline(cfg)
-    sizes = [
-        step["scale"] for step in pipeline if type_name(step) == "Resize" and step.get("scale")
-    ]
-    size = sizes[0] if sizes else data_preprocessor(cfg).get("size")
-    return min(size) if isinstance(size, Sequence) else size
 
+    def __init__(self, cfg: Config) -> None:
+        self.pipeline: Sequence[dict] = tested_dataset(cfg).get("pipeline", [])
+        self.loading = loading_step(self.pipeline)
+        self.preprocessor = data_preprocessor(cfg)
+        self.channels: int = (cfg.model.get("backbone") or {}).get("in_channels", 3)
 
-def resizes_images(cfg: Config) -> bool:
-    """Return whether the test pipeline has a step that resizes images."""
-    return any("Resize" in type_name(step) for step in _tested_pipeline(cfg))
+    @property
+    def raster_step(self) -> dict | None:
+        """The step that loads rasters, or None if OpenCV loads images."""
+        is_raster = self.loading is not None and type_name(self.loading) == "LoadRasterFromFile"
+        return self.loading if is_raster else None
 
+    @property
+    def bands(self) -> int | None:
+        """Number of bands of a raster, or None if OpenCV loads images.
 
-def channel_order(cfg: Config) -> str:
-    """Return the order of the channels of the model's images: 'RGB', 'BGR', or 'as STEP gives
-    them'.
-    """
-    step = loading_step(tested_dataset(cfg)) or dict(type="LoadImageFromFile")
-    name = type_name(step)
-    if name != "LoadImageFromFile" or cfg.model.backbone.get("in_channels", 3) != 3:
-        options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
-        return f"as {name}({options}) gives them"
-    # mmcv loads BGR, and the preprocessor or a step may swap it.
-    preprocessor = data_preprocessor(cfg)
-    normalize = pipeline_step(_tested_pipeline(cfg), "Normalize") or dict(to_rgb=False)
-    swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
-    return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
+        If the step does not list its bands, it is the number of channels of the backbone.
+        """
+        if self.raster_step is None:
+            return None
+        bands = self.raster_step.get("bands")
+        return len(bands) if bands else self.channels
 
+    @property
+    def side(self) -> int | None:
+        """Side in pixels of a square that the pipeline does not resize, or None if it is unknown.
 
-def normalisation(cfg: Config) -> tuple[list[float] | None, list[float] | None]:
-    """Return the mean and std that normalise images, of the data preprocessor or of a step of the
-    test pipeline.
-    """
-    given = data_preprocessor(cfg)
-    if given.get("mean") is None:
-        given = pipeline_step(_tested_pipeline(cfg), "Normalize") or {}
-    return given.get("mean"), given.get("std")
+        Without a step that resizes, it is the size of the crops in training.
+        """
+        scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
+        size = next(filter(None, scales), self.preprocessor.get("size"))
+        return min(size) if isinstance(size, Sequence) else size
 
+    @property
+    def is_resized(self) -> bool:
+        """Whether a step resizes images."""
+        return any("Resize" in type_name(step) for step in self.pipeline)
 
-def pipeline_step(pipeline: Sequence[dict], name: str) -> dict | None:
-    """Return the first step of a pipeline that has a type of this name, or None."""
-    return next((step for step in pipeline if type_name(step) == name), None)
+    @property
+    def channel_order(self) -> str:
+        """Order of the channels: 'RGB', 'BGR', or 'as STEP gives them'."""
+        step = self.loading or dict(type="LoadImageFromFile")
+        name = type_name(step)
+        if name != "LoadImageFromFile" or self.channels != 3:
+            options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
+            return f"as {name}({options}) gives them"
+        # mmcv loads BGR, and the preprocessor or a step may swap it.
+        preprocessor = self.preprocessor
+        swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
+        normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
+        return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
+
+    @property
+    def normalisation(self) -> tuple[list[float] | None, list[float] | None]:
+        """Mean and std that the preprocessor or a step subtracts and divides by."""
+        values = self.preprocessor
+        if values.get("mean") is None:
+            values = find_step(self.pipeline, "Normalize") or {}
+        return values.get("mean"), values.get("std")

@@ -2,11 +2,13 @@
 
 from .layouts import Weights, parse_checkpoint
 from .matching import StrictLoadHook, load_pretrained, match_model, match_trunk
-from .published import PUBLISHED, ensure_downloaded
-from .reader import load_checkpoint, load_from_file
+from .published import PUBLISHED, PublishedFile, ensure_downloaded
+from .reader import load_from_file
+from .zoo import load_checkpoint
 
 __all__ = [
     "PUBLISHED",
+    "PublishedFile",
     "StrictLoadHook",
     "Weights",
     "ensure_downloaded",

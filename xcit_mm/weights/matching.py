@@ -15,7 +15,7 @@ from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
 from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
-from .reader import load_checkpoint
+from .zoo import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."

@@ -1,35 +1,71 @@
-"""The published files: their names, where they are downloaded from and where they are stored."""
+"""The published files: their facts, where they are downloaded from and where they are stored."""
 
 import os
 import sys
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlparse
 from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
 
+from ..archs import ARCHS, PATCH_SIZES, SIZES
 from ..utils.atomic import atomic_path
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 _ROOT = "https://dl.fbaipublicfiles.com/xcit"
-_IMAGENET = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
-_DENSE = ("tiny_12", "small_12", "small_24", "medium_24")
 
-_PATHS = []
-for _patch in ("p16", "p8"):
-    for _training in ("224", "224_dist", "384_dist"):
-        _PATHS += [f"xcit_{size}_{_patch}_{_training}" for size in _IMAGENET]
-    _PATHS += [f"xcit_{size}_c{_patch}_dino" for size in ("small_12", "medium_24")]
-    _PATHS += [f"coco/maskrcnn_xcit_{size}_{_patch}" for size in _DENSE]
-    _PATHS += [
-        f"ade/{head}_xcit_{size}_{_patch}" for head in ("sem_fpn", "upernet") for size in _DENSE
-    ]
 
-PUBLISHED: dict[str, str] = {path.rpartition("/")[2]: f"{_ROOT}/{path}.pth" for path in _PATHS}
-"""URL of every published file by its name, as in `xcit://NAME`."""
+class PublishedFile(NamedTuple):
+    """A file of weights that the paper's authors published.
+
+    Attributes:
+        arch: A key of `ARCHS`.
+        patch_size: Side of a patch in pixels.
+        resolution: Side of the images of the training in pixels, the shorter side for COCO.
+        training: Data, and method or model.
+    """
+
+    url: str
+    arch: str
+    patch_size: int
+    resolution: int
+    training: str
+    licence: str = "Apache-2.0"
+
+
+_DENSE = ("t12", "s12", "s24", "m24")
+
+# By the path of a file: its architectures, resolution and training.
+_FAMILIES = {
+    "coco/maskrcnn_xcit_{size}_p{patch_size}": (_DENSE, 800, "COCO, Mask R-CNN"),
+    "ade/sem_fpn_xcit_{size}_p{patch_size}": (_DENSE, 512, "ADE20k, Semantic FPN"),
+    "ade/upernet_xcit_{size}_p{patch_size}": (_DENSE, 512, "ADE20k, UperNet"),
+    "xcit_{size}_p{patch_size}_224": (ARCHS, 224, "ImageNet"),
+    "xcit_{size}_p{patch_size}_224_dist": (ARCHS, 224, "ImageNet, distilled"),
+    "xcit_{size}_p{patch_size}_384_dist": (ARCHS, 384, "ImageNet, distilled"),
+    "xcit_{size}_cp{patch_size}_dino": (("s12", "m24"), 224, "ImageNet, DINO"),
+}
+
+
+def _make_table() -> dict[str, PublishedFile]:
+    table = {}
+    for path_format, (archs, resolution, training) in _FAMILIES.items():
+        for arch in archs:
+            size = f"{SIZES[arch[0]]}_{arch[1:]}"
+            for patch_size in PATCH_SIZES:
+                path = path_format.format(size=size, patch_size=patch_size)
+                name = path.rpartition("/")[2]
+                url = f"{_ROOT}/{path}.pth"
+                table[name] = PublishedFile(url, arch, patch_size, resolution, training)
+    return table
+
+
+PUBLISHED: dict[str, PublishedFile] = _make_table()
+"""Facts of every published file by its name, as in `xcit://NAME`."""
 
 
 def local_path(name: str) -> Path:
@@ -56,8 +92,9 @@ def ensure_downloaded(name: str) -> Path:
         ValueError: If the name is not a published name.
         ConnectionError: If the file cannot be downloaded.
     """
-    path, name = local_path(name), name.removeprefix("xcit://")
-    download(PUBLISHED.get(name, name), path)
+    path = local_path(name)
+    name = name.removeprefix("xcit://")
+    download(PUBLISHED[name].url if name in PUBLISHED else name, path)
     return path
 
 
@@ -74,17 +111,16 @@ def download(url: str, path: Path) -> None:
         dist.barrier()
     try:
         if not path.exists():
-            request = Request(
-                url, headers={"User-Agent": "torch.hub"}
-            )  # some servers reject Python's own name
-            with urlopen(
-                request, timeout=60
-            ) as response:  # torch does not notice that a connection ends too early
+            # Some servers reject Python's own name.
+            request = Request(url, headers={"User-Agent": "torch.hub"})
+            # torch does not notice that a connection ends too early.
+            with urlopen(request, timeout=60) as response:
                 length = response.headers.get("Content-Length")
             with atomic_path(path) as unfinished:
                 torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
-                if length is not None and unfinished.stat().st_size != int(length):
-                    raise OSError(f"only {unfinished.stat().st_size} of {length} bytes came")
+                size = unfinished.stat().st_size
+                if length is not None and size != int(length):
+                    raise OSError(f"only {size} of {length} bytes came")
     except (OSError, HTTPException) as error:
         raise ConnectionError(
             f"cannot download {url} ({error}): download it elsewhere and put it at {path}"

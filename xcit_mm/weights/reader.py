@@ -20,12 +20,8 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
-from mmengine.runner import CheckpointLoader
 from safetensors.torch import load_file
 from torch.serialization import add_safe_globals, safe_globals
-
-from .models import HUB_PREFIX, find_model
-from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 
@@ -129,39 +125,10 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         ) from error
 
 
-# mmengine logs a loader by its function's name less "load_from_".
-@CheckpointLoader.register_scheme(
-    prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True
-)
-def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do
-    not name.
-    """
-    return load_checkpoint(filename, map_location)
-
-
 def check_checkpoint(path: str | Path) -> None:
     """Raise FileNotFoundError if a local file does not exist. Others are downloaded later."""
     if "://" not in str(path) and not Path(path).expanduser().is_file():
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
-
-
-def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
-    """Read a checkpoint, after a download if necessary.
-
-    Args:
-        name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME`.
-        map_location: As in `load_from_file`, whose errors are raised too.
-
-    Raises:
-        ConnectionError: If the file cannot be downloaded.
-    """
-    name = str(name)
-    if name.startswith(HUB_PREFIX):
-        return load_from_file(find_model(name)[1], map_location)
-    if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
-        return load_from_file(ensure_downloaded(name), map_location)
-    return load_from_file(name, map_location)
 
 
 def _explain(path: Path, start: bytes, error: Exception) -> str:

@@ -10,30 +10,33 @@ import torch
 from helpers.weight_files import path_of, same
 from mmengine.config import Config
 
-from xcit_mm.weights.models import find_config, find_model, shipped_models
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.reader import load_checkpoint
+from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint, shipped_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "maskrcnn_xcit_small_12_p16"
 
 
-def test_every_published_detector_and_segmentor_has_one_config():
-    models = shipped_models()
-    dense = [name for name, url in PUBLISHED.items() if "/coco/" in url or "/ade/" in url]
-    assert len(dense) == 24 and set(dense) <= models.keys()
-    assert len({models[name][0] for name in dense}) == 24
-    for name in dense:
-        config, checkpoint = find_model(name)
-        assert find_model(Path(config).stem) == (config, checkpoint) == find_model(f"xcit://{name}")
-        assert checkpoint == f"xcit://{name}" and find_config(name) == config
-        head, size = name.split("_xcit_")
-        size, depth, patch = size.split("_")
-        kind = dict(maskrcnn="mask-rcnn", sem_fpn="fpn", upernet="upernet")[head]
-        assert (
-            Path(config).name.startswith(f"{kind}_xcit-{size[0]}{depth}-{patch}_")
-            and Path(config).is_file()
-        )
+TASKS = {
+    "COCO, Mask R-CNN": "mask-rcnn",
+    "ADE20k, Semantic FPN": "fpn",
+    "ADE20k, UperNet": "upernet",
+}
+DENSE = [name for name, file in PUBLISHED.items() if file.training in TASKS]
+
+
+def test_each_published_detector_and_segmentor_has_a_config_of_its_own():
+    assert len({find_config(name) for name in DENSE}) == len(DENSE) == 24
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_published_detector_or_segmentor_has_its_config(name):
+    config, checkpoint = find_model(name)
+    assert find_model(Path(config).stem) == (config, checkpoint) == find_model(f"xcit://{name}")
+    assert checkpoint == f"xcit://{name}" and find_config(name) == config
+    file = PUBLISHED[name]
+    stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
+    assert Path(config).name.startswith(stem) and Path(config).is_file()
 
 
 def test_what_a_name_stands_for_is_reported(capsys):

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 from mmengine.fileio import load
+from mmengine.runner import CheckpointLoader
 
 from ..utils.configs import SUFFIXES
 from ..utils.errors import preview, reason
 from ..utils.scripts import shipped_folder
-from .published import PUBLISHED
+from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
+from .reader import load_from_file
 
 HUB_PREFIX = "hf://"
 CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
@@ -25,7 +28,7 @@ CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
 def shipped_models() -> dict[str, tuple[str, str | None]]:
     """Return config and weights, if published, of the shipped models, by the names of both."""
     configs = shipped_folder("configs")
-    names = {url: name for name, url in PUBLISHED.items()}
+    names = {file.url: name for name, file in PUBLISHED.items()}
     models: dict[str, tuple[str, str | None]] = {}
     for metafile in sorted(configs.glob("*/metafile.yml")):
         for entry in load(metafile)["Models"]:
@@ -100,6 +103,35 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
             f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}"
         )
     return models[name]
+
+
+# mmengine logs a loader by its function's name less "load_from_".
+@CheckpointLoader.register_scheme(
+    prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True
+)
+def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
+    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do
+    not name.
+    """
+    return load_checkpoint(filename, map_location)
+
+
+def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
+    """Read a checkpoint, after a download if necessary.
+
+    Args:
+        name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME`.
+        map_location: As in `load_from_file`, whose errors are raised too.
+
+    Raises:
+        ConnectionError: If the file cannot be downloaded.
+    """
+    name = str(name)
+    if name.startswith(HUB_PREFIX):
+        return load_from_file(find_model(name)[1], map_location)
+    if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
+        return load_from_file(ensure_downloaded(name), map_location)
+    return load_from_file(name, map_location)
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
