@@ -1,6 +1,4 @@
-"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; models with their
-weights.
-"""
+"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; built models."""
 
 from .build import backbone
 from .classifier import XCiTClassifier

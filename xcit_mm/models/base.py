@@ -13,8 +13,7 @@ InitCfg = dict | list[dict] | None
 
 @log_initialization_to_file_only
 class Backbone(BaseModule):
-    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, by `load_pretrained`,
-    or raises.
+    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, or raises.
 
     Raises:
         TypeError: If an argument is unknown.
@@ -38,22 +37,20 @@ class Backbone(BaseModule):
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> "Backbone":
-        """Set the training mode. Frozen modules, and BatchNorm under `norm_eval`, stay in eval
-        mode.
-        """
+        """Set the mode, but keep frozen modules, and BatchNorm under `norm_eval`, in eval mode."""
         super().train(mode)
         for module in self.frozen_modules():
             module.eval()
-        for module in self.modules() if self.norm_eval else ():
-            if isinstance(module, BatchNorm):
-                module.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, BatchNorm):
+                    module.eval()
         return self
 
     def init_weights(self) -> None:
-        """Initialise by `init_cfg`. A pretrained checkpoint fills the whole trunk, or raises and
-        changes nothing.
+        """Initialise by `init_cfg`; a second call changes nothing, as in mmengine.
 
-        A second call changes nothing, as in mmengine.
+        A pretrained checkpoint fills the whole trunk, or raises and changes nothing.
         """
         if self.is_init:  # type: ignore[has-type]  # BaseModule's
             super().init_weights()  # which warns
@@ -71,23 +68,23 @@ class Backbone(BaseModule):
             self.init_cfg = init_cfg
 
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
-        """Return the initialisations that mmengine performs, and the options of those from a
-        checkpoint.
-        """
+        """Return the initialisations by mmengine, and the options of those from a checkpoint."""
         cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
+        by_mmengine = []
+        from_checkpoint = []
         for cfg in cfgs:
             if "type" not in cfg:
                 raise ValueError(f"init_cfg={cfg} has no type: for weights it is 'Pretrained'")
-        pretrained = [cfg for cfg in cfgs if cfg["type"] in ("Pretrained", PretrainedInit)]
-        options = [
-            {name: value for name, value in cfg.items() if name != "type"} for cfg in pretrained
-        ]
+            if cfg["type"] in ("Pretrained", PretrainedInit):
+                from_checkpoint.append({name: cfg[name] for name in cfg if name != "type"})
+            else:
+                by_mmengine.append(cfg)
         required, *optional = self.pretrained_options
-        for cfg in options:
-            if required not in cfg or not set(cfg) <= {required, *optional}:
+        for options in from_checkpoint:
+            if required not in options or not set(options) <= {required, *optional}:
                 raise ValueError(
-                    f"init_cfg with {', '.join(cfg)}: give {required} and, if needed, {' or '.join(optional)}; "
-                    "the layout is recognised"
+                    f"init_cfg with {', '.join(options)}: give {required} and, if needed, "
+                    f"{' or '.join(optional)}; the layout is recognised"
                 )
-            check_stem_rule(cfg.get("fill_stem"))
-        return [cfg for cfg in cfgs if cfg not in pretrained], options
+            check_stem_rule(options.get("fill_stem"))
+        return by_mmengine, from_checkpoint

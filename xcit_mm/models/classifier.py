@@ -30,13 +30,10 @@ class ClassAttention(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights (B, heads, 1, N) of the tokens for the CLS token, and the values (B,
-        heads, N, d).
-        """
+        """Return the CLS token's attention (B, heads, 1, N), and the values (B, heads, N, d)."""
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        cls = (
-            q[:, :, :1] * q.shape[-1] ** -0.5
-        )  # scaled before the product, which could overflow in half precision
+        # Scaled before the product, which could overflow in half precision.
+        cls = q[:, :, :1] * q.shape[-1] ** -0.5
         return (cls @ k.transpose(2, 3)).softmax(dim=-1), v
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +76,8 @@ class ClassAttentionBlock(nn.Module):
         x = x + self.gamma1 * torch.cat((self.attn(normed), normed[:, 1:]), dim=1)
         if self.tokens_norm:
             x = self.norm2(x)
-        cls, tokens = x[:, :1], x[:, 1:]
+        cls = x[:, :1]
+        tokens = x[:, 1:]
         if not self.tokens_norm:
             cls = self.norm2(cls)
         return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * tokens), dim=1)
@@ -144,17 +142,16 @@ class XCiTClassifier(Trunk):
         self.cls_attn_blocks.apply(init_linear)
         self.head.apply(init_linear)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # logits, not maps
-        """Compute the logits, or the CLS token without a head. Raises the errors of
-        `Trunk.forward`.
-        """
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # no maps
+        """Compute the logits, or the CLS token without a head; raise as `Trunk.forward` does."""
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the CLS token (B, C) and the map (B, C, H / P, W / P) of the image's tokens after
-        the final norm.
+        """Compute the CLS token (B, C) and the map of the image's tokens, after the final norm.
+
+        The map is (B, C, H / P, W / P).
         """
         tokens, size = self._with_cls_token(x)
         for block in self.cls_attn_blocks:
@@ -163,8 +160,7 @@ class XCiTClassifier(Trunk):
         return tokens[:, 0], tokens[:, 1:].transpose(1, 2).unflatten(2, size)
 
     def attention_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the attention of the CLS token to the image in each class attention block (paper,
-        Figure 4).
+        """Compute the attention of the CLS token to the image in each block (paper, Figure 4).
 
         Returns:
             For each block (B, heads, H / P, W / P). A map sums to 1 minus the attention to the CLS
@@ -180,9 +176,7 @@ class XCiTClassifier(Trunk):
         return tuple(maps)
 
     def _with_cls_token(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        """Compute the CLS token followed by the trunk's tokens, (B, 1 + N, C), and the size of
-        their grid.
-        """
+        """Compute the CLS and the trunk's tokens, (B, 1 + N, C), and the size of their grid."""
         (features,) = super().forward(x)
         tokens = features.flatten(2).transpose(1, 2)
         return torch.cat((self.cls_token.expand(len(x), -1, -1), tokens), dim=1), features.shape[2:]

@@ -1,12 +1,10 @@
 """Layers of `xcit` in less time and memory, with the same results to rounding.
 
-Three computations pay. Each takes a layer of `xcit` and returns what the layer's plain code
-returns:
+Three computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
-intermediate maps stay in
-  the cache and are never in memory as a whole.
+  intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
 
 `is_plain` decides where they are allowed.
@@ -25,26 +23,26 @@ from ..utils.compat import BatchNorm, has_hooks
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs, C from 128 to 768.
-FLOAT32_RATIO, BFLOAT16_RATIO = 2, 3
-CPU_POSITIONS, GPU_POSITIONS = 1024, 65536  # of a map that `in_rows` computes at a time, measured
+FLOAT32_RATIO = 2
+BFLOAT16_RATIO = 3
+# Positions of a map that `in_rows` computes at a time, measured.
+CPU_POSITIONS = 1024
+GPU_POSITIONS = 65536
 
 _BUILT = (nn.Linear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Return whether a layer is as the package built it, so that its parameters tell all that it
-    computes.
+    """Return whether a layer is as the package built it: its parameters tell all that it computes.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
     hook.
     """
     for part in layer.children():
-        conv = (3, 3), (1, 1), (1, 1), "zeros"
-        if (
-            type(part) is nn.Conv2d
-            and (part.kernel_size, part.dilation, part.padding, part.padding_mode) != conv
-        ):
-            return False
+        if type(part) is nn.Conv2d:
+            options = part.kernel_size, part.dilation, part.padding, part.padding_mode
+            if options != ((3, 3), (1, 1), (1, 1), "zeros"):
+                return False
         if not isinstance(part, BatchNorm) and type(part) not in _BUILT:
             return False
     biased = all(getattr(part, "bias", part) is not None for part in layer.modules())
@@ -54,9 +52,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def is_traced() -> bool:
-    """Return whether torch.compile, torch.export or torch.jit.trace records a graph, which must
-    serve other sizes.
-    """
+    """Return whether torch compiles, exports or traces: the graph must serve other sizes too."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
@@ -76,20 +72,21 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     """
     dtype = product_dtype(x)
     half = dtype.itemsize < 4
-    if attention.implementation == "plain" or (
-        half and (dtype, x.device.type) != (torch.bfloat16, "cpu")
-    ):
+    if attention.implementation == "plain":
+        return False
+    if half and (dtype, x.device.type) != (torch.bfloat16, "cpu"):
         return False
     pays = x.shape[1] >= (BFLOAT16_RATIO if half else FLOAT32_RATIO) * x.shape[2]
     return (pays or attention.implementation == "covariance") and is_plain(attention)
 
 
 def covariance_attention(attention: Any, x: Tensor) -> Tensor:
-    """Compute XCA of tokens (B, N, C) in 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N
-    C^2 / heads.
+    """Compute XCA of tokens (B, N, C) from their covariance.
 
-    With the tokens x (N x C), q = x Wq^T + bq, and k and v likewise. With their mean m and x = 1 m
-    + y, S = y^T y,
+    It takes 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
+
+    With the tokens x (N x C), q = x Wq^T + bq, and k and v likewise. With their mean m,
+    x = 1 m + y and S = y^T y,
 
         q^T k = Wq S Wk^T + N q(m)^T k(m),    of each head,
 
@@ -97,20 +94,23 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
     k^T k, so A follows from S without q and k. All that follows A is linear in x, so v, A and the
     output projection are a single product:
 
-        out = y M^T + 1 o,    M = Wp A Wv,    o = v(m) A^T Wp^T + bp,    with A block-diagonal over
-        the heads.
+        out = y M^T + 1 o,    M = Wp A Wv,    o = v(m) A^T Wp^T + bp,
+
+    with A block-diagonal over the heads.
 
     y is the only N x C tensor that the backward pass needs. Without subtracting the mean, the
     rounding error would grow with the mean. In bfloat16 only the two products with all tokens are
     in half precision.
     """
-    heads, tokens, dtype = attention.num_heads, x.shape[1], product_dtype(x)
+    heads = attention.num_heads
+    tokens = x.shape[1]
+    dtype = product_dtype(x)
     with torch.autocast("cpu", enabled=False):
         wide = torch.promote_types(dtype, torch.float32)
-        qkv, proj = attention.qkv, attention.proj
-        weight, bias, out_weight, out_bias = (
-            p.to(wide) for p in (qkv.weight, qkv.bias, proj.weight, proj.bias)
-        )
+        weight = attention.qkv.weight.to(wide)
+        bias = attention.qkv.bias.to(wide)
+        out_weight = attention.proj.weight.to(wide)
+        out_bias = attention.proj.bias.to(wide)
         q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
         y = (x - mean).to(dtype)
@@ -120,18 +120,17 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
             F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
         )
 
+        # Wq S and Wk S, (B, heads, d, C) each.
         mapped = weight[: 2 * x.shape[2]] @ covariance
-        q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(
-            1
-        )  # Wq S and Wk S, (B, heads, d, C) each
+        q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(1)
         products = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
         q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
         k_squares = (k_mapped * k_weight).sum(dim=3, keepdim=True) + tokens * k_mean.square()
         # As in F.normalize, a norm counts as at least 1e-12. Rounding can bring a cosine slightly
         # out of its range.
-        scale = q_squares.clamp_min(1e-24).rsqrt() * k_squares.clamp_min(1e-24).rsqrt().transpose(
-            2, 3
-        )
+        q_scale = q_squares.clamp_min(1e-24).rsqrt()
+        k_scale = k_squares.clamp_min(1e-24).rsqrt()
+        scale = q_scale * k_scale.transpose(2, 3)
         attn = (attention.temperature * (products * scale).clamp(-1, 1)).softmax(dim=-1)
         attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
@@ -142,17 +141,14 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
 
 
 def uses_rows(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether to compute a layer by `in_rows`: in inference, except in half precision, where
-    it takes longer.
+    """Return whether to compute a layer by `in_rows`: in inference, except in half precision.
 
-    In training mode, and without running statistics, all rows of a map decide over each.
+    In half precision it takes longer. In training mode, and without running statistics, all rows of
+    a map decide over each.
     """
-    if (
-        torch.is_grad_enabled()
-        or is_traced()
-        or product_dtype(x).itemsize < 4
-        or not is_plain(layer)
-    ):
+    if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4:
+        return False
+    if not is_plain(layer):
         return False
     return not any(
         part.training or getattr(part, "running_mean", part) is None for part in layer.modules()
@@ -160,9 +156,7 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
 
 
 def upsample(conv: Any, x: Tensor) -> Tensor:
-    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w): each cell becomes four
-    by one product.
-    """
+    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by one product."""
     if is_traced() or not is_plain(conv):
         return nn.ConvTranspose2d.forward(conv, x)
     x, weight, bias = (tensor.to(product_dtype(x)) for tensor in (x, conv.weight, conv.bias))
@@ -171,9 +165,7 @@ def upsample(conv: Any, x: Tensor) -> Tensor:
     bias = bias.repeat_interleave(4)[:, None]
 
     def cells(rows: Tensor) -> Tensor:
-        """Return the four values of each cell of rows (B, C, n, w) in their places, (B, C, n, 2, w,
-        2).
-        """
+        """Return the four values of each cell of rows (B, C, n, w), as (B, C, n, 2, w, 2)."""
         product = torch.baddbmm(bias, weight, rows.flatten(2))
         return product.view(batch, channels, 2, 2, rows.shape[2], width).permute(0, 1, 4, 2, 5, 3)
 
@@ -203,19 +195,18 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
         last = min(start + count + halo, total)
         piece = function(x.narrow(dim, first, last - first)).narrow(dim, start - first, count)
         if start == 0:
-            out = piece.new_empty(
-                [total if axis == dim else n for axis, n in enumerate(piece.shape)]
-            )
+            shape = [*piece.shape]
+            shape[dim] = total
+            out = piece.new_empty(shape)
         out.narrow(dim, start, count).copy_(piece)
     return out
 
 
 def fold_batch_norm(model: Any) -> Any:
-    """Fold BatchNorm into the convolution before it, in the stem and the pyramid, for inference;
-    return the model.
+    """Fold BatchNorm into the convolution before it, in stem and pyramid, and return the model.
 
-    The BatchNorm of LPI stays, since it stands between a GELU and a padded convolution. A folded
-    model has other parameter names and is not to be trained.
+    For inference only: a folded model has other parameter names and is not to be trained. The
+    BatchNorm of LPI stays, since it stands between a GELU and a padded convolution.
 
     Raises:
         RuntimeError: If the model is in training mode.

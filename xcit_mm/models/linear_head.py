@@ -10,8 +10,8 @@ from torch import Tensor
 class LinearHead(BaseDecodeHead):
     """Linear classifier of every cell of a feature map, after BatchNorm, as in DINOv2's evaluation.
 
-    Shape: feature maps (B, C, H, W), of which `in_index` takes one -> logits (B, num_classes, H,
-    W).
+    Shape: feature maps (B, C, H, W), of which `in_index` takes one
+    -> logits (B, num_classes, H, W).
 
     Args:
         in_channels: Number of channels of the feature map.

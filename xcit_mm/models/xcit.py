@@ -1,9 +1,8 @@
-"""XCiT, Cross-Covariance Image Transformers (arXiv 2106.09681), from top to bottom in the order
-that an image takes.
+"""XCiT, Cross-Covariance Image Transformers (arXiv 2106.09681), in the order that an image takes.
 
-An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of a grid of H / P x W
-/ P, plus a positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens after four
-of the blocks become the feature maps of a pyramid, of strides 4, 8, 16 and 32.
+An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of a grid of
+H / P x W / P, plus a positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens
+after four of the blocks become the feature maps of a pyramid, of strides 4, 8, 16 and 32.
 
 Modules have the names of the published checkpoints, so that these load as they are. `fast` computes
 XCA, LPI, MLP and the transposed convolutions in another way, with the same results to rounding.
@@ -30,8 +29,7 @@ MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 
 class ConvPatchEmbed(nn.Module):
-    """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions down to one cell per
-    patch.
+    """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions to a cell per patch.
 
     Each convolution halves the size, rounding up, and doubles the channels. BatchNorm follows each
     convolution, GELU stands between them.
@@ -92,9 +90,8 @@ class PositionalEncoding(nn.Module):
     """2-D sine/cosine positional encoding, projected to the width of the tokens (appendix B.1)."""
 
     dim = 32  # features for each coordinate
-    base = (
-        10000.0  # of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents
-    )
+    # Of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents.
+    base = 10000.0
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -118,8 +115,7 @@ class PositionalEncoding(nn.Module):
 
 
 class XCA(nn.Module):
-    """Cross-covariance attention (section 3.2, equation 1): the channels of a head attend to each
-    other.
+    """Cross-covariance attention (section 3.2, equation 1): a head's channels attend to each other.
 
     Per head, queries and keys are l2-normalised over the tokens. Their product, with one row per
     query channel, is multiplied by a learned temperature (the paper's 1 / tau) and softmaxed to a
@@ -172,8 +168,9 @@ class XCA(nn.Module):
 
 
 class LPI(nn.Module):
-    """Local patch interaction (section 3.3): depthwise 3x3 convolution, GELU, BatchNorm, depthwise
-    3x3 convolution.
+    """Local patch interaction (section 3.3): two depthwise 3x3 convolutions.
+
+    GELU and BatchNorm stand between them.
 
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
     """
@@ -193,15 +190,16 @@ class LPI(nn.Module):
         return x.flatten(1, 2)
 
     def interact(self, x: Tensor) -> Tensor:
-        """Compute the layer on a grid (B, rows, width, C). A row depends on two rows to each side."""
+        """Compute the layer on a grid (B, rows, width, C); a row depends on two to each side."""
         x = x.permute(0, 3, 1, 2)
         x = self.conv2(self.bn(self.act(self.conv1(x))))
         return x.permute(0, 2, 3, 1)
 
 
 class MLP(nn.Module):
-    """Two linear layers with an exact GELU between them, four times as wide inside. Shape: (B, N,
-    C) -> (B, N, C).
+    """Two linear layers with an exact GELU between them, four times as wide inside.
+
+    Shape: (B, N, C) -> (B, N, C).
     """
 
     def __init__(self, dim: int, drop: float = 0.0) -> None:
@@ -220,8 +218,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """XCiT layer (Figure 1): XCA, LPI and MLP, each pre-normalised, residual and scaled by
-    LayerScale.
+    """XCiT layer (Figure 1): XCA, LPI and MLP, each pre-normalised, residual and with LayerScale.
 
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
 
@@ -240,8 +237,7 @@ class Block(nn.Module):
         attn_implementation: str = "auto",
     ) -> None:
         super().__init__()
-        # norm2 belongs to the MLP and norm3 to the LPI, though LPI runs first: the published
-        # numbering.
+        # norm2 belongs to the MLP and norm3 to LPI, though LPI runs first: the published numbers.
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads, attn_drop_rate, drop_rate, attn_implementation)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
@@ -256,9 +252,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         # addcmul(x, gamma, branch) = x + gamma * branch
         x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
-        x = torch.addcmul(
-            x, self.gamma3, self.drop_path(self.local_mp(self.norm3(x), height, width))
-        )
+        local = self.local_mp(self.norm3(x), height, width)
+        x = torch.addcmul(x, self.gamma3, self.drop_path(local))
         return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
 
 
@@ -272,8 +267,8 @@ def init_linear(module: nn.Module) -> None:
 class Trunk(Backbone):
     """Stem, positional encoding and blocks: feature maps of one stride after the given blocks.
 
-    Shape: (B, in_channels, H, W) -> for each of `out_indices` (B, embed_dim, ceil(H / P), ceil(W /
-    P)).
+    Shape: (B, in_channels, H, W)
+    -> for each of `out_indices` (B, embed_dim, ceil(H / P), ceil(W / P)).
 
     Args: see `XCiT`.
     """
@@ -306,9 +301,9 @@ class Trunk(Backbone):
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
         if not 0 <= drop_path_rate < 1:
             raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
-        self.out_indices = tuple(
-            default_out_indices(self.arch.depth) if out_indices is None else out_indices
-        )
+        if out_indices is None:
+            out_indices = default_out_indices(self.arch.depth)
+        self.out_indices = tuple(out_indices)
         known = [index for index in range(self.arch.depth) if index in self.out_indices]
         if not known or known != list(self.out_indices):
             raise ValueError(
@@ -342,8 +337,7 @@ class Trunk(Backbone):
         self.train()  # frozen stages are in eval mode from the start
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the feature maps after each of `out_indices`, of stride `patch_size`, without a
-        final norm.
+        """Compute the maps after each of `out_indices`, of stride `patch_size`, without a norm.
 
         Raises:
             ValueError: If the image has other channels than `in_channels` or a side below 32
@@ -351,9 +345,8 @@ class Trunk(Backbone):
         """
         if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
             expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
-            raise ValueError(
-                f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels"
-            )
+            shape = tuple(x.shape)
+            raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
         x = self.patch_embed(x)
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
@@ -387,8 +380,7 @@ class Upsample2x(nn.ConvTranspose2d):
 def pyramid_levels(
     channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict
 ) -> dict[str, nn.Sequential]:
-    """Build modules that bring feature maps of stride `patch_size` to the given strides (section
-    4.2, appendix B.2).
+    """Build modules that bring maps of one stride to other strides (section 4.2, appendix B.2).
 
     A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two
     of them, or downsamples by max-pooling: (B, channels, h, w) -> (B, channels, h * r, w * r), with
@@ -402,7 +394,8 @@ def pyramid_levels(
     """
     levels = {}
     for stride in strides:
-        name, level = f"fpn{1 + STRIDES.index(stride)}", nn.Sequential()
+        name = f"fpn{1 + STRIDES.index(stride)}"
+        level = nn.Sequential()
         if stride > patch_size:
             level.append(nn.MaxPool2d(stride // patch_size))
         while stride < patch_size:
@@ -479,14 +472,13 @@ class XCiT(Trunk):
             raise ValueError(
                 f"out_indices={self.out_indices}: give one for each stride of {self.strides}"
             )
-        for name, level in pyramid_levels(
-            self.arch.embed_dim, patch_size, self.strides, self.norm_cfg
-        ).items():
+        levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
+        for name, level in levels.items():
             self.add_module(name, level)
         self.train()  # the pyramid's BatchNorm under `norm_eval`
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the pyramid of an image, finest map first. Raises the errors of `Trunk.forward`."""
+        """Compute the pyramid of an image, finest map first; raise as `Trunk.forward` does."""
         maps = [level(tap) for level, tap in zip(self.levels(), super().forward(x), strict=True)]
         # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
         return tuple(tensor.contiguous() for tensor in maps)
