@@ -25,4 +25,4 @@ class LinearHead(BaseDecodeHead):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Compute the logits of the feature map."""
-        return self.cls_seg(self.norm(self._transform_inputs(inputs)))
+        return self.cls_seg(self.norm(inputs[self.in_index]))

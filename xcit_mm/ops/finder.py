@@ -8,9 +8,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from ..utils.compat import MMCV_OPERATORS
 from . import mmcv_ext
-
-NAME = "mmcv._ext"
 
 
 class _StandIn(MetaPathFinder, Loader):
@@ -19,7 +18,7 @@ class _StandIn(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == NAME else None
+        return ModuleSpec(name, self, origin=mmcv_ext.__file__) if name == MMCV_OPERATORS else None
 
     def exec_module(self, module: ModuleType) -> None:
         for name, value in vars(mmcv_ext).items():
@@ -47,4 +46,4 @@ def is_compiled() -> bool:
     Raises:
         ImportError: If mmcv cannot be imported, or its operators were compiled for another torch.
     """
-    return importlib.import_module(NAME).__file__ != mmcv_ext.__file__
+    return importlib.import_module(MMCV_OPERATORS).__file__ != mmcv_ext.__file__

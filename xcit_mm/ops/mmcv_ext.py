@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..utils.compat import roi_align_backward_kernel
 from .roi_align import Sampling, roi_align, roi_align_gradient
 
 
@@ -144,8 +145,7 @@ def roi_align_backward(*tensors: Tensor, **options: Any) -> None:
     if kernels:
         wide = _wide(grad_output)
         bins = (sampling.scale, *sampling.bins)
-        # The operator behind the gradient of torchvision's roi_align has no public name.
-        grad = kernels._roi_align_backward(
+        grad = roi_align_backward_kernel(kernels)(
             wide, rois.to(wide), *bins, *shape, sampling.ratio, sampling.aligned
         )
     else:

@@ -24,8 +24,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         ValueError: If `layer_decay_rate` is not in (0, 1], or the model has not exactly one XCiT.
     """
 
-    def _validate_cfg(self) -> None:
-        super()._validate_cfg()
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        super().__init__(optim_wrapper_cfg, paramwise_cfg)
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
             raise ValueError(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
@@ -13,7 +13,7 @@ from ..models.precision import prepare_for_autocast
 
 
 @OPTIM_WRAPPERS.register_module()
-class CPUAmpOptimWrapper(AmpOptimWrapper):
+class CPUAmpOptimWrapper(OptimWrapper):
     """Trains in bfloat16 on a CPU, which mmengine's AmpOptimWrapper refuses.
 
     Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of
@@ -27,10 +27,7 @@ class CPUAmpOptimWrapper(AmpOptimWrapper):
         if dtype not in (None, "bfloat16", torch.bfloat16):
             fix = "a CPU trains in mixed precision in bfloat16: leave dtype out"
             raise ValueError(f"optim_wrapper.{dtype=}: {fix}")
-        OptimWrapper.__init__(self, **kwargs)
-        self.loss_scaler = torch.amp.GradScaler("cpu", enabled=False)
-        self.cast_dtype = torch.bfloat16
-        self._scale_update_param = None
+        super().__init__(**kwargs)
         self._model: nn.Module | None = None
 
     @contextmanager
@@ -38,5 +35,5 @@ class CPUAmpOptimWrapper(AmpOptimWrapper):
         if model is not self._model:
             prepare_for_autocast(model)
             self._model = model
-        with super().optim_context(model):
+        with super().optim_context(model), torch.autocast("cpu", torch.bfloat16):
             yield

@@ -1,11 +1,11 @@
 """Private names of other libraries: each with the reason for its use and the version it was seen
 in.
 
-Nothing else in the package imports or replaces a private name. Libraries other than torch are
-imported on use.
+Nothing else in the package uses one: `weights/reader.py` only lists those that files hold. Libraries
+other than torch are imported on use.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import WARNING, FileHandler
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included. The public classes
 # are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+
+
+# mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces. mmcv.ops imports it.
+MMCV_OPERATORS = "mmcv._ext"
+
+
+def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
+    """Return the operator of torchvision behind the gradient of its roi_align, which has no
+    public name.
+    """
+    return torchvision_kernels._roi_align_backward
 
 
 def has_hooks(module: nn.Module) -> bool:
