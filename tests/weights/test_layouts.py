@@ -70,6 +70,50 @@ def test_conversion_gives_the_project_s_names_and_is_bit_identical_back(layout, 
     assert same(found.trunk, state)
 
 
+@pytest.mark.parametrize(
+    "prefix", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "_orig_mod._orig_mod."]
+)
+def test_a_compiled_backbone_loads_as_without_its_prefix(prefix, tmp_path):
+    state = official(16)
+    torch.save(
+        dict(model={f"{prefix}{key}": value for key, value in state.items()}), tmp_path / "file.pth"
+    )
+    target = XCiT(PICO)
+    load_pretrained(target, str(tmp_path / "file.pth"))
+    trunk = {key: value for key, value in target.state_dict().items() if not key.startswith("fpn")}
+    assert same(trunk, {key: state[key] for key in trunk})
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model)
+
+
+def compiled_in_part(model: nn.Module) -> nn.Module:
+    model.backbone = torch.compile(model.backbone)
+    model.decode_head.convs[0] = torch.compile(model.decode_head.convs[0])
+    return model
+
+
+@pytest.mark.parametrize("wrap", [compiled, compiled_in_part])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_compiled_segmentor_fills_the_whole_model(wrap, prefix):
+    expected = {key: value.clone() for key, value in segmentor().state_dict().items()}
+    source = segmentor()
+    source.load_state_dict(expected)
+    state = {f"{prefix}{key}": value for key, value in wrap(source).state_dict().items()}
+    assert any("_orig_mod." in key for key in state)
+    target = segmentor()
+    load_in_runner(target, dict(state_dict=state))
+    assert same(target.state_dict(), expected)
+
+
+def test_a_file_with_compiled_and_plain_tensors_of_one_name_is_refused():
+    state = official(16)
+    both = state | {f"_orig_mod.{key}": value for key, value in state.items()}
+    with pytest.raises(ValueError, match=r"tensors twice, with and without _orig_mod\.: save one"):
+        parse_checkpoint(dict(model=both))
+
+
 @pytest.mark.parametrize("names", [("model", "model_ema"), ("state_dict", "state_dict_ema")])
 def test_training_file_gives_the_average_on_request(names):
     state = official(16)

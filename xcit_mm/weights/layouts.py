@@ -70,8 +70,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
         ValueError: If it holds no XCiT, or lacks the averaged weights that `use_ema` requires.
     """
     source, state, metadata = _unwrap(checkpoint, use_ema)
-    if all(key.startswith("module.") for key in state):
-        state = _strip(state, "module.")
+    state = _without_wrappers(state)
     backbone = _strip(state, "backbone.")
     rest = {key: value for key, value in state.items() if not key.startswith("backbone.")}
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
@@ -109,6 +108,20 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
         if key == "meta" or not isinstance(value, (Mapping, Tensor))
     }
     return source, state, metadata
+
+
+def _without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under the names that they had before torch.compile (`_orig_mod.`, anywhere) or
+    distributed training (`module.`, in front) wrapped the model.
+    """
+    unwrapped = {
+        re.sub(r"(^|\.)(?:_orig_mod\.)+", r"\1", key): value for key, value in state.items()
+    }
+    if len(unwrapped) < len(state):
+        raise ValueError("it holds tensors twice, with and without _orig_mod.: save one model")
+    while unwrapped and all(key.startswith("module.") for key in unwrapped):
+        unwrapped = _strip(unwrapped, "module.")
+    return unwrapped
 
 
 def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
