@@ -12,16 +12,16 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").r
 # Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and
 # documentation contain no link to a repository.
 REPOSITORY = ""
+EXTRAS = ("mm", "onedl", "classification", "export", "ray", "raster", "hub", "dev")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def requirements(name: str) -> list[str]:
     return (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
 
 
-def with_absolute_links(text: str, repository: str) -> str:
-    """Make the relative links of README.md absolute, or replace them with their text if
-    `repository` is empty.
-    """
+def with_absolute_links(page: str, repository: str) -> str:
+    """Make relative links absolute, or replace them with their text if `repository` is empty."""
 
     def replace(match: re.Match[str]) -> str:
         image, label, path = match.groups()
@@ -29,7 +29,7 @@ def with_absolute_links(text: str, repository: str) -> str:
             return f"{image}[{label}]({repository}/{'raw' if image else 'blob'}/main/{path})"
         return "" if image else label
 
-    return re.sub(r"(!?)\[([^]]*)\]\((?!https?://)([^)]+)\)", replace, text)
+    return re.sub(r"(!?)\[([^]]*)\]\((?!https?://)([^)]+)\)", replace, page)
 
 
 def project_urls(repository: str) -> dict[str, str]:
@@ -41,9 +41,7 @@ def project_urls(repository: str) -> dict[str, str]:
 
 
 class BuildWithMim(build_py):
-    """Also puts configs, tools and model index into the package's folder `.mim`, where mmengine and
-    mim look.
-    """
+    """Also puts configs, tools and model index into `xcit_mm/.mim`, where mmengine and mim look."""
 
     def run(self) -> None:
         package = ROOT / "xcit_mm" if self.editable_mode else Path(self.build_lib) / "xcit_mm"
@@ -57,9 +55,8 @@ class BuildWithMim(build_py):
             if self.editable_mode:
                 (mim / name).symlink_to(Path("../..") / name)
             elif (ROOT / name).is_dir():
-                shutil.copytree(
-                    ROOT / name, mim / name, ignore=shutil.ignore_patterns("__pycache__")
-                )
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, mim / name, ignore=ignored)
             else:
                 shutil.copy(ROOT / name, mim)
 
@@ -68,9 +65,7 @@ setup(
     name="xcit_mm",
     version=VERSION,
     description="The XCiT backbone for OpenMMLab detection and segmentation",
-    long_description=with_absolute_links(
-        (ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY
-    ),
+    long_description=with_absolute_links(README, REPOSITORY),
     long_description_content_type="text/markdown",
     author="The xcit_mm authors",
     license="Apache-2.0",
@@ -99,19 +94,7 @@ setup(
     packages=find_packages(include=["xcit_mm", "xcit_mm.*"]),
     python_requires=">=3.10",
     install_requires=requirements("runtime"),
-    extras_require={
-        name: requirements(name)
-        for name in (
-            "mm",
-            "onedl",
-            "classification",
-            "export",
-            "ray",
-            "raster",
-            "hub",
-            "dev",
-        )
-    },
+    extras_require={name: requirements(name) for name in EXTRAS},
     entry_points={"console_scripts": ["xcit-mm = xcit_mm.__main__:main"]},
     cmdclass={"build_py": BuildWithMim},
 )

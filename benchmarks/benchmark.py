@@ -1,8 +1,6 @@
-"""Measure time and memory of backbones in one process: this XCiT and installed backbones of other
-projects.
+"""Measure time and memory of backbones in one process: this XCiT and those of other projects.
 
-    python benchmarks/benchmark.py --models xcit-auto timm-xcit swin-t --sizes 512 800x1344 --out
-    docs/benchmark/name
+    python benchmarks/benchmark.py --models xcit-auto timm-xcit --sizes 512 800x1344 --out name
 
 Runs of the models alternate, so that a machine that slows down slows all models alike. The table
 shows median and range. Peak memory excludes model and image. On a GPU it is the peak that torch
@@ -12,6 +10,7 @@ for backward. Writes OUT.md, OUT.csv and, for several sizes, the plot OUT.png.
 
 import argparse
 import csv
+import functools
 import multiprocessing
 import platform
 import re
@@ -40,7 +39,8 @@ class Case:
 
     def __init__(self, name: str, size: tuple[int, int], args: argparse.Namespace) -> None:
         torch.manual_seed(0)
-        self.args, self.train = args, args.mode == "train"
+        self.args = args
+        self.train = args.mode == "train"
         model = BUILDERS[name](args.arch, args.patch_size).to(args.device)
         model.train(self.train)  # which returns None in some backbones
         self.model = torch.compile(model) if args.compile else model
@@ -68,19 +68,21 @@ class Case:
 
 
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that a forward pass keeps for backward, without parameters and buffers of
-    the model.
-    """
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    """Return the bytes that a forward pass keeps for backward, without those of the model."""
+    state = (*model.parameters(), *model.buffers())
+    storages_of_model = {tensor.untyped_storage().data_ptr() for tensor in state}
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in storages_of_model:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    def unpack(tensor: Tensor) -> Tensor:
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         output = run()
     del output  # freed only now, so that no later storage reuses an address
     return sum(kept.values())
@@ -94,18 +96,18 @@ def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> in
     case = Case(name, size, args)
     case.run()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    at_rest = torch.cuda.memory_allocated()
     case.run()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated() - at_rest
 
 
 def _peak_of_process(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
     Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
-    before = _memory("VmRSS")
+    at_rest = _memory("VmRSS")
     case.run()
-    return _memory("VmHWM") - before
+    return _memory("VmHWM") - at_rest
 
 
 def _memory(field: str) -> int:
@@ -129,9 +131,8 @@ def measure(size: tuple[int, int], args: argparse.Namespace) -> list[Result]:
         row: Result = dict(model=name, size=name_of(size), median_ms=median)
         row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=median / first)
         if args.mode == "train":
-            row["saved_mb"] = (
-                saved_bytes(case.model, lambda case=case: case.model(case.image)) / 2**20
-            )
+            forward = functools.partial(case.model, case.image)
+            row["saved_mb"] = saved_bytes(case.model, forward) / 2**20
         rows.append(row)
     cases.clear()
     if args.memory:
@@ -148,36 +149,33 @@ def machine(device: str) -> str:
     """Return the name of the GPU, or of the processor where Linux tells it."""
     if device == "cuda":
         return torch.cuda.get_device_name()
+    processor = platform.machine()
     info = Path("/proc/cpuinfo")
-    names = re.findall(
-        r"^model name\s*: (.+)$", info.read_text() if info.exists() else "", re.MULTILINE
-    )
-    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"
+    if info.exists():
+        named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
+        processor = named.group(1) if named else processor
+    return f"{processor}, {torch.get_num_threads()} threads"
 
 
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
     extra = [key for key in MEMORY if key in rows[0]]
-    header = [
-        "model",
-        "image",
-        "ms per image: median (range)",
-        f"to {args.models[0]}",
-        *(MEMORY[k] for k in extra),
-    ]
+    time_header = ["ms per image: median (range)", f"to {args.models[0]}"]
+    header = ["model", "image", *time_header, *(MEMORY[key] for key in extra)]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for row in rows:
-        cells = [
-            row["model"],
-            row["size"],
-            f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})",
-        ]
-        cells += [f"{row['ratio']:.2f}", *(f"{row[key]:.0f}" for key in extra)]
+        time_range = f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"
+        cells = [row["model"], row["size"], time_range, f"{row['ratio']:.2f}"]
+        cells += [f"{row[key]:.0f}" for key in extra]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
     title = f"## {args.mode.capitalize()}, {sizes}, XCiT {args.arch}/p{args.patch_size}"
-    title += f", {args.dtype}" * (args.dtype != "float32") + ", compiled" * args.compile
-    how = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs; {date.today()}, {machine(args.device)}"
-    return "\n".join([title, "", f"{how}, torch {torch.__version__}", "", *lines, "", ""])
+    if args.dtype != "float32":
+        title += f", {args.dtype}"
+    if args.compile:
+        title += ", compiled"
+    runs = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs"
+    where = f"{date.today()}, {machine(args.device)}, torch {torch.__version__}"
+    return "\n".join([title, "", f"{runs}; {where}", "", *lines, "", ""])
 
 
 def write(rows: list[Result], args: argparse.Namespace) -> None:
@@ -199,31 +197,27 @@ def draw(rows: list[Result], args: argparse.Namespace) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = {"median_ms": "ms per image"} | ({"peak_mb": MEMORY["peak_mb"]} if args.memory else {})
+    panels = {"median_ms": "ms per image"}
+    if args.memory:
+        panels["peak_mb"] = MEMORY["peak_mb"]
     megapixels = {name_of((height, width)): height * width / 1e6 for height, width in args.sizes}
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(5.5 * len(panels), 4), layout="constrained", squeeze=False
-    )
+    size = (5.5 * len(panels), 4)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
         for name in args.models:
             points = [
                 (megapixels[str(row["size"])], row[key]) for row in rows if row["model"] == name
             ]
             axis.plot(*zip(*points, strict=True), marker="o", label=name)
-        axis.set(
-            xlabel="image (megapixels)",
-            ylabel=label,
-            xscale="log",
-            yscale="log",
-            title=f"{args.mode}: {label}",
-        )
+        axis.set(xlabel="image (megapixels)", ylabel=label, title=f"{args.mode}: {label}")
+        axis.set(xscale="log", yscale="log")
         axis.grid(alpha=0.3, which="both")
         axis.legend()
     figure.savefig(f"{args.out}.png", dpi=100)
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition("x")
+def parse_size(size: str) -> tuple[int, int]:
+    height, _, width = size.partition("x")
     return int(height), int(width or height)
 
 
@@ -233,22 +227,15 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     names = f"{', '.join(BUILDERS)}; ratios are to the first"
-    add(
-        "--models",
-        nargs="+",
-        choices=BUILDERS,
-        default=["xcit-auto", "xcit-plain"],
-        metavar="MODEL",
-        help=names,
-    )
+    models = ["xcit-auto", "xcit-plain"]
+    add("--models", nargs="+", choices=BUILDERS, default=models, metavar="MODEL", help=names)
     add("--sizes", nargs="+", type=parse_size, default=[(800, 1344)], help="HxW or side, in pixels")
     add("--arch", default="s12", help="architecture of XCiT (default: %(default)s)")
     add("--patch-size", type=int, default=16, help="patch size of XCiT (default: %(default)s)")
     add("--batch", type=int, default=1)
     add("--mode", choices=["forward", "train"], default="forward")
-    add(
-        "--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="by autocast"
-    )
+    dtypes = ["float32", "bfloat16", "float16"]
+    add("--dtype", choices=dtypes, default="float32", help="by autocast")
     add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     add("--compile", action="store_true", help="torch.compile every model")
     add("--memory", action="store_true", help="also measure peak memory")
@@ -259,21 +246,13 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    needed = {
-        name: "timm" if name in ("timm-xcit", "convnext-t") else "mmdet" for name in args.models
-    }
-    missing = {
-        name: library
-        for name, library in needed.items()
-        if name[:4] != "xcit" and not find_spec(library)
-    }
-    if missing:
-        sys.exit(
-            "; ".join(
-                f"{name} needs {library}: pip install {library}"
-                for name, library in missing.items()
-            )
-        )
+    problems = []
+    for name in args.models:
+        library = "timm" if name in ("timm-xcit", "convnext-t") else "mmdet"
+        if not name.startswith("xcit") and not find_spec(library):
+            problems.append(f"{name} needs {library}: pip install {library}")
+    if problems:
+        sys.exit("; ".join(problems))
     rows: list[Result] = []
     for size in args.sizes:
         rows += measure(size, args)

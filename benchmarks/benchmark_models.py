@@ -1,6 +1,4 @@
-"""The models of benchmarks/benchmark.py: XCiT with each implementation of its attention, and
-installed peers.
-"""
+"""The models of benchmarks/benchmark.py: XCiT by each implementation, and installed peers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +17,10 @@ Builder = Callable[[str, int], nn.Module]
 
 
 def xcit(**options: Any) -> Builder:
-    return lambda arch, patch: MODELS.build(
-        dict(type="XCiT", arch=arch, patch_size=patch, **options)
-    )
+    def build(arch: str, patch_size: int) -> nn.Module:
+        return MODELS.build(dict(type="XCiT", arch=arch, patch_size=patch_size, **options))
+
+    return build
 
 
 class Features(nn.Module):
@@ -39,11 +38,8 @@ def timm_trunk(name: str) -> Builder:
     def build(arch: str, patch_size: int) -> nn.Module:
         import timm
 
-        return Features(
-            timm.create_model(
-                name.format(size=SIZES[arch[0]], depth=arch[1:], patch_size=patch_size)
-            )
-        )
+        model = name.format(size=SIZES[arch[0]], depth=arch[1:], patch_size=patch_size)
+        return Features(timm.create_model(model))
 
     return build
 
@@ -61,7 +57,7 @@ def mmdet_backbone(**options: Any) -> Builder:
 BUILDERS: dict[str, Builder] = {
     **{f"xcit-{name}": xcit(attn_implementation=name) for name in IMPLEMENTATIONS},
     "xcit-auto-cp": xcit(with_cp=True),
-    "xcit-trunk": lambda arch, patch: Trunk(arch, patch),
+    "xcit-trunk": Trunk,
     "timm-xcit": timm_trunk("xcit_{size}_{depth}_p{patch_size}_224"),
     "swin-t": mmdet_backbone(type="mmdet.SwinTransformer"),
     "convnext-t": timm_trunk("convnext_tiny"),

@@ -33,15 +33,14 @@ def run(tool: str, *arguments: object) -> None:
     subprocess.run([sys.executable, str(TOOLS / f"{tool}.py"), *map(str, arguments)], check=True)
 
 
-def check_settings(text: str, work_dir: Path) -> None:
+def check_settings(config: str, work_dir: Path) -> None:
     """Write the config to DIR/config.py, or raise ValueError if DIR holds runs of another."""
     path = work_dir / "config.py"
-    if path.exists() and path.read_text() != text:
-        raise ValueError(
-            f"{work_dir} holds runs of another config or other --cfg-options: give another --work-dir"
-        )
+    if path.exists() and path.read_text() != config:
+        holds = f"{work_dir} holds runs of another config or other --cfg-options"
+        raise ValueError(f"{holds}: give another --work-dir")
     work_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(config)
 
 
 def train(config: Path, folder: Path, options: list[str]) -> Path:
@@ -61,39 +60,38 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
     """
     if not list(folder.glob(SCORES)):
         run("test", config, checkpoint, "--work-dir", folder, "--cfg-options", *options)
-    found = json.loads(max(folder.glob(SCORES)).read_text())
-    scores = {
-        name: found[key] * (100 if "/" in key else 1)
-        for key, name in METRICS.items()
-        if key in found
-    }
+    tested = json.loads(max(folder.glob(SCORES)).read_text())
+    scores = {}
+    for key, name in METRICS.items():
+        if key in tested:
+            scores[name] = tested[key] * (100 if "/" in key else 1)
     if not scores:
         raise ValueError(
-            f"{folder} has the scores {', '.join(found)}, but none of {', '.join(METRICS)}"
+            f"{folder} has the scores {', '.join(tested)}, but none of {', '.join(METRICS)}"
         )
     return scores
 
 
 def run_all(args: argparse.Namespace) -> None:
     """Complete training and tests, write scores.csv and print mean and range of each score."""
-    given = ["--cfg-options", *args.cfg_options] if args.cfg_options else []
-    check_settings(read_config(args.config, parse_cfg_options(given)).pretty_text, args.work_dir)
+    cfg_options = ["--cfg-options", *args.cfg_options] if args.cfg_options else []
+    config = read_config(args.config, parse_cfg_options(cfg_options))
+    check_settings(config.pretty_text, args.work_dir)
     scores = defaultdict(list)
     rows = [["config", "seed", "metric", "score"]]
     for seed in args.seeds:
-        folder, options = (
-            args.work_dir / f"seed{seed}",
-            [*args.cfg_options, f"randomness.seed={seed}"],
-        )
+        folder = args.work_dir / f"seed{seed}"
+        options = [*args.cfg_options, f"randomness.seed={seed}"]
         checkpoint = train(args.config, folder, options)
         for metric, score in test(args.config, checkpoint, folder / "test", options).items():
             scores[metric].append(score)
             rows.append([args.config.stem, str(seed), metric, f"{score:.2f}"])
     with (args.work_dir / "scores.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    for metric, values in scores.items():
-        mean = sum(values) / len(values)
-        print(f"{metric} {mean:.1f} ({min(values):.1f} to {max(values):.1f}, {len(values)} seeds)")
+    for metric, by_seed in scores.items():
+        mean = sum(by_seed) / len(by_seed)
+        lowest, highest = min(by_seed), max(by_seed)
+        print(f"{metric} {mean:.1f} ({lowest:.1f} to {highest:.1f}, {len(by_seed)} seeds)")
 
 
 def main() -> int:

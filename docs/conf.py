@@ -99,7 +99,7 @@ def write_math(translator: Any, node: Any) -> None:
 
 
 def skip_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
-    """Skip Python's docstrings of the fields of a named tuple, which its own docstring describes."""
+    """Skip Python's docstrings of the fields of a named tuple, which its docstring describes."""
     return skip or (getattr(obj, "__doc__", None) or "").startswith("Alias for field number")
 
 

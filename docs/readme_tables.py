@@ -1,9 +1,7 @@
-"""Write the measurements of `make bench` into README.md, and the tables of models into
-docs/model-zoo.md.
+"""Write measurements of `make bench` into README.md, and tables of models into docs/model-zoo.md.
 
-    python docs/readme_tables.py            # replaces the blocks between their comments, draws
-    docs/speed.png python docs/readme_tables.py --check    # changes nothing, exits with 1 if a
-    block is outdated
+    python docs/readme_tables.py            # replaces blocks between comments, draws docs/speed.png
+    python docs/readme_tables.py --check    # changes nothing, exits with 1 if a block is outdated
 
 Models come from configs/*/metafile.yml, speed and scores of the demos from docs/benchmark/*.csv.
 """
@@ -68,74 +66,72 @@ def task_table(title: str, models: list[Model]) -> str:
     rows = []
     for model in models:
         arch, patch = re.findall(r"_xcit-(\w+)-p(\d+)_", model["Config"])[0]
-        values = [f"{value:.1f}" for value in scores(model).values()]
+        config = f"[{arch.upper()}/{patch}](../{model['Config']})"
+        scored = [f"{score:.1f}" for score in scores(model).values()]
         parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}"
         weights = f"[xcit://{Path(model['Weights']).stem}]({model['Weights']})"
-        rows.append(
-            [f"[{arch.upper()}/{patch}](../{model['Config']})", *values, parameters, weights]
-        )
+        rows.append([config, *scored, parameters, weights])
     name, _, tested = title.partition(", ")
-    return f"**{name}**, {tested}\n\n{table(['XCiT', *scores(models[0]), 'parameters, M', 'weights'], rows)}"
+    header = ["XCiT", *scores(models[0]), "parameters, M", "weights"]
+    return f"**{name}**, {tested}\n\n{table(header, rows)}"
 
 
 def measured_table(models: list[Model]) -> str:
-    """Return a table of the scores of the demos: mean, lowest and highest of the seeds of
-    benchmarks/seeds.py.
-    """
+    """Return a table of the demos' scores: mean, lowest and highest of benchmarks/seeds.py."""
     seeds = defaultdict(list)
     with (MEASURED / "10-scores.csv").open(newline="") as file:
         for record in csv.DictReader(file):
             seeds[record["config"], record["metric"]].append(float(record["score"]))
     rows = []
     for model in filter(scores, models):
-        values = {metric: seeds[model["Name"], metric] for metric in scores(model)}
-        cells = [
-            f"{metric} {sum(v) / len(v):.1f} ({min(v):.1f} to {max(v):.1f})"
-            for metric, v in values.items()
-        ]
-        metadata = model["Metadata"]
+        ranges = []
+        for metric in scores(model):
+            scored = seeds[model["Name"], metric]
+            mean = sum(scored) / len(scored)
+            ranges.append(f"{metric} {mean:.1f} ({min(scored):.1f} to {max(scored):.1f})")
         config = f"[{model['Name']}](../{model['Config']})"
-        rows.append(
-            [config, metadata["Training Data"], str(metadata["Iterations"]), ", ".join(cells)]
-        )
+        data = model["Metadata"]["Training Data"]
+        iterations = str(model["Metadata"]["Iterations"])
+        rows.append([config, data, iterations, ", ".join(ranges)])
     return table(["config", "data", "iterations", "mean of the seeds (lowest to highest)"], rows)
 
 
 def measured(name: str, model: str, size: str, key: str = "median_ms") -> float:
     """Return a measurement of benchmarks/benchmark.py, of docs/benchmark/NAME.csv."""
     with (MEASURED / f"{name}.csv").open(newline="") as file:
-        return next(
-            float(r[key]) for r in csv.DictReader(file) if (r["model"], r["size"]) == (model, size)
-        )
+        for row in csv.DictReader(file):
+            if (row["model"], row["size"]) == (model, size):
+                return float(row[key])
+    raise ValueError(f"docs/benchmark/{name}.csv has no {model} at {size}")
 
 
 def speed() -> str:
     """Return sentences on time and memory at 800x1344, and on the growth of time with the image."""
-    size, large = "800x1344", "3072x3072"
-    own, *peers = (measured("1-forward", model, size) for model in TITLES)
-    kept = [
+    size = "800x1344"
+    large = "3072x3072"
+    xcit, timm, swin, resnet = (measured("1-forward", model, size) for model in TITLES)
+    saved, saved_with_cp, saved_by_swin = (
         measured("3-train", model, size, "saved_mb")
         for model in ("xcit-auto", "xcit-auto-cp", "swin-t")
-    ]
-    ends = [measured("4-resolution", "xcit-auto", side) for side in ("512x512", large)]
-    power = math.log(ends[1] / ends[0]) / math.log((3072 / 512) ** 2)
-    timm = measured("4-resolution", "timm-xcit", large) / ends[1]
-    return "\n".join(
-        [
-            f"XCiT-S12/16 takes {own:.0f} ms for an image of {size}, pyramid included, timm's XCiT, without a pyramid, "
-            f"{peers[0]:.0f} ms, mmdet's Swin-T {peers[1]:.0f} ms and mmdet's ResNet-50 {peers[2]:.0f} ms.",
-            f"Training keeps {kept[0]:.0f} MB for the backward pass of two images, {kept[1]:.0f} MB "
-            f"with `with_cp=True`, Swin-T {kept[2]:.0f} MB.",
-            f"From 512x512 to {large}, time grows as the number of pixels to the power {power:.2f}. "
-            f"The largest image takes {ends[1] / 1e3:.0f} s, with timm's XCiT {timm:.1f} times as long.",
-        ]
+    )
+    time_of_small = measured("4-resolution", "xcit-auto", "512x512")
+    time_of_large = measured("4-resolution", "xcit-auto", large)
+    power = math.log(time_of_large / time_of_small) / math.log((3072 / 512) ** 2)
+    ratio = measured("4-resolution", "timm-xcit", large) / time_of_large
+    return (
+        f"XCiT-S12/16 takes {xcit:.0f} ms for an image of {size}, pyramid included, "
+        f"timm's XCiT, without a pyramid, {timm:.0f} ms, mmdet's Swin-T {swin:.0f} ms "
+        f"and mmdet's ResNet-50 {resnet:.0f} ms.\n"
+        f"Training keeps {saved:.0f} MB for the backward pass of two images, "
+        f"{saved_with_cp:.0f} MB with `with_cp=True`, Swin-T {saved_by_swin:.0f} MB.\n"
+        f"From 512x512 to {large}, time grows as the number of pixels to the power {power:.2f}. "
+        f"The largest image takes {time_of_large / 1e3:.0f} s, "
+        f"with timm's XCiT {ratio:.1f} times as long."
     )
 
 
 def draw_speed(path: Path) -> None:
-    """Plot time per megapixel against the size of the image. A cost that is linear in the pixels is
-    level.
-    """
+    """Plot time per megapixel against the image's size, level if time is linear in the pixels."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -148,14 +144,8 @@ def draw_speed(path: Path) -> None:
     for model, title in TITLES.items():
         seconds = [measured("4-resolution", model, f"{side}x{side}") / 1e3 for side in sides]
         costs = [second / size for second, size in zip(seconds, pixels, strict=True)]
-        axis.plot(
-            pixels,
-            costs,
-            "o-",
-            markersize=4,
-            linewidth=2.5 if model == "xcit-auto" else 1.5,
-            label=title,
-        )
+        width = 2.5 if model == "xcit-auto" else 1.5
+        axis.plot(pixels, costs, "o-", markersize=4, linewidth=width, label=title)
     axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", xscale="log", ylim=(0, None))
     axis.set_xticks(pixels, [f"{side}²" for side in sides])
     axis.minorticks_off()
@@ -165,45 +155,47 @@ def draw_speed(path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def with_block(text: str, name: str, content: str) -> str:
-    """Return a text with `content` between the two comments of a block.
+def with_block(page: str, name: str, block: str) -> str:
+    """Return the text of a page with `block` between the two comments of that name.
 
     Raises:
-        ValueError: If the text does not have the two comments.
+        ValueError: If the page does not have the two comments.
     """
-    begin, end = f"<!-- {name}: written by docs/readme_tables.py -->\n", f"\n<!-- end of {name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
+    begin = f"<!-- {name}: written by docs/readme_tables.py -->\n"
+    end = f"\n<!-- end of {name} -->"
+    above, begun, rest = page.partition(begin)
+    _, ended, below = rest.partition(end)
+    if not begun or not ended:
         raise ValueError(f"no block {name!r} between {begin.strip()} and {end.strip()}")
-    return before + begin + content + end + after
+    return above + begin + block + end + below
 
 
 def render() -> dict[Path, str]:
     """Return README.md and docs/model-zoo.md with current blocks."""
     zoo = read_metafiles(ROOT)
     published = "\n\n".join(task_table(title, zoo[folder]) for folder, title in TASKS.items())
-    readme, page = ROOT / "README.md", ROOT / "docs" / "model-zoo.md"
-    tables = with_block(page.read_text(), "published", published)
+    readme = ROOT / "README.md"
+    model_zoo = ROOT / "docs" / "model-zoo.md"
+    with_published = with_block(model_zoo.read_text(), "published", published)
     return {
         readme: with_block(readme.read_text(), "speed", speed()),
-        page: with_block(tables, "measured", measured_table(zoo["demo"])),
+        model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
     }
 
 
 def main() -> None:
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
-    for path, text in render().items():
-        if sys.argv[1:]:
-            if text != path.read_text():
-                sys.exit(
-                    f"the blocks in {path.relative_to(ROOT)} are outdated: python docs/readme_tables.py"
-                )
-        else:
-            path.write_text(text)
-    if not sys.argv[1:]:
-        draw_speed(ROOT / "docs" / "speed.png")
+    pages = render()
+    if sys.argv[1:]:
+        for path, page in pages.items():
+            if page != path.read_text():
+                outdated = f"the blocks in {path.relative_to(ROOT)} are outdated"
+                sys.exit(f"{outdated}: python docs/readme_tables.py")
+        return
+    for path, page in pages.items():
+        path.write_text(page)
+    draw_speed(ROOT / "docs" / "speed.png")
 
 
 if __name__ == "__main__":

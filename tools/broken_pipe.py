@@ -1,5 +1,6 @@
-"""End a command whose output is no longer read. The doctor uses it where the package cannot be
-imported.
+"""End a command whose output is no longer read.
+
+It stands in tools/ because the doctor uses it where the package cannot be imported.
 """
 
 import os
@@ -21,7 +22,6 @@ def ignore_broken_pipe() -> Iterator[None]:
             raise
         sys.stdout.flush()  # here, because the interpreter would raise at its end
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for the flush of the interpreter at its end
+        # For the flush of the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

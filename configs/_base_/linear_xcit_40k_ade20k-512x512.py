@@ -1,6 +1,7 @@
 # Linear probing on ADE20k: a frozen trunk, BatchNorm and a 1x1 convolution on its last map, 40k
-# iterations. Source: DINOv2 (https://arxiv.org/abs/2304.07193), section 7.4, with the linear layer
-# on the last block's tokens.
+# iterations.
+# Source: DINOv2 (https://arxiv.org/abs/2304.07193), section 7.4, with the linear layer on the last
+# block's tokens.
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "./xcit_80k_ade20k-512x512.py"]
 
 model = dict(

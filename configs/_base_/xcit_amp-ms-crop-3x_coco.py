@@ -1,5 +1,6 @@
 # Common part of the recipes for detectors with masks on COCO: 8 GPUs x 2 images, 36 epochs, mixed
-# precision. Source: paper, section 4.2, and its published weights.
+# precision.
+# Source: paper, section 4.2, and its published weights.
 _base_ = [
     "mmdet::_base_/datasets/coco_instance.py",
     "mmdet::_base_/schedules/schedule_1x.py",

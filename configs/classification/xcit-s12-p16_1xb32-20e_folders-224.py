@@ -1,5 +1,6 @@
-# Fine-tunes the ImageNet classifier on data/folders/{train,val}/CLASS/*.jpg: mim train mmpretrain
-# CONFIG A recipe to start from; nothing has been measured with it.
+# Fine-tunes the ImageNet classifier on data/folders/{train,val}/CLASS/*.jpg:
+# mim train mmpretrain CONFIG
+# A recipe to start from; nothing has been measured with it.
 _base_ = "mmpretrain::_base_/default_runtime.py"
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [

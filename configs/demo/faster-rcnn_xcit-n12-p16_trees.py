@@ -1,13 +1,12 @@
 # Faster R-CNN + XCiT-N12/16 from scratch on crowns of trees in aerial images of 0.1 m a pixel, in
-# 1500 iterations. To train on boxes of your own aerial images, copy this file and the file below
-# it. Data: python tools/get_data.py trees
+# 1500 iterations.
+# To train on boxes of your own aerial images, copy this file and the file below it.
+# Data: python tools/get_data.py trees
 _base_ = "./mask-rcnn_xcit-n12-p16_nuts.py"
 
 data_root = "data/trees"
-crop_size = (
-    200,
-    200,
-)  # of the tiles, which are enlarged to twice their size: many crowns are smaller than 2 patches
+# Of the tiles, which are enlarged to twice their size: many crowns are smaller than 2 patches.
+crop_size = (200, 200)
 enlarged = (400, 400)
 max_iters = 1500
 classes = dict(metainfo=dict(classes=("tree",), palette=[(255, 220, 0)]), data_root=data_root)

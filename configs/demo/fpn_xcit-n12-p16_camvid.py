@@ -1,5 +1,6 @@
 # Semantic FPN + XCiT-N12/16 from scratch on CamVid's 11 classes, in 300 iterations of 8 crops:
-# minutes on a laptop. To train on your own segmentation maps, copy this file to any folder.
+# minutes on a laptop.
+# To train on your own segmentation maps, copy this file to any folder.
 # Data: python tools/get_data.py camvid
 _base_ = ["mmseg::_base_/models/fpn_r50.py", "mmseg::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)

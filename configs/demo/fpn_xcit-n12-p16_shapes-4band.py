@@ -1,5 +1,5 @@
-# Rasters of four bands, red, green, blue and near infrared. Data: tools/make_shapes.py
-# data/shapes-4band --rasters
+# Rasters of four bands, red, green, blue and near infrared.
+# Data: python tools/make_shapes.py data/shapes-4band --rasters
 _base_ = "./fpn_xcit-n12-p16_shapes.py"
 
 data_root = "data/shapes-4band"

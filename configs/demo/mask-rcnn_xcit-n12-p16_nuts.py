@@ -1,6 +1,7 @@
 # Mask R-CNN + XCiT-N12/16 from scratch on photos of dates, figs and hazelnuts, in 300 iterations
-# with few proposals: minutes on a laptop. To train on your own instances, copy this file to any
-# folder. Data: python tools/get_data.py nuts
+# with few proposals: minutes on a laptop.
+# To train on your own instances, copy this file to any folder.
+# Data: python tools/get_data.py nuts
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py", "mmdet::_base_/default_runtime.py"]
 custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)
 custom_hooks = [

@@ -3,9 +3,8 @@ _base_ = "./mask-rcnn_xcit-n12-p16_shapes.py"
 
 max_iters = 150
 model = dict(
-    backbone=dict(
-        strides=(8, 16, 32)
-    ),  # every shape is larger than four patches, so stride 4 would only cost time
+    # Every shape is larger than four patches, so stride 4 would only cost time.
+    backbone=dict(strides=(8, 16, 32)),
     neck=dict(in_channels=[128] * 3, out_channels=128, num_outs=4),
     rpn_head=dict(
         in_channels=128,

@@ -1,8 +1,8 @@
 # Linear probing on CamVid: a frozen trunk, BatchNorm and a 1x1 convolution on its last map.
 # mIoU 14.6, mean of three seeds, with the trunk that fpn_xcit-n12-p16_shapes trained in 300
 # iterations (docs/benchmark.md).
-# Other weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE. Data: python
-# tools/get_data.py camvid
+# Other weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE.
+# Data: python tools/get_data.py camvid
 _base_ = "../demo/fpn_xcit-n12-p16_camvid.py"
 
 model = dict(
