@@ -1,10 +1,9 @@
 """Predict rasters with a detector or segmentor: GeoTIFF, JPEG2000 and other formats that GDAL
 reads, of any size.
 
-    python tools/raster.py RASTER MODEL --out map.tif           # a segmentor: a Cloud-Optimized
-    GeoTIFF of classes python tools/raster.py RASTER MODEL --out objects.gpkg      # a detector:
-    .gpkg, .geojson or .parquet python tools/raster.py FOLDER MODEL --out DIR               # each
-    raster of a folder: DIR/NAME.tif or .gpkg
+    python tools/raster.py RASTER MODEL --out map.tif        # a segmentor: a GeoTIFF of classes
+    python tools/raster.py RASTER MODEL --out objects.gpkg   # a detector: also .geojson, .parquet
+    python tools/raster.py FOLDER MODEL --out DIR            # DIR/NAME.tif or .gpkg of each raster
 
 MODEL is the name of a published model, the folder of a training run, or a config and its
 checkpoint. The same command resumes: OUT.parts holds the rows of tiles that are done. To share them
@@ -16,16 +15,16 @@ A raster of a folder that cannot be read is reported, and the exit code is 3.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-import torch
-
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models.precision import DTYPES
+from xcit_mm.prediction.processes import rank_device
+from xcit_mm.rasters.files import WriteError
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
+from xcit_mm.utils.folders import check_output
 from xcit_mm.weights.zoo import find_model
 
 SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
@@ -97,10 +96,10 @@ def parse_args() -> argparse.Namespace:
 
 
 def predict(args: argparse.Namespace) -> int:
-    device = args.device
-    if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
     config, checkpoint = find_model(args.config, args.checkpoint)
+    inputs = args.raster, args.aoi, config, checkpoint
+    check_output(args.out, filter(None, inputs))
+    device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
     predictor = Predictor(config, checkpoint, min_score=args.min_score, **speed)
     names = "bands", "bounds", "percentiles", "gsd", "aoi", "crs", "tile", "overlap", "overwrite"
@@ -108,22 +107,28 @@ def predict(args: argparse.Namespace) -> int:
     if not Path(args.raster).is_dir():
         print(predict_raster(args.raster, predictor, args.out, **options))
         return 0
-    paths = sorted(path for path in Path(args.raster).iterdir() if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise FileNotFoundError(f"{args.raster} has no rasters ({', '.join(SUFFIXES)})")
-    if len({path.stem for path in paths}) < len(paths):
-        raise ValueError(
-            f"{args.raster} has rasters of the same name and other suffixes: predict each by itself"
-        )
     failed = 0
-    for path in paths:
+    for path in list_rasters(Path(args.raster)):
         out = args.out / f"{path.stem}{'.gpkg' if predictor.is_detector else '.tif'}"
         try:
             print(predict_raster(path, predictor, out, **options), flush=True)
+        except WriteError:
+            raise
         except ERRORS as error:
             print_line(f"skipped {path}: {reason(error)}")
             failed += 1
-    return 3 * bool(failed)
+    return 3 if failed else 0
+
+
+def list_rasters(folder: Path) -> list[Path]:
+    """List the rasters of a folder, of which each has a name of its own without its suffix."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(f"{folder} has no rasters ({', '.join(SUFFIXES)})")
+    if len({path.stem for path in paths}) < len(paths):
+        problem = "has rasters of the same name and other suffixes"
+        raise ValueError(f"{folder} {problem}: predict each by itself")
+    return paths
 
 
 def main() -> int:

@@ -1,64 +1,27 @@
-"""Maps of rasters: every pixel in its place, as other programs read them; runs that are killed, and
-several at once.
-"""
+"""Maps of rasters: every pixel in its place, as other programs read them."""
 
 import html
 import json
-import multiprocessing
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from mmengine.config import Config
 
 rasterio = pytest.importorskip("rasterio")
 pytest.importorskip("geopandas")
-from helpers.perfect_detector import PerfectDetector, Scene  # noqa: E402
+from helpers.pixel_segmentor import CLASSES, PALETTE, PixelSegmentor  # noqa: E402
 from helpers.raster_files import NORTH_UP, UTM, save  # noqa: E402
 from rasterio.shutil import copy  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
 
 from xcit_mm import Predictor, predict_raster  # noqa: E402
-from xcit_mm.prediction import Prediction  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(Dataset has no geotransform|The given matrix is equal)"
 )
-CLASSES = ["road", "<house>", "Bäume"]
-PALETTE = [[128, 64, 128], [70, 70, 70], [107, 142, 35]]
-
-
-class Segmentor:
-    """A segmentor whose class is a function of each pixel. It stands for a `Predictor`."""
-
-    is_detector, tile, batch_size, min_score = False, None, 2, None
-
-    def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
-        self.metainfo, self.model, self.seen = (
-            dict(classes=classes, palette=PALETTE),
-            torch.nn.Identity(),
-            0,
-        )
-        steps = [dict(type="LoadRasterFromFile")] if bands != 3 else []
-        model = dict(backbone=dict(in_channels=bands))
-        self.cfg = Config(dict(model=model, test_dataloader=dict(dataset=dict(pipeline=steps))))
-
-    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
-        self.seen += len(images)
-        classes = self.metainfo["classes"]
-        return [Prediction(image, None, self.classes_of(image), classes) for image in images]
-
-    def classes_of(self, image: np.ndarray) -> np.ndarray:
-        count = len(self.metainfo["classes"])
-        return (image.sum(axis=2, dtype=int) % count).astype(
-            np.uint8 if count <= 256 else np.uint16
-        )
 
 
 def noise(*shape: int, high: int = 256, dtype: type = np.uint8) -> np.ndarray:
@@ -77,7 +40,7 @@ def read_map(path: Path) -> np.ndarray:
 def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count, tmp_path):
     values = noise(3, 700, 620)
     values[:, :150, 100:] = 0
-    segmentor = Segmentor([*CLASSES, *map(str, range(count - 3))])
+    segmentor = PixelSegmentor([*CLASSES, *map(str, range(count - 3))])
     raster = save(tmp_path / "a.tif", values, nodata=0, crs="EPSG:32633", transform=transform)
     out = predict_raster(raster, segmentor, tmp_path / "map.tif", tile=128)
     nodata = 255 if count <= 255 else 65535
@@ -101,7 +64,7 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(transform, count
 @pytest.mark.parametrize("bands", [1, 8])
 def test_rasters_of_one_and_of_eight_bands_of_16_bits(bands, tmp_path):
     values = noise(bands, 200, 250, high=9000, dtype=np.uint16)
-    segmentor = Segmentor(bands=8 if bands == 8 else 3)
+    segmentor = PixelSegmentor(bands=8 if bands == 8 else 3)
     out = predict_raster(
         save(tmp_path / "a.tif", values, **UTM), segmentor, tmp_path / "map.tif", tile=96
     )
@@ -119,7 +82,7 @@ def test_rasters_of_one_and_of_eight_bands_of_16_bits(bands, tmp_path):
 
 
 def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
-    segmentor = Segmentor()
+    segmentor = PixelSegmentor()
     raster = save(tmp_path / "a.tif", np.zeros((3, 300, 200), np.uint8), nodata=0, **UTM)
     assert (read_map(predict_raster(raster, segmentor, tmp_path / "map.tif", tile=96)) == 255).all()
     assert segmentor.seen == 0
@@ -131,9 +94,9 @@ def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
 def test_a_raster_of_1_x_100_000_pixels_and_without_a_place(tmp_path):
     values = noise(3, 1, 100_000)
     out = predict_raster(
-        save(tmp_path / "a.tif", values), Segmentor(), tmp_path / "map.tif", tile=9000
+        save(tmp_path / "a.tif", values), PixelSegmentor(), tmp_path / "map.tif", tile=9000
     )
-    assert np.array_equal(read_map(out), Segmentor().classes_of(values.transpose(1, 2, 0)))
+    assert np.array_equal(read_map(out), PixelSegmentor().classes_of(values.transpose(1, 2, 0)))
     with rasterio.open(out) as file:
         assert file.crs is None and file.transform.is_identity
 
@@ -166,8 +129,10 @@ def test_memory_does_not_grow_with_the_raster(tmp_path):
         code = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
-from test_raster_maps import Segmentor, predict_raster
-predict_raster({str(tmp_path / f"{side}.tif")!r}, Segmentor(), {str(tmp_path / f"{side}-map.tif")!r}, tile=1000)
+from helpers.pixel_segmentor import PixelSegmentor
+from xcit_mm import predict_raster
+raster, out = {str(tmp_path / f"{side}.tif")!r}, {str(tmp_path / f"{side}-map.tif")!r}
+predict_raster(raster, PixelSegmentor(), out, tile=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
         done = subprocess.run(
@@ -175,102 +140,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
     assert peaks[1] - peaks[0] < 600
-
-
-def predict_slowly(raster: Path, out: Path, kind: type, die_after: int, **environment: str) -> None:
-    """Predict a raster in this process, which is killed after some tiles."""
-    os.environ.update(environment)
-    predictor = kind()
-
-    def predict(images: list[np.ndarray]) -> list[Prediction]:
-        if predictor.seen >= die_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return kind.__call__(predictor, images)
-
-    wrapper = type("Wrapper", (kind,), dict(__call__=lambda self, images: predict(images)))()
-    predict_raster(raster, wrapper, out, tile=96, overlap=24)
-
-
-def run_forked(*arguments: tuple, **environment: str) -> int | None:
-    process = multiprocessing.get_context("fork").Process(
-        target=predict_slowly, args=arguments, kwargs=environment
-    )
-    process.start()
-    process.join(60)
-    return process.exitcode
-
-
-class TestResuming:
-    @pytest.fixture(params=["map.tif", "objects.gpkg"])
-    def case(self, request, tmp_path) -> tuple[Path, Path, type]:
-        scene = Scene(500, 400).add_random(8, 60, 160).add_random(80, 8, 40)
-        raster = save(tmp_path / "scene.tif", scene.image[..., ::-1].transpose(2, 0, 1), **UTM)
-        return (
-            raster,
-            tmp_path / request.param,
-            Segmentor if request.param == "map.tif" else PerfectDetector,
-        )
-
-    @staticmethod
-    def content(out: Path) -> object:
-        import geopandas
-
-        return (
-            read_map(out).tolist() if out.suffix == ".tif" else geopandas.read_file(out).to_json()
-        )
-
-    def test_a_run_killed_at_any_moment_equals_an_undisturbed_run(self, case):
-        raster, out, kind = case
-        whole = out.with_stem("whole")
-        predict_raster(raster, kind(), whole, tile=96, overlap=24)
-        for moment in (0, 5, 10, 23):
-            assert run_forked(raster, out, kind, moment) == -signal.SIGKILL and not out.exists()
-        done = {
-            path: path.stat().st_mtime_ns
-            for path in out.with_name(f"{out.name}.parts").glob("row-*")
-        }
-        assert len(done) > 2
-        predictor = kind()
-        predict_raster(raster, predictor, out, tile=96, overlap=24)
-        assert predictor.seen < 42 and self.content(out) == self.content(whole)
-        assert not list(out.parent.glob("*.parts")) and not list(out.parent.glob(".*"))
-
-    def test_ranks_share_the_rows_and_the_first_writes_the_result(self, case):
-        raster, out, kind = case
-        ranks = [
-            multiprocessing.get_context("fork").Process(
-                target=predict_slowly,
-                args=(raster, out, kind, 99),
-                kwargs=dict(RANK=str(rank), WORLD_SIZE="2"),
-            )
-            for rank in range(2)
-        ]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join(60)
-        assert [rank.exitcode for rank in ranks] == [0, 0]
-        predict_raster(raster, kind(), out.with_stem("whole"), tile=96, overlap=24)
-        assert self.content(out) == self.content(out.with_stem("whole"))
-
-    def test_rows_of_another_run_are_not_mixed_in(self, case):
-        raster, out, kind = case
-        assert run_forked(raster, out, kind, 9) == -signal.SIGKILL
-        for options, difference in (
-            (dict(tile=128), "tile"),
-            (dict(tile=96, overlap=30), "overlap"),
-        ):
-            with pytest.raises(
-                ValueError, match=rf"has rows of another {difference}.*: --overwrite starts again"
-            ):
-                predict_raster(raster, kind(), out, **options)
-        os.utime(raster, (1, 1))
-        with pytest.raises(ValueError, match="has rows of another raster: --overwrite"):
-            predict_raster(raster, kind(), out, tile=96, overlap=24)
-        predict_raster(raster, kind(), out, tile=128, overwrite=True)
-        before = out.stat().st_mtime_ns
-        predict_raster(raster, kind(), out, tile=96)
-        assert out.stat().st_mtime_ns == before  # kept
 
 
 class TestCommand:

@@ -12,8 +12,10 @@ from ..utils.compat import gdal_errors
 CACHE_SIZE = 256 * 2**20
 """Bytes of GDAL's cache. It holds the pixels that neighbouring tiles share."""
 _OPTIONS = dict(
-    GDAL_DISABLE_READDIR_ON_OPEN="TRUE",  # GDAL would list the files beside a file, and the folder may hold a million
-    GDAL_HTTP_CONNECTTIMEOUT=30,  # seconds; without limits a lost server stops a run forever
+    # GDAL would list the files beside a file, and the folder may hold a million.
+    GDAL_DISABLE_READDIR_ON_OPEN="TRUE",
+    # In seconds. Without limits, a lost server stops a run forever.
+    GDAL_HTTP_CONNECTTIMEOUT=30,
     GDAL_HTTP_LOW_SPEED_LIMIT=1,
     GDAL_HTTP_LOW_SPEED_TIME=60,
     GDAL_HTTP_MAX_RETRY=3,
@@ -28,27 +30,32 @@ def require_rasterio(user: object) -> None:
         raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
 
 
+def gdal_environment(cache: int = CACHE_SIZE) -> Any:
+    """Return a context in which GDAL's memory is limited to a cache of so many bytes."""
+    import rasterio
+
+    return rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS)
+
+
 @contextlib.contextmanager
-def gdal(path: str | Path, action: str = "read", cache: int = CACHE_SIZE) -> Iterator[None]:
-    """Limit GDAL's memory and simplify its errors while a file is read or written.
+def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
+    """Limit GDAL's memory and simplify its errors while a file is read.
 
     Raises:
         OSError: If GDAL fails; the message is one line.
         ModuleNotFoundError: If rasterio is not installed.
     """
     require_rasterio(path)
-    import rasterio
-
     try:
-        with rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS):
+        with gdal_environment(cache):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
-        raise OSError(f"{path} cannot be {action}: {reason}") from None
+        raise OSError(f"{path} cannot be read: {reason}") from None
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
-    """Open a file or URL with rasterio, without its warning about files that are not georeferenced."""
+    """Open a file or URL with rasterio, without its warning about files that have no place."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 

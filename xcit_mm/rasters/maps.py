@@ -1,17 +1,23 @@
-"""Segmentation maps of rasters: rows of tiles, each in a file of its own, and the Cloud-Optimized
-GeoTIFF of all.
+"""Segmentation maps of rasters: the classes of a row of tiles in a file of its own, and the
+Cloud-Optimized GeoTIFF of all rows.
 """
 
+import io
 import json
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from ..utils.atomic import atomic_path, atomic_write
+import numpy as np
+
 from ..utils.palettes import Palette, make_palette
-from .gdal import gdal, open_raster
+from .files import UNFINISHED, require_space, write_bytes, written_file
+from .gdal import gdal, gdal_environment, open_raster
 from .raster import Raster
+
+SUFFIXES = (".tif", ".tiff")
 
 
 def no_class(classes: Sequence[str]) -> int:
@@ -21,22 +27,30 @@ def no_class(classes: Sequence[str]) -> int:
     return 255 if len(classes) <= 255 else 65535
 
 
-def create_map(path: Path, height: int, width: int, classes: Sequence[str], **profile: Any) -> Any:
-    """Open a GeoTIFF of class numbers for writing, in tiles of 512 pixels. Unwritten pixels have no
-    class.
+def encode_labels(tiles: Iterable[tuple[int, np.ndarray]]) -> bytes:
+    """Return the content of a row's file: an .npz of the classes of each tile.
+
+    Args:
+        tiles: First column in the raster and classes (h, w) of each tile.
     """
-    nodata = no_class(classes)
-    kind = dict(
-        driver="GTiff",
-        count=1,
-        dtype="uint8" if nodata == 255 else "uint16",
-        nodata=nodata,
-        SPARSE_OK=True,
-    )
-    blocks = dict(
-        tiled=True, blockxsize=512, blockysize=512, compress="deflate", BIGTIFF="IF_SAFER"
-    )
-    return open_raster(path, "w", height=height, width=width, **kind, **blocks, **profile)
+    # GDAL may lose what the disk does not take. Python raises an error.
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for column, labels in tiles:
+            with archive.open(f"{column}.npy", "w") as file:
+                np.save(file, labels)
+    return content.getvalue()
+
+
+def is_map(path: Path) -> bool:
+    """Return whether a file is a map that `join_maps` wrote."""
+    with gdal(path), open_raster(path) as file:
+        return "CLASSES" in file.tags()
+
+
+def description_path(path: Path) -> Path:
+    """Return the path of the file that names the classes of a map for GDAL and QGIS."""
+    return path.with_name(f"{path.name}.aux.xml")
 
 
 def join_maps(
@@ -46,43 +60,89 @@ def join_maps(
     classes: Sequence[str],
     palette: Palette | None,
 ) -> None:
-    """Join the files of rows, by the number of their first row, into a Cloud-Optimized GeoTIFF,
-    block by block.
+    """Join the files of rows, by the number of their first pixel, into a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table and the tag CLASSES, a JSON list of names. Its .aux.xml
     names the classes for GDAL and QGIS.
+
+    Raises:
+        WriteError: If the disk is full.
     """
     from rasterio.shutil import copy
-    from rasterio.windows import Window
 
-    nodata, whole = no_class(classes), next(iter(rows.values())).with_name("whole.tif")
-    place = dict(crs=raster.crs, transform=raster.transform, photometric="palette")
-    colors = enumerate(make_palette(len(classes), palette)[:, ::-1].tolist())
-    with (
-        gdal(path, "written"),
-        create_map(whole, raster.height, raster.width, classes, **place) as file,
-    ):
-        file.write_colormap(
-            1, {number: (*color, 255) for number, color in colors} | {nodata: (0, 0, 0, 0)}
-        )
-        file.update_tags(CLASSES=json.dumps(list(classes)))
-        for first, part in rows.items():
-            with open_raster(part) as strip:
-                for _, window in strip.block_windows(1):
-                    moved = Window(
-                        window.col_off, first + window.row_off, window.width, window.height
-                    )
-                    file.write(strip.read(1, window=window), 1, window=moved)
-    with atomic_path(path) as optimized, gdal(path, "written"):
-        copy(
-            whole,
-            optimized,
-            driver="COG",
-            compress="DEFLATE",
-            overview_resampling="NEAREST",
-            bigtiff="IF_SAFER",
-        )
+    folder = next(iter(rows.values())).parent
+    # The tiles, the whole map, its optimized copy and overviews are all on the disk at once.
+    require_space(path, 4 * sum(row.stat().st_size for row in rows.values()) + 2**20)
     names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-    with atomic_write(path.with_name(f"{path.name}.aux.xml")) as aux:
-        aux.write(f"<PAMDataset>{band}</PAMDataset>".encode())
+    write_bytes(description_path(path), folder, f"<PAMDataset>{band}</PAMDataset>".encode())
+    whole = folder / f"{UNFINISHED}tiles"
+    try:
+        with written_file(path, folder) as unfinished, gdal_environment():
+            _write_whole(whole, rows, raster, classes, palette)
+            options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
+            copy(whole, unfinished, driver="COG", **options)
+            _check(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def _write_whole(
+    path: Path,
+    rows: dict[int, Path],
+    raster: Raster,
+    classes: Sequence[str],
+    palette: Palette | None,
+) -> None:
+    """Write a GeoTIFF of class numbers. Pixels of no tile have no class."""
+    nodata = no_class(classes)
+    profile: dict[str, Any] = dict(
+        driver="GTiff",
+        height=raster.height,
+        width=raster.width,
+        count=1,
+        dtype="uint8" if nodata == 255 else "uint16",
+        nodata=nodata,
+        crs=raster.crs,
+        transform=raster.transform,
+        photometric="palette",
+        tiled=True,
+        blockxsize=512,
+        blockysize=512,
+        compress="deflate",
+        SPARSE_OK=True,
+        BIGTIFF="IF_SAFER",
+    )
+    colors = {nodata: (0, 0, 0, 0)}
+    for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
+        colors[number] = (red, green, blue, 255)
+    with open_raster(path, "w", **profile) as file:
+        file.write_colormap(1, colors)
+        file.update_tags(CLASSES=json.dumps(list(classes)))
+        for window, labels in _iter_tiles(rows):
+            file.write(labels, 1, window=window)
+
+
+def _iter_tiles(rows: dict[int, Path]) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield window and classes of all tiles."""
+    from rasterio.windows import Window
+
+    for first, path in rows.items():
+        with np.load(path) as row:
+            for column in row.files:
+                labels = row[column]
+                height, width = labels.shape
+                yield Window(int(column), first, width, height), labels
+
+
+def _check(path: Path, rows: dict[int, Path]) -> None:
+    """Raise OSError if a map differs from its rows."""
+    with open_raster(path) as file:
+        for window, labels in _iter_tiles(rows):
+            if not np.array_equal(file.read(1, window=window), labels):
+                raise OSError("other classes were read back")
+        levels = len(file.overviews(1))
+    for level in range(levels):
+        with open_raster(path, overview_level=level) as overview:
+            for _, window in overview.block_windows(1):
+                overview.read(1, window=window)

@@ -1,4 +1,6 @@
-"""Objects of rasters: those of a row of tiles in a file of its own, and the table of all for a GIS."""
+"""Objects of rasters: those of a row of tiles in a file of its own, and the table of all objects
+for a GIS.
+"""
 
 import json
 from collections.abc import Sequence
@@ -9,28 +11,27 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate
-from ..utils.atomic import atomic_path, atomic_write
+from .files import written_file
 from .raster import Raster
 
-FORMATS = (".gpkg", ".geojson", ".parquet")
+SUFFIXES = (".gpkg", ".geojson", ".parquet")
 
 
-def write_row(path: Path, found: Objects) -> None:
-    """Write the objects of a row of tiles as JSON, atomically."""
-    content = found._replace(shapes=shapely.to_wkb(found.shapes, hex=True))
-    with atomic_write(path) as file:
-        file.write(json.dumps([values.tolist() for values in content]).encode())
+def encode_objects(objects: Objects) -> bytes:
+    """Return the content of a row's file: the objects of its tiles as JSON."""
+    plain = objects._replace(shapes=shapely.to_wkb(objects.shapes, hex=True))
+    return json.dumps([column.tolist() for column in plain]).encode()
 
 
-def read_row(path: Path) -> Objects:
-    """Read what `write_row` wrote."""
+def read_objects(path: Path) -> Objects:
+    """Read the objects of a row's file."""
     shapes, *columns = json.loads(path.read_bytes())
     if not shapes:
         return concatenate([])
     return Objects(shapely.from_wkb(shapes), *map(np.array, columns))
 
 
-def make_table(found: Objects, raster: Raster, classes: Sequence[str]) -> Any:
+def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     """Return a GeoDataFrame of objects in the raster's coordinate system, in their order.
 
     Columns are `class`, `score`, `area` in square metres on the ellipsoid (missing without a
@@ -40,39 +41,74 @@ def make_table(found: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     import geopandas
     import pyproj
 
-    inside = shapely.intersection(
-        found.shapes, shapely.box(0, 0, raster.width, raster.height)
-    )  # tiles may be padded
-    found = found._replace(shapes=inside).select(shapely.area(inside) > 0)
-    shapes = geopandas.GeoSeries(found.shapes).affine_transform(raster.transform.to_shapely())
-    limits = np.array([raster.width, raster.height])
-    cut = (found.boxes[:, :2] < 1).any(axis=1) | (found.boxes[:, 2:] > limits - 1).any(axis=1)
-    names = np.array(classes, object)[found.labels.astype(int)]
-    columns = {"class": names, "score": found.scores.round(4), "area": np.nan, "cut": cut}
-    table = geopandas.GeoDataFrame(
-        columns, geometry=shapely.orient_polygons(shapes), crs=raster.crs
-    )
+    # Tiles may be padded.
+    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, raster.width, raster.height))
+    objects = objects._replace(shapes=inside).select(shapely.area(inside) > 0)
+    shapes = geopandas.GeoSeries(objects.shapes).affine_transform(raster.transform.to_shapely())
+    size = np.array([raster.width, raster.height])
+    is_cut_before = (objects.boxes[:, :2] < 1).any(axis=1)
+    is_cut_after = (objects.boxes[:, 2:] > size - 1).any(axis=1)
+    columns = {
+        "class": np.array(classes, object)[objects.labels.astype(int)],
+        "score": objects.scores.round(4),
+        "area": np.nan,
+        "cut": is_cut_before | is_cut_after,
+    }
+    polygons = shapely.orient_polygons(shapes)
+    table = geopandas.GeoDataFrame(columns, geometry=polygons, crs=raster.crs)
     if raster.crs is not None:
         measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
-        table["area"] = [
-            float(f"{abs(measure(shape)[0]):.6g}") for shape in table.to_crs("EPSG:4326").geometry
-        ]
+        polygons = table.to_crs("EPSG:4326").geometry
+        table["area"] = [float(f"{abs(measure(polygon)[0]):.6g}") for polygon in polygons]
     return table
 
 
-def write_table(path: Path, table: Any, crs: str | None) -> None:
-    """Write a table atomically, in the format of the suffix, and convert it to another coordinate
-    system if given.
+def write_table(path: Path, folder: Path, table: Any, crs: str | None) -> None:
+    """Write a table in the format of the suffix, by way of a file in `folder`.
+
+    Args:
+        crs: Coordinate system to convert the table to. GeoJSON is always in WGS 84.
+
+    Raises:
+        WriteError: If the disk is full.
     """
     options = dict(driver="GPKG")
     if path.suffix == ".geojson":
-        crs, options = "EPSG:4326", dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
-    table = table if crs is None else table.to_crs(crs)
-    kind = "Polygon" if table.empty else None
-    with atomic_path(path) as unfinished:
+        crs = "EPSG:4326"
+        options = dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
+    if crs is not None:
+        table = table.to_crs(crs)
+    with written_file(path, folder) as unfinished:
         if path.suffix == ".parquet":
             table.to_parquet(unfinished)
         else:
-            table.to_file(
-                unfinished, layer=path.stem, engine="pyogrio", geometry_type=kind, **options
-            )
+            geometry_type = "Polygon" if table.empty else None
+            layer = dict(layer=path.stem, geometry_type=geometry_type)
+            table.to_file(unfinished, engine="pyogrio", **layer, **options)
+        count = len(read_table(unfinished))
+        if count != len(table):
+            raise OSError(f"{count} of {len(table)} objects were read back")
+
+
+def read_table(path: Path) -> Any:
+    """Read the GeoDataFrame that `write_table` wrote."""
+    import geopandas
+    import pyogrio
+
+    if path.suffix == ".parquet":
+        return geopandas.read_parquet(path)
+    layer = pyogrio.list_layers(path)[0, 0]
+    return geopandas.read_file(path, layer=layer, engine="pyogrio")
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table that `write_table` wrote, or an empty table."""
+    table = read_table(path)
+    return table.empty or {"class", "score", "area", "cut"} <= set(table.columns)
+
+
+def has_other_layers(path: Path) -> bool:
+    """Return whether a user has added layers to a table."""
+    import pyogrio
+
+    return path.suffix == ".gpkg" and len(pyogrio.list_layers(path)) > 1

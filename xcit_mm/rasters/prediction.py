@@ -2,31 +2,26 @@
 its own.
 """
 
-import json
-import os
-import shutil
-import time
-import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import shapely
 import torch
+from mmengine.config import Config
 from shapely.affinity import affine_transform
 
 from ..prediction.predictor import Predictor
-from ..prediction.processes import rank_and_size
-from ..prediction.seams import concatenate, merge_objects
-from ..prediction.tiles import Window, reported_objects, windows
-from ..utils.atomic import atomic_path, atomic_write
-from ..utils.cli import print_line, progress_bar
+from ..prediction.processes import rank_and_size, wait_for_ranks
+from ..utils.cli import print_line
 from ..utils.configs import ModelInput
-from .gdal import gdal
-from .maps import create_map, join_maps, no_class
-from .objects import FORMATS, make_table, read_row, write_row, write_table
-from .raster import PERCENTILES, Raster
+from ..utils.errors import reason
+from ..utils.folders import SETTINGS, check_output, open_folder
+from . import maps, objects
+from .files import UNFINISHED
+from .raster import Raster
+from .rows import Rows, list_rows, rows_folder
 
 
 def predict_raster(
@@ -59,69 +54,145 @@ def predict_raster(
             WGS 84.
         tile: Side of a tile in pixels. Default: that of the config's images.
         overlap: Minimum overlap of tiles in pixels. Default: a quarter of the tile.
-        overwrite: Whether to replace a result, and to start again.
+        overwrite: Whether to replace a result of an earlier call, and to start again.
 
     Returns:
         The path of the result, which exists when all processes have ended.
 
     Raises:
-        ValueError: If an option does not match the raster, the model or the unfinished rows.
-        OSError: If a file cannot be read or written.
-        RuntimeError: If GDAL cannot read `aoi`, or PROJ does not know `crs`.
+        ValueError: If an option does not match the raster, the model or the unfinished rows, or
+            `out` is one of the user's files.
+        OSError: If a file cannot be read or written, or another process writes the same result.
+        RuntimeError: If GDAL cannot read `aoi`, PROJ does not know `crs`, or another process of
+            torchrun failed.
         ModuleNotFoundError: If a library of xcit_mm[raster] is not installed.
     """
-    out, cfg = Path(out), predictor.cfg
-    if out.exists() and not overwrite:
-        print_line(f"{out} exists and is kept: --overwrite predicts it again")
-        return out
-    inputs = ModelInput(cfg)
-    step = inputs.raster_step
-    if step is not None and (bounds or percentiles):
-        raise ValueError(
-            "--bounds, --percentiles: the config loads rasters without a scale, leave them out"
-        )
-    loading = bands or (step or {}).get("bands"), step is not None, gsd or cfg.get("gsd")
-    source = Raster(raster, inputs.bands or 3, *loading, bounds, percentiles or PERCENTILES)
-    _check_output(out, predictor.is_detector, crs, source)
-    for note in source.notes:
-        print_line(f"{raster}: {note}")
-    tile = tile or predictor.tile or inputs.side
+    out = Path(out)
+    is_first = rank_and_size()[0] == 0
+    with ExitStack() as opened:
+        with _together():
+            _check_format(out, predictor.is_detector, crs)
+            check_output(out, [raster] if aoi is None else [raster, aoi])
+            is_kept = _is_result(out, predictor.is_detector, overwrite) and not overwrite
+            if not is_kept:
+                options = dict(bands=bands, bounds=bounds, percentiles=percentiles, gsd=gsd)
+                source = _open_raster(raster, predictor.cfg, options)
+                if source.crs is None and (crs or out.suffix == ".geojson"):
+                    fix = "write .gpkg or .parquet without --crs"
+                    raise ValueError(f"{raster} has no coordinate system: {fix}")
+                area = None if aoi is None else _read_area(aoi, source)
+                tile, overlap = _tiling(predictor, tile, overlap)
+                rows = Rows(source, predictor, out, area, tile, overlap)
+                if is_first:
+                    opened.enter_context(_opened(rows, crs, overwrite))
+        if not is_kept:
+            with _together():
+                rows.predict()
+            if is_first:
+                rows.join(crs)
+    if is_first:
+        if is_kept:
+            print_line(f"{out} exists and is kept: --overwrite predicts it again")
+        _remove_rows(out)
+    return out
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """End a block in all processes of torchrun at once. An error in one is an error in all."""
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    _, size = rank_and_size()
+    if size > 1:
+        failures: list[str | None] = [None] * size
+        wait_for_ranks()
+        torch.distributed.all_gather_object(failures, failure and reason(failure))
+        for other in filter(None, failures):
+            raise failure or RuntimeError(f"another process failed: {other}")
+    if failure is not None:
+        raise failure
+
+
+@contextmanager
+def _opened(rows: Rows, crs: str | None, overwrite: bool) -> Iterator[None]:
+    """Keep other processes out of the folder of rows, and compare its settings."""
+    for note in rows.raster.notes:
+        print_line(f"{rows.raster.path}: {note}")
+    results = [rows.out, maps.description_path(rows.out), *list_rows(rows.out)]
+    settings = rows.settings | dict(crs=crs)
+    with open_folder(rows.folder, settings, overwrite, lambda: results):
+        for path in rows.folder.glob(f"{UNFINISHED}*"):
+            path.unlink()
+        yield
+
+
+def _remove_rows(out: Path) -> None:
+    """Remove the rows of a result, and their folder if nothing else is in it."""
+    folder = rows_folder(out)
+    if folder.exists():
+        with open_folder(folder, {}, overwrite=True, list_results=lambda: list_rows(out)):
+            (folder / SETTINGS).unlink()
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
+    """Return whether a result exists. Raise ValueError if something of the user's does."""
+    if not out.exists():
+        return False
+    try:
+        if is_detector:
+            is_result = objects.is_table(out) and not (overwrite and objects.has_other_layers(out))
+        else:
+            is_result = maps.is_map(out)
+    except Exception:  # a library cannot read it
+        is_result = False
+    if not is_result:
+        raise ValueError(f"--out {out} exists and is no result of such a run: give another --out")
+    return True
+
+
+def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Raster:
+    """Open a raster as the model's config reads it. Options are those of `Raster`, or None."""
+    options = {name: value for name, value in options.items() if value is not None}
+    model_input = ModelInput(cfg)
+    step = model_input.raster_step
+    if step is not None:
+        if "bounds" in options or "percentiles" in options:
+            names = "--bounds, --percentiles"
+            raise ValueError(f"{names}: the config loads rasters without a scale, leave them out")
+        options = dict(bands=step.get("bands")) | options
+    options = dict(gsd=cfg.get("gsd")) | options
+    return Raster(path, channels=model_input.bands or 3, raw=step is not None, **options)
+
+
+def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
+    suffixes = objects.SUFFIXES if is_detector else maps.SUFFIXES
+    if out.suffix not in suffixes:
+        model = "detector" if is_detector else "segmentor"
+        raise ValueError(f"--out {out}: a {model} writes {', '.join(suffixes)}, give such a name")
+    if crs is None:
+        return
+    if not is_detector:
+        raise ValueError(f"--crs {crs}: a map has the raster's, use gdalwarp -t_srs")
+    if out.suffix == ".geojson":
+        raise ValueError(f"--crs {crs}: GeoJSON is in WGS 84, leave it out")
+    import pyproj
+
+    pyproj.CRS(crs)  # raises before the prediction
+
+
+def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:
+    """Return side and minimum overlap of tiles."""
+    tile = tile or predictor.tile or ModelInput(predictor.cfg).side
     if tile is None:
         raise ValueError(
             "the config does not state the size of its images: give --tile PIXELS, that of training"
         )
-    overlap = tile // 4 if overlap is None else overlap
-    area = None if aoi is None else _read_area(aoi, source)
-    options = dict(
-        tile=tile, overlap=overlap, bands=source.bands, bounds=str(source.bounds), gsd=gsd, crs=crs
-    )
-    options |= dict(aoi=area and area.wkt, min_score=predictor.min_score)
-    run = _Run(source, predictor, out, area, tile, overlap)
-    run.open(json.loads(json.dumps(options | _stamps(source, predictor))), overwrite)
-    run.predict(crs)
-    return out
-
-
-def _check_output(out: Path, is_detector: bool, crs: str | None, raster: Raster) -> None:
-    suffixes = FORMATS if is_detector else (".tif", ".tiff")
-    if out.suffix not in suffixes:
-        kind = "detector" if is_detector else "segmentor"
-        raise ValueError(f"--out {out}: a {kind} writes {', '.join(suffixes)}, give such a name")
-    if crs is not None and out.suffix not in (".gpkg", ".parquet"):
-        other = (
-            "GeoJSON is in WGS 84, leave it out"
-            if is_detector
-            else "a map has the raster's, use gdalwarp -t_srs"
-        )
-        raise ValueError(f"--crs {crs}: {other}")
-    if raster.crs is None and (crs or out.suffix == ".geojson"):
-        raise ValueError(
-            f"{raster.path} has no coordinate system: write .gpkg or .parquet without --crs"
-        )
-    if crs is not None:
-        import pyproj
-
-        pyproj.CRS(crs)  # raises before the prediction
+    return tile, tile // 4 if overlap is None else overlap
 
 
 def _read_area(path: str | Path, raster: Raster) -> Any:
@@ -140,146 +211,3 @@ def _read_area(path: str | Path, raster: Raster) -> Any:
     )
     shapely.prepare(area)
     return area
-
-
-def _stamps(raster: Raster, predictor: Predictor) -> dict[str, Any]:
-    """Return what changes if the raster or the model does: place, size and time of a file, checksum
-    of the weights.
-    """
-    changed = os.stat(raster.path).st_mtime_ns if Path(raster.path).exists() else None
-    crc = 0
-    for value in predictor.model.state_dict().values():
-        crc = zlib.crc32(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
-    return dict(raster=[raster.height, raster.width, *raster.transform[:6], changed], model=crc)
-
-
-class _Run:
-    """The rows of tiles of a raster, in a folder beside the result."""
-
-    def __init__(
-        self, raster: Raster, predictor: Predictor, out: Path, area: Any, tile: int, overlap: int
-    ) -> None:
-        self.raster, self.predictor, self.out, self.area, self.tile = (
-            raster,
-            predictor,
-            out,
-            area,
-            tile,
-        )
-        self.rows, self.columns = (
-            windows(length, tile, overlap) for length in (raster.height, raster.width)
-        )
-        self.folder = out.with_name(f"{out.name}.parts")
-        suffix = "json" if predictor.is_detector else "tif"
-        self.parts = [self.folder / f"row-{number:05}.{suffix}" for number in range(len(self.rows))]
-        self.rank, self.world = rank_and_size()
-        # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale
-        # than elsewhere.
-        self._is_padded = (
-            ModelInput(predictor.cfg).is_resized and min(raster.height, raster.width) < tile
-        )
-
-    def open(self, options: dict[str, Any], overwrite: bool) -> None:
-        """Store the options of the rows, or compare them with those of the rows that are done."""
-        if overwrite:
-            if self.world > 1:
-                raise ValueError(
-                    f"--overwrite with torchrun: remove {self.out} and {self.folder} first"
-                )
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.out.unlink(missing_ok=True)
-        path = self.folder / "run.json"
-        if path.exists():
-            earlier = json.loads(path.read_bytes())
-            if different := [name for name in options if earlier.get(name) != options[name]]:
-                raise ValueError(
-                    f"{self.folder} has rows of another {', '.join(different)}: --overwrite starts again"
-                )
-        with atomic_write(path) as file:
-            file.write(json.dumps(options).encode())
-
-    def predict(self, crs: str | None) -> None:
-        """Predict this process's rows that are not done. The first process waits for the others,
-        and joins all.
-        """
-        mine = range(self.rank, len(self.rows), self.world)
-        with progress_bar(len(mine) * len(self.columns), "tile", disable=self.rank > 0) as bar:
-            for number in mine:
-                if not self.parts[number].exists() and not self.out.exists():
-                    self._predict_row(number)
-                bar.update(len(self.columns))
-        if self.rank > 0:
-            return
-        while missing := sum(not part.exists() for part in self.parts):
-            print_line(f"waiting for {missing} rows of other processes")
-            time.sleep(5)
-        classes = self.predictor.metainfo["classes"]
-        if self.predictor.is_detector:
-            found = merge_objects(concatenate(map(read_row, self.parts)))
-            if self.area is not None:
-                found = found.select(
-                    shapely.contains_xy(self.area, (found.boxes[:, :2] + found.boxes[:, 2:]) / 2)
-                )
-            write_table(self.out, make_table(found, self.raster, classes), crs)
-        else:
-            rows = {row.inside.start: part for row, part in zip(self.rows, self.parts, strict=True)}
-            join_maps(self.out, rows, self.raster, classes, self.predictor.metainfo.get("palette"))
-        shutil.rmtree(self.folder)
-
-    def _predict_row(self, number: int) -> None:
-        row = self.rows[number]
-        classes, height = self.predictor.metainfo["classes"], row.inside.stop - row.inside.start
-        if self.predictor.is_detector:
-            found = (
-                reported_objects(part, row, column) for column, part, _ in self._iter_tiles(row)
-            )
-            write_row(self.parts[number], concatenate(found))
-            return
-        path, width = self.parts[number], self.raster.width
-        with (
-            atomic_path(path) as new,
-            gdal(path, "written"),
-            create_map(new, height, width, classes) as file,
-        ):
-            for column, part, valid in self._iter_tiles(row):
-                labels = np.where(
-                    valid, part.segmentation[: len(valid), : valid.shape[1]], no_class(classes)
-                )
-                span = (0, height), (column.inside.start, column.inside.stop)
-                file.write(labels[row.crop, column.crop].astype(file.dtypes[0]), 1, window=span)
-
-    def _iter_tiles(self, row: Window) -> Iterator[tuple[Window, Any, np.ndarray]]:
-        """Yield column, prediction and valid pixels of the tiles of a row that have any, in
-        batches.
-        """
-        batch: list[tuple[Window, np.ndarray, np.ndarray]] = []
-        for column in self.columns:
-            image, valid = self._read(row, column)
-            if valid.any():
-                batch.append((column, image, valid))
-            if len(batch) == self.predictor.batch_size or (batch and column is self.columns[-1]):
-                found = self.predictor([image for _, image, _ in batch])
-                yield from (
-                    (column, part, valid)
-                    for (column, _, valid), part in zip(batch, found, strict=True)
-                )
-                batch = []
-
-    def _read(self, row: Window, column: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Read a tile and its valid pixels, all of which are False outside the area of interest."""
-        from rasterio.features import geometry_mask
-
-        shape = row.stop - row.start, column.stop - column.start
-        span = slice(row.start, row.stop), slice(column.start, column.stop)
-        inside = np.bool_(True)
-        if self.area is not None:
-            if not self.area.intersects(
-                shapely.box(column.start, row.start, column.stop, row.stop)
-            ):
-                return np.zeros((0, 0, 0)), np.zeros(shape, bool)
-            shift = type(self.raster.transform).translation(column.start, row.start)
-            inside = geometry_mask([self.area], shape, shift, invert=True)
-        image, valid = self.raster.read(*span)
-        if self._is_padded:
-            image = np.pad(image, [*((0, max(self.tile - length, 0)) for length in shape), (0, 0)])
-        return image, valid & inside

@@ -55,7 +55,10 @@ class Raster:
         bounds: Sequence[float] | None = None,
         percentiles: Sequence[float] = PERCENTILES,
     ) -> None:
-        self.path, self._channels, self._raw = str(path), channels, raw
+        self.path = str(path)
+        self.gsd = gsd
+        self._channels = channels
+        self._raw = raw
         if not 0 <= percentiles[0] < percentiles[1] <= 100:
             raise ValueError(
                 f"--percentiles {percentiles}: give two from 0 to 100, the lower one first"
@@ -89,12 +92,14 @@ class Raster:
             alpha = [color.name for color in file.colorinterp].index("alpha") + 1
             self._is_masked = alpha not in self.bands and (self._raw or not self._varies(alpha))
             if alpha not in self.bands and not self._is_masked:
-                yield f"its band {alpha} is marked as alpha, but varies as an image does: it is neither used nor a mask"
+                problem = f"its band {alpha} is marked as alpha, but varies as an image does"
+                yield f"{problem}: it is neither used nor a mask"
         row_size = file.width * file.count * np.dtype(self.dtype).itemsize
         if file.block_shapes[0][1] >= file.width and row_size * file.height > CACHE_SIZE:
             self._cache = min(max(CACHE_SIZE, 2048 * row_size), _MAX_CACHE)
-            command = "gdal_translate -co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER"
-            yield f"it is stored in strips, which takes time and memory: convert it by `{command} {self.path} OUT.tif`"
+            options = "-co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER"
+            command = f"gdal_translate {options} {self.path} OUT.tif"
+            yield f"it is stored in strips, which takes time and memory: convert it by `{command}`"
 
     def _varies(self, alpha: int) -> bool:
         """Return whether an alpha band varies as an image. Writers mark the fourth of four bands,
@@ -173,9 +178,8 @@ def _resample(file: Any, gsd: float) -> Any:
     from rasterio.vrt import WarpedVRT
 
     if file.crs is None or file.transform.is_identity:
-        raise ValueError(
-            f"--gsd {gsd:g}: {file.name} has no coordinate system: assign one by gdal_edit.py -a_srs"
-        )
+        fix = "assign one by gdal_edit.py -a_srs"
+        raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
     x, y = file.width / 2, file.height / 2
     xs, ys = zip(
         *(file.transform * point for point in ((x, y), (x + 1, y), (x, y + 1))), strict=True
