@@ -105,7 +105,9 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     config, checkpoint = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py", folder / "seg.pth"
     save_untrained(config, checkpoint)
     image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    logits = Predictor(str(config), str(checkpoint)).predict_sample(image).seg_logits.data
+    logits = (
+        Predictor.from_config(str(config), str(checkpoint)).predict_sample(image).seg_logits.data
+    )
     content = torch.load(checkpoint)
     content["state_dict"]["decode_head.conv_seg.bias"] -= logits.mean(dim=(1, 2))
     torch.save(content, checkpoint)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction import Predictor, find_items, predict_many
-from xcit_mm.prediction.processes import rank_and_size, rank_device
+from xcit_mm.prediction.cluster import rank_and_size, rank_device
 from xcit_mm.utils.cli import cli_main, print_line
-from xcit_mm.weights.zoo import find_model
 
-DESCRIPTION = """Detect or segment in images and videos. INPUT is a file, a folder, a glob, a URL, a .txt of paths, or a
-COCO .json. MODEL is the name of a published model, the work folder of a training run, or a config."""
+DESCRIPTION = """Detect or segment in images and videos. INPUT is a file, a folder, a glob, a URL, a
+.txt of paths, or a COCO .json. MODEL is the name of a published model, the work folder of a
+training run, or a config."""
 REPORTED = 20  # failures
 
 
@@ -88,7 +88,7 @@ def infer(args: argparse.Namespace) -> int:
     if args.ray is not None:  # the actors use the GPUs
         options["device"] = "cpu"
     options["device"] = options["device"] or rank_device()
-    predictor = Predictor(*find_model(args.model, args.checkpoint), **options)
+    predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = dict(min_score=args.score_thr, labels=args.labels) if args.draws else None
     report = predict_many(
         listing,
@@ -107,9 +107,9 @@ def infer(args: argparse.Namespace) -> int:
         print_line(f"failed: {line}")
     if len(report.failures) > REPORTED:
         print_line(
-            f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/parts"
+            f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/journal"
         )
-    return 3 * bool(report.failures)
+    return 3 if report.failures else 0
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models.precision import DTYPES
-from xcit_mm.prediction.processes import rank_device
+from xcit_mm.prediction.cluster import rank_device
 from xcit_mm.rasters.files import WriteError
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
@@ -101,7 +101,7 @@ def predict(args: argparse.Namespace) -> int:
     check_output(args.out, filter(None, inputs))
     device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
-    predictor = Predictor(config, checkpoint, min_score=args.min_score, **speed)
+    predictor = Predictor.from_config(config, checkpoint, min_score=args.min_score, **speed)
     names = "bands", "bounds", "percentiles", "gsd", "aoi", "crs", "tile", "overlap", "overwrite"
     options = {name: getattr(args, name) for name in names}
     if not Path(args.raster).is_dir():

@@ -66,7 +66,11 @@ def edited(segmentor_file, tmp_path) -> Callable[..., Path]:
 
 
 def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, photos):
-    model, predictor, count = run.Model(mask_rcnn_file), Predictor(*mask_rcnn, device="cpu"), 0
+    model, predictor, count = (
+        run.Model(mask_rcnn_file),
+        Predictor.from_config(*mask_rcnn, device="cpu"),
+        0,
+    )
     for image in photos:
         found, expected = Detections(**model(image)), predictor(image)
         cut = (
@@ -78,7 +82,7 @@ def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, pho
 
 
 def test_segmentation_maps_are_the_predictor_s(segmentor, segmentor_file, photos):
-    model, predictor = run.Model(segmentor_file), Predictor(*segmentor, device="cpu")
+    model, predictor = run.Model(segmentor_file), Predictor.from_config(*segmentor, device="cpu")
     for image in photos:
         found, expected = model(image)["map"], predictor(image).segmentation
         assert found.dtype == expected.dtype and len(np.unique(found)) > 1
@@ -182,7 +186,7 @@ def test_photos_are_read_as_by_the_predictor(models, tmp_path):
     Image.fromarray(pixels).convert("L").save(tmp_path / "grey.png")
     Image.fromarray(np.dstack([pixels, pixels[..., 0]])).save(tmp_path / "transparent.png")
     cv2.imwrite(str(tmp_path / "deep.png"), pixels.astype(np.uint16) * 257)
-    predictor = Predictor(*models["seg"], device="cpu")
+    predictor = Predictor.from_config(*models["seg"], device="cpu")
     for path in sorted(tmp_path.glob("*.*g")):
         image = run.read_image(path)
         assert image.shape == ((60, 40, 3) if path.stem == "upright" else (40, 60, 3))

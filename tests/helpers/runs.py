@@ -38,31 +38,46 @@ def torchrun(port: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
 
 
-def read_records(out: Path) -> list[dict[str, Any]]:
-    """Read all records, in the order of their part files."""
+def read_journal(out: Path) -> list[dict[str, Any]]:
+    """Read all lines of all journals, in the order of the journals."""
     lines = [
         line
-        for part in sorted((out / "parts").glob("*.jsonl"))
-        for line in part.read_text().splitlines()
+        for path in sorted((out / "journal").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
     ]
     return list(map(json.loads, lines))
 
 
-def merged(out: Path) -> list[Any]:
-    """Names of a folder's maps and drawings, and its images and results in the order of their ids."""
+def read_records(out: Path) -> list[dict[str, Any]]:
+    """Read all records of images, videos and failures, in the order of their journals."""
+    return [line for line in read_journal(out) if "path" in line]
+
+
+def merged(out: Path) -> dict[str, Any]:
+    """Describe the results of a folder without ids, which depend on the order of predictions.
+
+    Returns:
+        By the name of an image or the name and number of a frame its size and its results, and
+        under `files` the names of maps and drawings.
+    """
     images = json.loads((out / "images.json").read_text())["images"]
     path = out / "predictions.json"
     results = json.loads(path.read_text()) if path.exists() else []
-    names = {
+    content: dict[str, Any] = {}
+    for image in images:
+        objects = [dict(result) for result in results if result["image_id"] == image["id"]]
+        for result in objects:
+            del result["image_id"]
+        name = f"{image['file_name']} {image.get('frame', '')}".strip()
+        assert name not in content, f"{name} has two results"
+        content[name] = [image["height"], image["width"], objects]
+    assert len({image["id"] for image in images}) == len(images)
+    content["files"] = sorted(
         str(path.relative_to(out))
         for folder in ("labels", "visualizations")
         for path in out.glob(f"{folder}/**/*.*")
-    }
-    by_id = [
-        sorted(images, key=lambda each: each["id"]),
-        sorted(results, key=lambda each: each["image_id"]),
-    ]
-    return [*by_id, sorted(name for name in names if not name.rpartition("/")[2].startswith("."))]
+    )
+    return content
 
 
 def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
@@ -74,23 +89,16 @@ def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
     return path
 
 
-def start_infer(
-    arguments: Sequence[object], log: Path, max_records: int = 256, **env: object
-) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries, part files of some records and
-    variables.
-    """
+def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
+    """Start tools/infer.py in a process with imported libraries, with variables."""
     variables = {name: str(value) for name, value in env.items()}
-    process = CONTEXT.Process(
-        target=_run_tool, args=(list(map(str, arguments)), log, max_records, variables)
-    )
+    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, variables))
     process.start()
     return process
 
 
-def _run_tool(arguments: list[str], log: Path, max_records: int, env: dict[str, str]) -> None:
+def _run_tool(arguments: list[str], log: Path, env: dict[str, str]) -> None:
     os.environ |= env
-    importlib.import_module("xcit_mm.prediction.records").MAX_RECORDS = max_records
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     torch.set_num_threads(1)

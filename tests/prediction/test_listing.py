@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xcit_mm.prediction.listing import Item, drawing_name, find_items, number_items
+from xcit_mm.prediction.listing import drawing_name, find_items
 
 
 @pytest.fixture
@@ -44,23 +44,31 @@ def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
     ]
     assert found.items[0].path == str(folder / "a.jpg")
     assert [item.is_video for item in found.items] == [False, False, True, False, False]
-    assert found.notes == ["left out 2 neither image nor video: 1 without a suffix, 1 .md"]
+    assert found.notes == [
+        "left out 2 hidden",
+        "left out 2 neither image nor video: 1 without a suffix, 1 .md",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.jfif", "a.jpe", "a.JPG", "a.m4v"])
+def test_a_less_common_suffix_is_an_input(name, tmp_path):
+    (tmp_path / name).touch()
+    assert names(tmp_path) == [name]
 
 
 def test_results_below_the_folder_are_not_predicted(folder):
-    (folder / "predictions" / "visualizations").mkdir(parents=True)
-    (folder / "predictions" / "visualizations" / "a.jpg").touch()
-    assert (
-        find_items([folder], out=folder / "predictions")
-        .notes[0]
-        .startswith("left out 1 below the results' folder")
-    )
-    assert names(folder, out=folder / "predictions") == [
-        *names(folder)[:2],
-        "clip.mp4",
-        "sub/a.jpg",
-        "sub/c.heic",
-    ]
+    expected = names(folder)
+    out = folder / "predictions"
+    (out / "visualizations").mkdir(parents=True)
+    (out / "visualizations" / "a.jpg").touch()
+    assert f"left out 1 below the results' folder {out}" in find_items([folder], out=out).notes
+    assert names(folder, out=out) == expected
+
+
+@pytest.mark.parametrize("source", [".", "sub", "sub/a.jpg", "sub/*.jpg"])
+def test_a_folder_of_results_that_is_or_holds_an_input_is_refused(source, folder):
+    with pytest.raises(ValueError, match="give another --out"):
+        find_items([folder / source], out=folder if "*" not in source else folder / "sub")
 
 
 def test_globs_files_and_folders_together(folder, monkeypatch):
@@ -78,17 +86,30 @@ def test_globs_files_and_folders_together(folder, monkeypatch):
     assert find_items(["a.jpg"]).items[0].path == str(folder / "a.jpg")
 
 
-def test_a_link_to_a_folder_above_ends_the_search(folder):
+def test_a_real_folder_is_searched_once_whatever_links_lead_to_it(folder):
     (folder / "sub" / "up").symlink_to(folder)
-    (folder / "sub" / "broken.jpg").symlink_to("nowhere")
-    assert names(folder) == [
-        "a.jpg",
-        "b.PNG",
-        "clip.mp4",
-        "sub/a.jpg",
-        "sub/broken.jpg",
-        "sub/c.heic",
-    ]
+    (folder / "sub" / "self").symlink_to(".")
+    (folder / "again").symlink_to("sub")
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "e.jpg").touch()
+    (folder / "link").symlink_to(elsewhere)
+    expected = ["a.jpg", "b.PNG", "clip.mp4", "link/e.jpg", "sub/a.jpg", "sub/c.heic"]
+    assert names(folder) == expected
+    assert names(f"{folder}/**") == expected
+    assert names(f"{folder}/**/*.jpg") == ["a.jpg", "link/e.jpg", "sub/a.jpg"]
+
+
+def test_only_regular_files_are_inputs(folder):
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "broken.jpg").symlink_to("nowhere")
+    (folder / "x.jpg").symlink_to("y.jpg")
+    (folder / "y.jpg").symlink_to("x.jpg")
+    found = find_items([folder])
+    assert [item.name for item in found.items] == names(folder / "**")
+    assert len(found.items) == 5 and "left out 4 no regular files" in found.notes
+    with pytest.raises(FileNotFoundError, match="1 no regular files"):
+        find_items([folder / "pipe.jpg"])
 
 
 def test_names_and_drawings_are_unique(folder, tmp_path):
@@ -148,54 +169,53 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
     assert Path(found.items[1].path).is_file() and found.categories == dict(cat=3)
 
 
-def test_wrong_sources_are_named_with_the_remedy(folder, tmp_path):
-    def write(name: str, content: object) -> Path:
-        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-        return tmp_path / name
-
-    twice = dict(images=[dict(id=1, file_name="a.jpg"), dict(id=2, file_name="a.jpg")])
-    one, other = (
-        dict(images=[dict(id=1, file_name="in/a.jpg")], categories=[dict(id=n, name="a")])
-        for n in (1, 2)
+def coco(names: list[str], categories: dict[str, int] | None = None) -> dict:
+    images = [dict(id=number, file_name=name) for number, name in enumerate(names)]
+    return dict(
+        images=images,
+        categories=[dict(id=id_, name=name) for name, id_ in (categories or {}).items()],
     )
-    for sources, options, error, message in [
-        ([folder / "none.jpg"], {}, FileNotFoundError, "no images or videos at"),
-        ([folder / "*.txt"], {}, FileNotFoundError, "give a file, folder, glob, URL or list"),
-        ([folder / "*.md"], {}, FileNotFoundError, "left out 1 neither image nor video: 1 .md"),
-        ([folder / "a.jpg"], dict(root="x"), ValueError, "only a list has a root"),
-        ([write("empty.txt", "\n")], {}, ValueError, "empty.txt is empty"),
-        ([write("no.json", [1])], {}, ValueError, "no.json is not a COCO json"),
-        ([write("none.json", dict(images=[]))], {}, ValueError, "lists no images"),
-        ([write("twice.json", twice)], {}, ValueError, "2 images with the file_name a.jpg"),
-        (
-            [write("lost.json", dict(images=[dict(id=1, file_name="z.jpg")]))],
-            {},
-            FileNotFoundError,
-            "by --root",
-        ),
-        (
-            [write("one.json", one), write("other.json", other)],
-            {},
-            ValueError,
-            "other categories than the json before",
-        ),
-    ]:
-        with pytest.raises(error, match=message.replace(".", r"\.")) as raised:
-            find_items(sources, **options)
-        assert "\n" not in str(raised.value)
 
 
-def test_ids_fill_gaps_and_stay():
-    items = [Item(f"/{name}.jpg", f"{name}.jpg") for name in "abcd"]
-    known = {"/b.jpg": Item("/b.jpg", "other.jpg", 1), "/z.jpg": Item("/z.jpg", "a.jpg", 3)}
-    found = number_items(items, known)
-    assert [(item.path, item.id) for item in found] == [
-        ("/a.jpg", 2),
-        ("/b.jpg", 1),
-        ("/c.jpg", 4),
-        ("/d.jpg", 5),
-    ]
-    assert [item.name for item in found] == ["a-2.jpg", "other.jpg", "c.jpg", "d.jpg"]
-    for wrong in (Item("/b.jpg", "b.jpg", 9), Item("/new.jpg", "new.jpg", 3)):
-        with pytest.raises(ValueError, match="give another --out"):
-            number_items([wrong], known)
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("in/none.jpg", FileNotFoundError, "no images or videos at"),
+        ("in/*.txt", FileNotFoundError, "give a file, folder, glob, URL or list"),
+        ("in/*.md", FileNotFoundError, r"left out 1 neither image nor video: 1 \.md"),
+    ],
+)
+def test_a_source_without_images_says_what_it_has(source, error, message, folder, tmp_path):
+    with pytest.raises(error, match=message):
+        find_items([tmp_path / source])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("empty.txt", "\n", ValueError, r"empty\.txt is empty"),
+        ("no.json", [1], ValueError, r"no\.json is not in COCO's format"),
+        ("none.json", coco([]), ValueError, "lists no images"),
+        ("twice.json", coco(["a.jpg", "a.jpg"]), ValueError, r"2 images with the file_name a\.jpg"),
+        ("lost.json", coco(["z.jpg"]), FileNotFoundError, "by --root"),
+    ],
+)
+def test_a_wrong_list_is_named_with_the_remedy(name, content, error, message, tmp_path):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=message) as raised:
+        find_items([tmp_path / name])
+    assert "\n" not in str(raised.value)
+
+
+def test_two_jsons_with_other_categories_are_refused(folder, tmp_path):
+    for number in (1, 2):
+        content = json.dumps(coco(["in/a.jpg"], dict(a=number)))
+        (tmp_path / f"{number}.json").write_text(content)
+    with pytest.raises(ValueError, match="other categories than the json before"):
+        find_items([tmp_path / "1.json", tmp_path / "2.json"])
+
+
+def test_a_root_without_a_list_is_refused(folder):
+    with pytest.raises(ValueError, match="only a list has a root"):
+        find_items([folder / "a.jpg"], root="x")

@@ -11,7 +11,6 @@ from helpers.runs import merged, model_of, read_records
 from pycocotools.coco import COCO
 
 from xcit_mm.prediction import Predictor, find_items, predict_many
-from xcit_mm.prediction.run import Worker
 
 KINDS = ("seg", "det")
 
@@ -28,7 +27,9 @@ def folder(photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def predictors(models):
-    return {kind: Predictor(*models[kind], device="cpu", batch_size=2) for kind in KINDS}
+    return {
+        kind: Predictor.from_config(*models[kind], device="cpu", batch_size=2) for kind in KINDS
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,10 +46,12 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, folde
         f"{name}.png.jpg" for name in names
     ]
     content = json.loads((out / "images.json").read_text())
-    sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
-    assert sorted(sizes) == [1, 2, 3, 4, 6, 7, 8, 9]  # a failure has an id too
+    ids = {image["file_name"]: image["id"] for image in content["images"]}
+    assert sorted(ids) == [f"{name}.png" for name in names]
+    assert len({*ids.values(), *range(1, 10)}) == 9  # a failure has an id too
+    image = content["images"][list(ids).index("00.png")]
     found = predictor(folder / "00.png")
-    assert sizes[1] == found.image.shape[:2]
+    assert (image["height"], image["width"]) == found.image.shape[:2]
     drawn = cv2.imread(str(out / "visualizations" / "00.png.jpg"))
     jpeg = cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR)
     assert (
@@ -63,7 +66,7 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, folde
         )  # values of the maps
     else:
         results = COCO(str(out / "images.json")).loadRes(str(out / "predictions.json"))
-        stored = results.imgToAnns[1]
+        stored = results.imgToAnns[ids["00.png"]]
         assert len(stored) == len(found) > 5 and np.allclose(
             stored[0]["bbox"][:2], found.boxes[0, :2]
         )
@@ -101,7 +104,6 @@ def test_drawings_follow_the_options_without_another_prediction(
 
     assert call(*command, "--out", out, "--no-visualizations")[0] == 0
     assert not (out / "visualizations").exists()
-    records = read_records(out)
     before_forward(lambda inputs: pytest.fail("predicted again"))
     seen = []
     for options in ([0], [0, "--no-labels"], [2], [0]):
@@ -110,44 +112,85 @@ def test_drawings_follow_the_options_without_another_prediction(
         assert len(seen[-1]) == 2
     assert all(np.array_equal(*pair) for pair in zip(seen[0], seen[3], strict=True))
     if kind == "seg":
-        assert all(
-            one.shape[1] > other.shape[1] for one, other in zip(seen[0], seen[1], strict=True)
-        )  # the legend
+        pairs = zip(seen[0], seen[1], strict=True)
+        assert all(drawn.shape[1] > plain.shape[1] for drawn, plain in pairs)  # the legend
     else:
         photo = cv2.imread(str(photos / "00.png"))
-        assert (
-            np.abs(seen[2][0].astype(int) - photo).mean()
-            < 2
-            < np.abs(seen[1][0].astype(int) - photo).mean()
-        )
-    assert read_records(out) == records
-    monkeypatch.setattr(Worker, "redraw", lambda self: pytest.fail("drawn again"))
+        without_objects = np.abs(seen[2][0].astype(int) - photo).mean()
+        without_labels = np.abs(seen[1][0].astype(int) - photo).mean()
+        assert without_objects < 2 < without_labels
+    paths = sorted((out / "visualizations").iterdir())
+    times = [path.stat().st_mtime_ns for path in paths]
     assert call(*command, "--out", out, "--score-thr", 0)[0] == 0
+    assert [path.stat().st_mtime_ns for path in paths] == times  # not drawn again
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_photo_that_was_replaced_is_predicted_again(kind, models, photos, call, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        shutil.copy(photos / "00.png", folder / name)
+    command = ("infer", folder, *model_of(models[kind]), "--score-thr", 0, "--out")
+    assert call(*command, out)[0] == 0
+    shutil.copy(photos / "01.png", folder / "a.png")
+    code, _, errors = call(*command, out)
+    assert code == 0 and "1 files have changed and are predicted again" in errors
+    assert "changed" not in call(*command, out)[2]
+    assert call(*command, tmp_path / "fresh")[0] == 0
+    assert merged(out) == merged(tmp_path / "fresh")
+    for name in ("a.png.jpg", "b.png.jpg"):
+        drawings = [
+            cv2.imread(str(each / "visualizations" / name)) for each in (out, tmp_path / "fresh")
+        ]
+        assert np.array_equal(*drawings)
+
+
+def test_a_photo_that_vanished_stays_in_the_results_and_is_counted(models, photos, call, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for name in ("00.png", "01.png"):
+        shutil.copy(photos / name, folder)
+    command = ("infer", folder, *model_of(models["det"]), "--out", out)
+    assert call(*command)[0] == 0
+    (folder / "01.png").unlink()
+    code, printed, errors = call(*command, "--score-thr", 0)
+    assert code == 0 and "2 predicted" in printed
+    assert "1 results are of files that vanished" in errors
+    assert "1 results keep their earlier drawing" in errors and "01.png" in errors
+
+
+def test_a_failure_of_a_replaced_photo_leaves_no_drawing_of_the_former(
+    models, photos, call, tmp_path
+):
+    shutil.copy(photos / "00.png", tmp_path / "a.png")
+    command = ("infer", tmp_path / "a.png", *model_of(models["seg"]), "--out", tmp_path / "out")
+    assert call(*command)[0] == 0
+    (tmp_path / "a.png").write_bytes(b"no image")
+    assert call(*command)[0] == 3
+    assert merged(tmp_path / "out") == dict(files=[])
 
 
 def test_only_failures_are_predicted_again_on_request(
-    models, folder, photos, call, tmp_path, before_forward
+    models, photos, call, tmp_path, before_forward
 ):
-    command = (
-        "infer",
-        folder,
-        *model_of(models["det"]),
-        "--out",
-        tmp_path / "out",
-        "--no-visualizations",
-    )
-    code, printed, errors = call(*command)
-    assert (
-        code == 3 and "8 predicted, 1 failed" in printed and errors.count("04.png") == 2
-    )  # path and message
-    shutil.copy(photos / "04.png", folder)
+    out = tmp_path / "out"
+    command = ("infer", photos, *model_of(models["det"]), "--no-visualizations", "--out")
+
+    def refuse_white(inputs: list[torch.Tensor]) -> None:
+        if any((image == 255).all() for image in inputs):
+            raise RuntimeError("white")
+
+    before_forward(refuse_white)
+    code, printed, errors = call(*command, out)
+    assert code == 3 and "11 predicted, 1 failed" in printed and errors.count("07.png") == 1
     seen = []
     before_forward(lambda inputs: seen.append(len(inputs)))
-    assert call(*command)[0] == 3 and not seen
-    code, printed, _ = call(*command, "--retry-failed")
-    assert code == 0 and "9 predicted: " in printed and seen == [1]
-    assert call(*command[:-2], tmp_path / "fresh", "--no-visualizations")[0] == 0
-    assert merged(tmp_path / "out") == merged(tmp_path / "fresh")
+    assert call(*command, out)[0] == 3 and not seen
+    code, printed, _ = call(*command, out, "--retry-failed")
+    assert code == 0 and "12 predicted: " in printed and seen == [1]
+    assert call(*command, tmp_path / "fresh")[0] == 0
+    assert merged(out) == merged(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,45 +237,81 @@ def test_batches_hold_images_of_one_size(models, photos, call, tmp_path, before_
     )
 
 
-def test_another_run_in_the_folder_is_rejected_by_the_first_difference(
-    models, binary, photos, call, refusal, tmp_path
-):
-    out, photo = ("--out", tmp_path / "out"), photos / "00.png"
-    assert call("infer", photo, *model_of(models["seg"]), *out)[0] == 0
-    for command, message in [
-        (["infer", photo, *model_of(models["seg"]), "--tile", 64], "its tile was None, is 64"),
-        (
-            ["infer", photo, *model_of(models["seg"]), "--dtype", "bfloat16"],
-            "its dtype was float32, is bfloat16",
-        ),
-        (["infer", photo, *model_of((models["seg"][0], binary[1]))], "does not fit the model"),
-        (["infer", photo, *model_of(binary)], "its config was "),
-    ]:
-        assert message in refusal(*command, *out)
-    checkpoint = tmp_path / "other.pth"
+@pytest.fixture
+def predicted(models, photos, call, tmp_path) -> tuple:
+    """The arguments of a command that has predicted a photo."""
+    command = ("infer", photos / "00.png", *model_of(models["seg"]), "--out", tmp_path / "out")
+    assert call(*command)[0] == 0
+    return command
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tile", 64], "tile was None, is 64"),
+        (["--dtype", "bfloat16"], "dtype was float32, is bfloat16"),
+    ],
+)
+def test_results_of_other_options_are_not_mixed(options, message, predicted, refusal):
+    assert message in refusal(*predicted, *options)
+
+
+def test_results_of_another_model_are_not_mixed(models, binary, predicted, refusal, tmp_path):
+    config = models["seg"][0]
+    out = ("--out", tmp_path / "out")
+    assert "config was " in refusal(*predicted[:2], *model_of(binary), *out)
     content = torch.load(models["seg"][1])
     content["state_dict"]["decode_head.conv_seg.bias"] += 1
-    torch.save(content, checkpoint)
-    assert "its checkpoint was seg.pth (" in refusal(
-        "infer", photo, *model_of((models["seg"][0], checkpoint)), *out
-    )
-    assert (
-        call("infer", photo, *model_of(models["seg"]), *out, "--batch-size", 3, "--workers", 1)[0]
-        == 0
-    )
-    assert call("infer", photo, *model_of(models["seg"]), *out, "--tile", 64, "--overwrite")[0] == 0
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["settings"]["tile"] == 64
-    for content in ("[]", '{"config": 1}', "{"):
-        (tmp_path / "out" / "run.json").write_text(content)
-        assert "run.json is not of this version" in refusal(
-            "infer", photo, *model_of(models["seg"]), *out
-        )
+    torch.save(content, tmp_path / "other.pth")
+    other = model_of((config, tmp_path / "other.pth"))
+    assert "weights was " in refusal(*predicted[:2], *other, *out)
+
+
+def test_batch_size_and_readers_are_no_other_run_and_overwriting_is_one(predicted, call, tmp_path):
+    assert call(*predicted, "--batch-size", 3, "--workers", 1)[0] == 0
+    assert call(*predicted, "--tile", 64, "--overwrite")[0] == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["tile"] == 64
+
+
+@pytest.mark.parametrize("content", ["[]", "{"])
+def test_damaged_settings_are_named(content, predicted, refusal, tmp_path):
+    (tmp_path / "out" / "run.json").write_text(content)
+    assert "run.json is damaged" in refusal(*predicted)
+
+
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_a_folder_of_other_files_is_refused(options, predicted, refusal, tmp_path):
     (tmp_path / "taken" / "labels").mkdir(parents=True)
-    for option in ((), ("--overwrite",)):
-        message = refusal(
-            "infer", photo, *model_of(models["seg"]), "--out", tmp_path / "taken", *option
-        )
-        assert "labels does not belong to a run" in message
+    message = refusal(*predicted[:-1], tmp_path / "taken", *options)
+    assert "labels does not belong to a run" in message
+
+
+def test_a_folder_of_a_former_version_is_refused(predicted, refusal, tmp_path):
+    (tmp_path / "out" / "parts").mkdir()
+    assert "results of a former version" in refusal(*predicted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_overwriting_keeps_the_files_of_the_user(kind, models, photos, call, tmp_path):
+    out = tmp_path / "out"
+    command = ("infer", photos / "0[01].png", *model_of(models[kind]), "--out", out)
+    assert call(*command)[0] == 0
+    own = [out / "labels" / "00.txt", out / "visualizations" / "own.jpg", out / "notes.txt"]
+    for path in own:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("0 0.5 0.5 0.1 0.1")
+    assert call(*command, "--overwrite", "--no-visualizations")[0] == 0
+    assert all(path.exists() for path in own)
+    assert len(list((out / "visualizations").iterdir())) == 1
+    assert len(list((out / "journal").iterdir())) == 1
+
+
+def test_an_input_among_the_results_is_refused(models, photos, refusal, tmp_path):
+    (tmp_path / "visualizations").mkdir()
+    shutil.copy(photos / "00.png", tmp_path / "visualizations" / "a.jpg")
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/visualizations/a.jpg\n")
+    command = ("infer", tmp_path / "list.txt", *model_of(models["seg"]), "--out")
+    assert "holds the input" in refusal(*command, tmp_path / "visualizations")
 
 
 def test_coco_ids_and_names_are_kept(models, photos, call, refusal, tmp_path):
@@ -263,12 +342,10 @@ def test_coco_ids_and_names_are_kept(models, photos, call, refusal, tmp_path):
         9,
         3,
     }
-    for record in read_records(out):
-        single = Predictor(*models["det"])(record["path"]).to_coco(record["id"], [7, 20, 9, 3])
-        assert [each["category_id"] for each in record["objects"]] == [
-            each["category_id"] for each in single
-        ]
-    assert "its category_ids was [7, 20, 9, 3]" in refusal(
+    single = Predictor.from_config(*models["det"])(tmp_path / "train2017" / "00.png")
+    expected = [result["category_id"] for result in single.to_coco(5, [7, 20, 9, 3])]
+    assert [result["category_id"] for result in found if result["image_id"] == 5] == expected
+    assert "category_ids was [7, 20, 9, 3]" in refusal(
         "infer", photos / "00.png", *model_of(models["det"]), "--out", out
     )
     path.write_text(json.dumps(dict(images=images, categories=[dict(id=1, name="star")])))
@@ -295,11 +372,19 @@ def test_ctrl_c_keeps_what_is_completed(models, photos, call, tmp_path, before_f
     assert merged(tmp_path / "out") == merged(tmp_path / "fresh")
 
 
-def test_a_damaged_part_file_is_named(models, photos, call, refusal, tmp_path):
-    command = ("infer", photos / "00.png", *model_of(models["det"]), "--out", tmp_path / "out")
-    assert call(*command)[0] == 0
-    (part,) = (tmp_path / "out" / "parts").iterdir()
-    part.write_bytes(part.read_bytes()[:-100])
-    assert f"{part} is damaged: remove it" in refusal(*command)
-    part.unlink()
-    assert call(*command)[0] == 0
+def test_ids_stay_and_those_of_a_json_are_not_given_twice(models, photos, call, refusal, tmp_path):
+    out = ("--out", tmp_path / "out", "--no-visualizations")
+    model = model_of(models["seg"])
+    assert call("infer", photos / "00.png", photos / "01.png", *model, *out)[0] == 0
+    path = tmp_path / "images.json"
+    for id_, name in ((1, "02.png"), (9, "00.png")):
+        path.write_text(json.dumps(dict(images=[dict(id=id_, file_name=name)])))
+        message = refusal("infer", path, "--root", photos, *model, *out)
+        assert "another image or id in the results: give another --out" in message
+    path.write_text(json.dumps(dict(images=[dict(id=4, file_name="02.png")])))
+    assert call("infer", path, "--root", photos, *model, *out)[0] == 0
+    assert call("infer", photos / "0[0-5].png", *model, *out)[0] == 0
+    images = json.loads((tmp_path / "out" / "images.json").read_text())["images"]
+    ids = {image["file_name"]: image["id"] for image in images}
+    assert (ids["00.png"], ids["01.png"], ids["02.png"]) == (1, 2, 4)
+    assert sorted(ids.values()) == [1, 2, 3, 4, 5, 6]

@@ -196,17 +196,12 @@ def test_a_wrong_name_lists_similar_names():
 
 def test_a_name_or_a_device_that_does_not_fit_is_explained_in_words_of_python(models):
     for arguments, options, message in [
-        (
-            ("maskrcnn_xcit_small_12_p16",),
-            {},
-            "without a checkpoint: .*Predictor.from_pretrained",
-        ),
         (models["det"], dict(device="cuda:99"), "^device cuda:99 cannot be used"),
         (models["seg"], dict(min_score=0.5), "only detectors have scores"),
         (models["det"], dict(overlap=9), "give the tile's side too"),
     ]:
         with pytest.raises(ValueError, match=message):
-            xcit_mm.Predictor(*arguments, **options)
+            xcit_mm.Predictor.from_config(*arguments, **options)
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error():

@@ -76,7 +76,7 @@ def test_a_run_equals_the_librarys_own_inference(model, photos, call, tmp_path):
     paths = [str(photos / f"{number:02}.png") for number in (0, 1, 3)]
     is_detector = Config.fromfile(model[0]).default_scope == "mmdet"
     library = (init_detector if is_detector else init_model)(*model, device="cpu")
-    predictor, out = Predictor(*model, device="cpu"), tmp_path / "out"
+    predictor, out = Predictor.from_config(*model, device="cpu"), tmp_path / "out"
     samples = [
         (inference_detector if is_detector else inference_model)(library, path) for path in paths
     ]
@@ -116,7 +116,10 @@ def test_solo_may_find_nothing(name, tiles, photos, call, tmp_path):
 
 @pytest.mark.parametrize("name", ["MS R-CNN", "Mask2Former"])
 def test_the_best_object_comes_first(name, photos, tmp_path):
-    image, predictor = cv2.imread(str(photos / "00.png")), Predictor(*write_model(tmp_path, name))
+    image, predictor = (
+        cv2.imread(str(photos / "00.png")),
+        Predictor.from_config(*write_model(tmp_path, name)),
+    )
     sample = predictor.predict_sample(image)
     scores = sample.pred_instances.scores.tolist()
     assert scores != sorted(scores, reverse=True)  # the head's own order
@@ -179,6 +182,8 @@ def test_images_are_loaded_as_the_config_states(options, tiles, models, photos, 
 
 def test_point_rend_in_half_precision(photos, tmp_path):
     image, model = cv2.imread(str(photos / "00.png")), write_model(tmp_path, "PointRend")
-    single, half = (Predictor(*model, dtype=dtype)(image) for dtype in ("float32", "bfloat16"))
+    single, half = (
+        Predictor.from_config(*model, dtype=dtype)(image) for dtype in ("float32", "bfloat16")
+    )
     assert len(half) == len(single) == 5 and half.masks.any()
     assert np.abs(half.scores - single.scores).max() < 0.02

@@ -42,7 +42,7 @@ def test_a_pipeline_that_cannot_load_arrays_raises(models, tmp_path):
 def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path):
     """The ground truth has ids and an order of its own, and the predictions are partly right."""
     folder, path, out = shapes / "images" / "validation", tmp_path / "truth.json", tmp_path / "out"
-    predictor, rng = Predictor(*models["det"]), np.random.default_rng(0)
+    predictor, rng = Predictor.from_config(*models["det"]), np.random.default_rng(0)
     samples = []
     ids = dict(zip(predictor.metainfo["classes"], (20, 3, 41, 7), strict=True))
     truth = dict(
@@ -104,7 +104,7 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks(models):
     found = InstanceData(
         bboxes=torch.zeros(1, 4), scores=torch.ones(1), labels=torch.zeros(1).long(), masks=masks
     )
-    predictor, image = Predictor(*models["det"]), np.zeros((40, 60, 3), np.uint8)
+    predictor, image = Predictor.from_config(*models["det"]), np.zeros((40, 60, 3), np.uint8)
     (result,) = predictor.to_prediction(image, DetDataSample(pred_instances=found)).to_coco()
     assert result["bbox"] == [5, 10, 30, 10]
     with pytest.raises(ValueError, match="the model predicts no instances"):

@@ -105,10 +105,14 @@ def test_a_map_equals_that_of_a_photo_in_tiles(models, tmp_path):
     values = noise(3, 9, 8).repeat(28, axis=1).repeat(25, axis=2)
     raster = save(tmp_path / "a.tif", values, **UTM)
     found = predict_raster(
-        raster, Predictor(*models["seg"], batch_size=2), tmp_path / "map.tif", tile=96, overlap=24
+        raster,
+        Predictor.from_config(*models["seg"], batch_size=2),
+        tmp_path / "map.tif",
+        tile=96,
+        overlap=24,
     )
     photo = np.ascontiguousarray(values[::-1].transpose(1, 2, 0))
-    expected = Predictor(*models["seg"], tile=96, overlap=24)(photo).segmentation
+    expected = Predictor.from_config(*models["seg"], tile=96, overlap=24)(photo).segmentation
     assert len(np.unique(expected)) > 2 and np.array_equal(read_map(found), expected)
 
 

@@ -4,24 +4,26 @@ files.
 
 import glob
 import hashlib
-import json
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..utils.images import URL_PREFIXES, find_image_folder
+from ..utils.coco import TO_PREDICT, find_image_folder, read_coco
+from ..utils.folders import check_output
+from ..utils.images import URL_PREFIXES
 
 IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm"),
-    *(".avif", ".heic", ".heif", ".jp2"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif"),
+    *(".ppm", ".pgm", ".avif", ".heic", ".heif", ".jp2"),
 )
-VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
 _MAX_NAME = 200  # bytes, since results are named after it
 
 
@@ -60,8 +62,9 @@ def find_items(
 ) -> Listing:
     """List the images and videos of files, URLs, folders, globs and lists.
 
-    Folders are searched recursively, except for hidden files and `out`. A list is a .txt with a
-    path or URL per line, or a COCO .json. Files in a list are not opened, and may be missing.
+    Folders are searched recursively, each real folder once, except for hidden files and `out`. A
+    list is a .txt with a path or URL per line, or a COCO .json. Files in a list are not opened, and
+    may be missing.
 
     Args:
         root: Folder of relative paths in a list. Default: the current folder for a .txt; for a
@@ -71,69 +74,55 @@ def find_items(
 
     Raises:
         FileNotFoundError: If a source does not exist or has no images or videos.
-        ValueError: If a list is invalid.
+        ValueError: If a list is invalid, or `out` is or holds a source.
     """
-    listing, files = Listing(), [str(source) for source in sources]
-    lists = [path for path in files if path.endswith((".txt", ".json")) and os.path.isfile(path)]
+    listing = Listing()
+    names = [str(source) for source in sources]
+    if out is not None:
+        check_output(out, names)
+    lists = [name for name in names if name.endswith((".txt", ".json")) and os.path.isfile(name)]
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    singles = [
-        path for path in files if path not in lists and (_is_url(path) or os.path.isfile(path))
-    ]
-    found = _name_paths(singles, "")
-    for source in files:
-        if source in lists:
-            read = _read_text_list if source.endswith(".txt") else _read_coco
-            found += read(Path(source), root, listing)
-        elif source not in singles:
-            found += _search(source, out, listing.notes)
-    listing.items = _make_unique(list({item.path: item for item in found}.values()), ())
-    if len(listing.items) < len(found):
-        listing.notes.append(f"left out {len(found) - len(listing.items)} listed twice")
+    files = [name for name in names if _is_url(name) or os.path.isfile(name)]
+    files = [name for name in files if name not in lists]
+    items = _name_paths(files, "")
+    for name in names:
+        if name in lists and name.endswith(".txt"):
+            items += _read_text_list(Path(name), root)
+        elif name in lists:
+            items += _read_coco(Path(name), root, listing)
+        elif name not in files:
+            items += _search(name, out, listing.notes)
+    listing.items = make_unique(list({item.path: item for item in items}.values()), ())
+    repeated = len(items) - len(listing.items)
+    if repeated:
+        listing.notes.append(f"left out {repeated} listed twice")
     return listing
 
 
-def number_items(items: Sequence[Item], known: dict[str, Item]) -> list[Item]:
-    """Give ids and names to the items that are not `known`, by path; known items keep theirs.
+def make_unique(items: Sequence[Item], taken: Iterable[str]) -> list[Item]:
+    """Give items names that stay in a folder, are not too long, and are unique.
 
-    Raises:
-        ValueError: If the id of a COCO json differs from the known id, or belongs to another image.
+    Drawings have unique names too.
+
+    Args:
+        taken: Names that other items have.
     """
-    owners = {item.id: item.path for item in known.values()}
-    for item in items:
-        before = known[item.path].id if item.path in known else item.id
-        if item.id is not None and (
-            before != item.id or owners.setdefault(item.id, item.path) != item.path
-        ):
-            problem = f"{item.path} has the id {item.id} in its json, and another image or id in the results"
-            raise ValueError(f"{problem}: give another --out")
-    free = (number for number in range(1, len(owners) + len(items) + 1) if number not in owners)
-    named = _make_unique(
-        [item for item in items if item.path not in known], [item.name for item in known.values()]
-    )
-    new = {
-        item.path: item if item.id is not None else item._replace(id=next(free)) for item in named
-    }
-    return [known.get(item.path) or new[item.path] for item in items]
-
-
-def _make_unique(items: list[Item], taken: Iterable[str]) -> list[Item]:
-    """Give items names that stay in a folder, are not too long, and are unique like the names of
-    their drawings.
-    """
-    used, unique = set(map(drawing_name, taken)), []
+    used = set(map(drawing_name, taken))
+    renamed = []
     for item in items:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
         stem, suffix = os.path.splitext(file)
         if len(os.fsencode(file)) > _MAX_NAME:
             stem = f"{stem[:40]}-{_digest(file)}"
-        name, count = os.path.join(folder, stem + suffix), 1
+        name = os.path.join(folder, stem + suffix)
+        count = 1
         while drawing_name(name) in used:
             count += 1
             name = os.path.join(folder, f"{stem}-{count}{suffix}")
         used.add(drawing_name(name))
-        unique.append(item._replace(name=name))
-    return unique
+        renamed.append(item._replace(name=name))
+    return renamed
 
 
 def _digest(text: str) -> str:
@@ -157,40 +146,46 @@ def _suffix(path: str) -> str:
 
 
 def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
-    """Name URLs by host and path, with a digest of a query, and files by their path below the
-    folder they share.
-    """
+    """Name files by their path below the folder they share, and URLs by host and path."""
     absolute = [
         path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths
     ]
     folders = [os.path.dirname(path) for path in absolute if not _is_url(path)]
-    common, items = os.path.commonpath(folders) if folders else "", []
-    for path in absolute:
-        parts = urlsplit(path)
-        stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
-        url_name = stem + f"-{_digest(path)}" * bool(parts.query) + suffix
-        items.append(Item(path, url_name if _is_url(path) else os.path.relpath(path, common)))
-    return items
+    common = os.path.commonpath(folders) if folders else ""
+    return [
+        Item(path, _url_name(path) if _is_url(path) else os.path.relpath(path, common))
+        for path in absolute
+    ]
+
+
+def _url_name(url: str) -> str:
+    """Return the name of a URL's results: host and path, with a digest of a query."""
+    parts = urlsplit(url)
+    stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
+    if parts.query:
+        stem += f"-{_digest(url)}"
+    return stem + suffix
 
 
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
-    """Search a folder or a glob. Names are relative to the folder, or to the part of the glob
-    without wildcards.
+    """Search a folder or a glob, and add notes on what is left out.
+
+    Names are relative to the folder, or to the part of the glob without wildcards.
     """
-    pattern = os.path.join(glob.escape(source), "**") if os.path.isdir(source) else source
-    paths = [
-        Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)
-    ]
-    folders = sorted({path.parent for path in paths}, key=lambda folder: -len(folder.parts))
-    kept = set(
-        {os.path.realpath(folder): folder for folder in folders}.values()
-    )  # a link may lead to a folder above
-    paths = [path for path in paths if path.parent in kept]
-    if below := [
-        path for path in paths if out is not None and path.resolve().is_relative_to(out.resolve())
-    ]:
-        notes.append(f"left out {len(below)} below the results' folder {out}")
-        paths = sorted(set(paths) - set(below))
+    root = _fixed_part(source)
+    left_out = Counter[str]()
+    paths = []
+    for path in sorted(_iter_paths(source, root)):
+        relative = path.relative_to(root)
+        if any(part.startswith(".") for part in relative.parts):
+            left_out["hidden"] += 1
+        elif not path.is_file():
+            left_out["no regular files"] += 1
+        elif out is not None and path.resolve().is_relative_to(out.resolve()):
+            left_out[f"below the results' folder {out}"] += 1
+        else:
+            paths.append(path)
+    notes += [f"left out {count} {reason}" for reason, count in left_out.items()]
     found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
     others = Counter(_suffix(path.name) or "without a suffix" for path in paths)
     others -= Counter(_suffix(path.name) for path in found)
@@ -202,12 +197,61 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
         raise FileNotFoundError(
             f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
         )
-    fixed = takewhile(lambda part: not glob.has_magic(part), Path(source).parts)
-    root = Path(source) if os.path.isdir(source) else Path(*fixed)
     return [Item(os.path.abspath(path), path.relative_to(root).as_posix()) for path in found]
 
 
-def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
+def _fixed_part(source: str) -> Path:
+    """Return a folder, or the part of a glob before its first wildcard."""
+    if os.path.isdir(source):
+        return Path(source)
+    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
+
+
+def _iter_paths(source: str, root: Path) -> Iterator[Path]:
+    """Yield what a folder or a glob leads to, except for folders."""
+    if os.path.isdir(source):
+        yield from _walk(root)
+    elif "**" in source:  # glob.glob would follow links to folders above for ever
+        pattern = Path(source).relative_to(root).parts
+        for path in _walk(root):
+            if _matches(path.relative_to(root).parts, pattern):
+                yield path
+    else:
+        for name in glob.glob(source):
+            if not os.path.isdir(name):
+                yield Path(name)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a path match those of a glob, in which `**` is any number."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[count:], pattern[1:]) for count in range(len(parts) + 1))
+    is_match = bool(parts) and fnmatchcase(parts[0], pattern[0])
+    return is_match and _matches(parts[1:], pattern[1:])
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Yield what folders hold, except for folders. Each real folder is searched once."""
+    searched = set[str]()
+    pending = [root]
+    while pending:
+        links: list[Path] = []
+        for top in pending:
+            for folder, folders, files in os.walk(top):
+                if os.path.realpath(folder) in searched:
+                    folders.clear()
+                    continue
+                searched.add(os.path.realpath(folder))
+                yield from (Path(folder, file) for file in files)
+                links += [
+                    Path(folder, name) for name in folders if os.path.islink(Path(folder, name))
+                ]
+        pending = sorted(links)  # after the real folders, which keep their names
+
+
+def _read_text_list(path: Path, root: str | Path | None) -> list[Item]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
@@ -219,38 +263,22 @@ def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> li
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
     """Read the images of a COCO json, and add its categories to the listing."""
-    try:
-        content = json.loads(path.read_bytes())
-        names = [os.fspath(image["file_name"]) for image in content["images"]]
-        ids = [image["id"] for image in content["images"]]
-        categories = {
-            category["name"]: category["id"] for category in content.get("categories", [])
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a COCO json of images with file_name and id: {error!r}"
-        ) from None
-    if not names:
-        raise ValueError(f"{path} lists no images")
-    for kind, values in (("file_name", names), ("id", ids)):
-        value, count = Counter(values).most_common(1)[0]
-        if count > 1:
-            raise ValueError(f"{path} has {count} images with the {kind} {value}: keep one of them")
+    coco = read_coco(path, TO_PREDICT, unique=("id", "file_name"))
+    names = [os.fspath(image["file_name"]) for image in coco["images"]]
+    categories = {category["name"]: category["id"] for category in coco.get("categories", [])}
     if listing.categories is not None and listing.categories != categories:
         raise ValueError(
             f"{path} has other categories than the json before: predict them into another --out"
         )
     listing.categories = categories
-    folder = root or find_image_folder(path, names[:100])
+    folder = root or find_image_folder(path, names)
     if folder is None and not _is_url(names[0]):
         raise FileNotFoundError(
             f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
         )
-    items = [
-        _name_paths([name], str(folder or path.parent))[0]._replace(id=id_)
-        for name, id_ in zip(names, ids, strict=True)
-    ]
-    return [
-        item if _is_url(item.path) else item._replace(name=name)
-        for item, name in zip(items, names, strict=True)
-    ]
+    items = []
+    for image, name in zip(coco["images"], names, strict=True):
+        (item,) = _name_paths([name], str(folder or path.parent))
+        item = item._replace(id=image["id"])
+        items.append(item if _is_url(item.path) else item._replace(name=name))
+    return items

@@ -13,6 +13,7 @@ import supervision as sv
 from PIL import Image
 from pycocotools import mask as rle
 
+from ..utils.coco import encode_mask, from_corners, to_corners
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
 
@@ -108,18 +109,51 @@ class Prediction:
             image_id: Id of the image.
             category_ids: Id of each class. Default: from 1 on.
         """
-        ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
-        left, top, right, bottom = self.boxes.T
-        boxes = np.stack([left, top, right - left, bottom - top], axis=1).tolist()
-        values = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
+        ids = category_ids or range(1, len(self.names) + 1)
+        boxes = from_corners(self.boxes).tolist()
+        objects = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
         results: list[dict[str, Any]] = [
             dict(image_id=image_id, category_id=ids[label], bbox=box, score=score)
-            for label, box, score in values
+            for label, box, score in objects
         ]
-        for number, result in enumerate(() if self._objects.mask is None else results):
-            code: Any = rle.encode(_mask_in_columns(self._objects.mask, number))
-            result["segmentation"] = dict(size=code["size"], counts=code["counts"].decode())
+        if self._objects.mask is not None:
+            for number, result in enumerate(results):
+                result["segmentation"] = encode_mask(_mask_of(self._objects.mask, number))
         return results
+
+    @classmethod
+    def from_coco(
+        cls,
+        results: Sequence[dict[str, Any]],
+        image: np.ndarray,
+        names: Sequence[str],
+        category_ids: Sequence[int] | None = None,
+        palette: Palette | None = None,
+    ) -> "Prediction":
+        """Restore the prediction of which `to_coco` returned the objects.
+
+        Args:
+            results: COCO results of one image. Masks are compressed RLE, of all objects or of none.
+            image: The image, as the attribute.
+            names: Name of each class.
+            category_ids: Id of each class. Default: from 1 on.
+
+        Raises:
+            ValueError: If a mask has another size than the image.
+        """
+        ids = list(category_ids or range(1, len(names) + 1))
+        boxes = to_corners([result["bbox"] for result in results]).astype(np.float32)
+        scores = np.array([result["score"] for result in results], np.float32)
+        labels = np.array([ids.index(result["category_id"]) for result in results], int)
+        codes = [result["segmentation"] for result in results if "segmentation" in result]
+        masks = None
+        if codes:
+            size = image.shape[:2]
+            if tuple(codes[0]["size"]) != size:
+                raise ValueError(f"masks of {codes[0]['size']} pixels, but the image has {size}")
+            last_pixels = to_corners(rle.toBbox(codes)) - (0, 0, 1, 1)
+            masks = sv.CompactMask.from_coco_rle(codes, last_pixels, size)
+        return cls(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
 
     def to_supervision(self) -> sv.Detections:
         """Return the objects as supervision's annotators and metrics take them, with the classes'
@@ -148,7 +182,8 @@ class Prediction:
             present = ", ".join(self.names[number] for number in np.unique(self.segmentation))
             return f"Prediction of {size}: {present}"
         counts = Counter(self.names[label] for label in self.labels)
-        return f"Prediction of {size}: {', '.join(f'{count} {name}' for name, count in counts.items()) or 'no objects'}"
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+        return f"Prediction of {size}: {listed or 'no objects'}"
 
     def _repr_png_(self) -> bytes | None:
         """Return the drawing as PNG for a notebook, or None for images of other bands, which are
@@ -163,11 +198,12 @@ class Prediction:
         return png.getvalue()
 
 
-def _mask_in_columns(masks: np.ndarray | sv.CompactMask, number: int) -> np.ndarray:
-    """Return a mask (H, W), uint8, column by column in memory, as pycocotools takes it."""
+def _mask_of(masks: np.ndarray | sv.CompactMask, number: int) -> np.ndarray:
+    """Return a mask (H, W), uint8."""
     if isinstance(masks, np.ndarray):
-        return np.asfortranarray(masks[number].view(np.uint8))
-    whole, crop = np.zeros(masks.shape[1:], np.uint8, order="F"), masks.crop(number)
+        return masks[number].view(np.uint8)
+    crop = masks.crop(number)
     left, top = masks.offsets[number]
+    whole = np.zeros(masks.shape[1:], np.uint8, order="F")  # as pycocotools reads it
     whole[top : top + crop.shape[0], left : left + crop.shape[1]] = crop
     return whole

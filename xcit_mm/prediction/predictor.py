@@ -3,23 +3,30 @@
 import logging
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, overload
+from zlib import crc32
 
+import mmcv
+import mmengine
 import numpy as np
 import supervision as sv
 import torch
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, InstanceData
+from torch import nn
 
 from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.devices import check_device
+from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
 from .prediction import Prediction
@@ -28,15 +35,16 @@ from .tiles import predict_tiled, windows
 
 
 class Predictor:
-    """A detector of mmdet or a segmentor of mmseg, with all weights from a checkpoint.
+    """A detector of mmdet or a segmentor of mmseg that predicts images.
 
-    `Predictor.from_pretrained` finds config and checkpoint by the name of a model. Options such as
-    `tile` are arguments of both, not of a call.
+    `Predictor.from_pretrained` builds the model of a name, `Predictor.from_config` that of a config
+    and a checkpoint. Options such as `tile` are arguments of all three, not of a call.
 
     Args:
-        config: Path to a config of mmdet or mmseg.
-        checkpoint: A path, a URL or `xcit://NAME`.
-        device: A device of torch. Default: a GPU if available.
+        model: A model of mmdet or mmseg with its weights.
+        cfg: The model's config, whose test pipeline preprocesses images.
+        device: A device of torch. Default: that of the model; for `from_pretrained` and
+            `from_config` a GPU if available.
         tile: Side in pixels of the tiles in which images are predicted. Default: whole images. Each
             tile goes through the config's test pipeline, resizing included.
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
@@ -50,11 +58,12 @@ class Predictor:
     Attributes:
         model: The model, in eval mode.
         cfg: The config.
-        arguments: Arguments that build the same predictor again, except for its device.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
         names: Name of each class, by its number in labels and maps.
         is_detector: Whether the model is a detector, else a segmentor.
+        arguments: Arguments of `from_config` that build the same predictor on another device, or
+            None for a model that was given.
 
     Raises:
         FileNotFoundError: If the config or the checkpoint does not exist.
@@ -65,8 +74,8 @@ class Predictor:
 
     def __init__(
         self,
-        config: str | Path,
-        checkpoint: str | Path | None = None,
+        model: nn.Module,
+        cfg: Config,
         device: str | None = None,
         tile: int | None = None,
         overlap: int | None = None,
@@ -74,49 +83,55 @@ class Predictor:
         dtype: str = "float32",
         min_score: float | None = None,
     ) -> None:
-        if checkpoint is None:
-            raise ValueError(
-                f"{config} without a checkpoint: give both, or a name to Predictor.from_pretrained"
-            )
-        if overlap is not None and tile is None:
-            raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-        if tile is not None:
-            overlap = tile // 4 if overlap is None else overlap
-            windows(tile, tile, overlap)  # checks them
-        if dtype not in (*DTYPES, "auto"):
-            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
-        if batch_size < 1:
-            raise ValueError(f"{batch_size=}: must be positive")
-        check_device(device)
-        device = device or get_device()
-        self.tile, self.overlap, self.batch_size = tile, overlap or 0, batch_size
-        dtype = fast_dtype(device) if dtype == "auto" else dtype
-        self.dtype = DTYPES[dtype]
-        self._limits: dict[
-            tuple[int, int], int
-        ] = {}  # batch size by image size, for sizes that ran out of memory
-        self.cfg = read_config(config)
-        check_checkpoint(checkpoint)
-        scope = self.cfg.get("default_scope")
-        if scope not in ("mmdet", "mmseg"):
-            raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
-        self.is_detector, self.min_score = scope == "mmdet", min_score
-        if min_score is not None and not self.is_detector:
-            raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
-        path = str(checkpoint) if "://" in str(checkpoint) else os.path.abspath(checkpoint)
-        options = dict(
-            tile=tile, overlap=overlap, batch_size=batch_size, dtype=dtype, min_score=min_score
-        )
-        self.arguments: dict[str, Any] = (
-            dict(config=os.path.abspath(config), checkpoint=path) | options
-        )
-        check_backbone(self.cfg)
-        self.metainfo = tested_metainfo(self.cfg)
+        _check_options(cfg, device, tile, overlap, batch_size, dtype, min_score)
+        self.cfg = cfg
+        self.is_detector = cfg.default_scope == "mmdet"
+        self.tile = tile
+        if tile is not None and overlap is None:
+            overlap = tile // 4
+        self.overlap = overlap or 0
+        self.batch_size = batch_size
+        self.min_score = min_score
+        self.arguments: dict[str, Any] | None = None
+        self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
-        self.preprocess = Preprocessing(self.cfg)
-        self.model = revert_sync_batchnorm(load_model(self.cfg, checkpoint)).to(device)
+        self.preprocess = Preprocessing(cfg)
+        self.model = revert_sync_batchnorm(model).eval()
+        if device is not None:
+            self.model.to(device)
+        device = next(self.model.parameters()).device.type
+        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
+        # Batch size by image size, for sizes that ran out of memory.
+        self._limits: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | Path,
+        checkpoint: str | Path,
+        device: str | None = None,
+        **options: Any,
+    ) -> "Predictor":
+        """Build the predictor of a config, with all weights from a checkpoint.
+
+        Args:
+            config: Path to a config of mmdet or mmseg.
+            checkpoint: A path, a URL or `xcit://NAME`.
+            options: Other arguments of the class, such as `tile` and `dtype`.
+        """
+        cfg = read_config(config)
+        check_checkpoint(checkpoint)
+        _check_options(cfg, device, **options)
+        check_backbone(cfg)
+        Preprocessing(cfg)  # raises before the weights are read
+        model = load_model(cfg, checkpoint)
+        predictor = cls(model, cfg, device or get_device(), **options)
+        is_local = "://" not in str(checkpoint)
+        path = os.path.abspath(checkpoint) if is_local else str(checkpoint)
+        predictor.arguments = dict(config=os.path.abspath(config), checkpoint=path) | options
+        return predictor
 
     @classmethod
     def from_pretrained(
@@ -125,8 +140,8 @@ class Predictor:
         """Build the predictor of a model by its name.
 
         Args:
-            model: Name of a published model, the folder of a training run, the path of
-                a config, or `hf://OWNER/NAME` on the Hugging Face Hub.
+            model: Name of a published model, the folder of a training run, the path of a config, or
+                `hf://OWNER/NAME` on the Hugging Face Hub.
             checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires
                 it.
             options: Other arguments of the class, such as `device` and `dtype`.
@@ -136,7 +151,29 @@ class Predictor:
                 checkpoint.
             FileNotFoundError: If the folder has no config.
         """
-        return cls(*find_model(str(model), checkpoint), **options)
+        return cls.from_config(*find_model(str(model), checkpoint), **options)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines the predictions: config, weights, options and versions.
+
+        Values are plain, as in a JSON file. The config is identified by its values, the weights by
+        a checksum of their bytes. `batch_size` and device change results by rounding alone.
+        """
+        library = import_module("mmdet" if self.is_detector else "mmseg")
+        values = repr(self.cfg.to_dict()).encode()
+        config = f"{Path(self.cfg.filename or '').name} ({crc32(values):08x})"
+        settings = dict(
+            config=config.strip(),
+            weights=f"{_checksum(self.model):08x}",
+            tile=self.tile,
+            overlap=self.overlap,
+            dtype=str(self.dtype).removeprefix("torch."),
+            min_score=self.min_score,
+            xcit_mm=__version__,
+        )
+        libraries = (torch, np, mmengine, mmcv, library)
+        return settings | {module.__name__: str(module.__version__) for module in libraries}
 
     @overload
     def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]  # str is a Sequence
@@ -163,50 +200,58 @@ class Predictor:
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]
-        found: list[Prediction] = []
+        predictions: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
-            pixels = [
-                self.preprocess.read(image) for image in images[start : start + self.batch_size]
-            ]
-            if self.tile is None:
-                found += self._predict_whole(pixels)
-            else:
-                options = self.tile, self.overlap, self.batch_size
-                found += [predict_tiled(self._predict_whole, image, *options) for image in pixels]
-        return found
+            batch = images[start : start + self.batch_size]
+            predictions += self._predict([self.preprocess.read(image) for image in batch])
+        return predictions
+
+    def _predict(self, images: list[np.ndarray]) -> list[Prediction]:
+        """Predict arrays, as the loading step of the config returns them."""
+        if self.tile is None:
+            return self._predict_whole(images)
+        options = self.tile, self.overlap, self.batch_size
+        return [predict_tiled(self._predict_whole, image, *options) for image in images]
 
     def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
-        groups = groupby(map(self.preprocess, images), lambda data: data["inputs"].shape)
-        samples = [sample for _, group in groups for sample in self._predict_batch(list(group))]
+        preprocessed = map(self.preprocess, images)
+        samples: list[BaseDataElement] = []
+        for _, same_size in groupby(preprocessed, lambda sample: sample["inputs"].shape):
+            samples += self._predict_batch(list(same_size))
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
-        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in
-        pixels of the image.
+        """Predict a whole array, and return the library's sample, in pixels of the image.
+
+        Returns:
+            mmdet's DetDataSample or mmseg's SegDataSample.
         """
         return self._predict_batch([self.preprocess(image)])[0]
 
     def _predict_batch(self, preprocessed: list[dict[str, Any]]) -> list[BaseDataElement]:
-        """Predict images of one size that `preprocess` returned, or halves of the batch if memory
-        runs out.
+        """Predict images of one size, or halves of the batch if memory runs out.
+
+        Args:
+            preprocessed: What `preprocess` returned for each image.
         """
-        found: list[BaseDataElement] = []
+        samples: list[BaseDataElement] = []
         height, width = preprocessed[0]["inputs"].shape[-2:]
-        while len(found) < len(preprocessed):
+        size = f"{height}x{width} pixels"
+        while len(samples) < len(preprocessed):
             limit = self._limits.get((height, width), self.batch_size)
-            batch = preprocessed[len(found) : len(found) + limit]
-            samples = self._forward(batch)
-            if samples is not None:
-                found += samples
+            batch = preprocessed[len(samples) : len(samples) + limit]
+            predicted = self._forward(batch)
+            if predicted is not None:
+                samples += predicted
             elif len(batch) == 1:
-                raise MemoryError(
-                    f"out of memory at {height}x{width} pixels: predict in tiles, or in half precision"
-                )
+                fix = "predict in tiles, or in half precision"
+                raise MemoryError(f"out of memory at {size}: {fix}")
             else:
-                self._limits[height, width] = limit = len(batch) // 2
-                line = f"out of memory: from now on, {limit} images of {height}x{width} pixels are predicted together"
+                limit = len(batch) // 2
+                self._limits[height, width] = limit
+                line = f"out of memory: from now on, {limit} images of {size} go together"
                 print_log(line, "current", logging.WARNING)
-        return found
+        return samples
 
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement] | None:
@@ -225,36 +270,67 @@ class Predictor:
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays."""
-        names, palette = self.names, self.metainfo.get("palette")
+        palette = self.metainfo.get("palette")
         if not self.is_detector:
-            label_type = np.uint8 if len(names) <= 256 else np.uint16
-            return Prediction(
-                image,
-                None,
-                sample.pred_sem_seg.data[0].cpu().numpy().astype(label_type),
-                names,
-                palette,
-            )
+            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            labels = labels.astype(np.uint8 if len(self.names) <= 256 else np.uint16)
+            return Prediction(image, None, labels, self.names, palette)
         if "pred_instances" not in sample:
             raise ValueError(
                 "the model predicts no instances: only detectors of boxes or masks are supported"
             )
+        detections = self._to_detections(sample.pred_instances)
+        return Prediction(image, detections, None, self.names, palette)
+
+    def _to_detections(self, instances: InstanceData) -> sv.Detections:
+        """Return mmdet's instances in descending order of scores, which differs between heads."""
         from mmdet.structures.mask import mask2bbox
 
-        found = sample.pred_instances
         if self.min_score is not None:
-            found = found[found.scores >= self.min_score]
-        found = found.cpu()
-        if (
-            isinstance(found.get("masks"), torch.Tensor) and not found.bboxes.any()
-        ):  # SOLO predicts no boxes
-            found.bboxes = mask2bbox(found.masks)
-        arrays = found.numpy()[
-            np.argsort(-found.scores.numpy(), kind="stable")
-        ]  # each head has its own order
-        # Without objects, SOLO's labels and masks are floating-point numbers.
-        labels, masks = arrays.labels.astype(int), arrays.get("masks")
-        masks = None if masks is None else masks.astype(bool, copy=False)
-        return Prediction(
-            image, sv.Detections(arrays.bboxes, masks, arrays.scores, labels), None, names, palette
-        )
+            instances = instances[instances.scores >= self.min_score]
+        instances = instances.cpu()
+        has_masks = isinstance(instances.get("masks"), torch.Tensor)
+        if has_masks and not instances.bboxes.any():  # SOLO predicts no boxes
+            instances.bboxes = mask2bbox(instances.masks)
+        arrays = instances.numpy()
+        arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
+        labels = arrays.labels.astype(int)
+        masks = arrays.get("masks")
+        if masks is not None:  # without objects, SOLO's masks and labels are floats
+            masks = masks.astype(bool, copy=False)
+        return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
+
+
+def _check_options(
+    cfg: Config,
+    device: str | None = None,
+    tile: int | None = None,
+    overlap: int | None = None,
+    batch_size: int = 1,
+    dtype: str = "float32",
+    min_score: float | None = None,
+) -> None:
+    """Raise ValueError for an option of `Predictor` that is invalid or does not fit the config."""
+    scope = cfg.get("default_scope")
+    if scope not in ("mmdet", "mmseg"):
+        raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
+    if min_score is not None and scope != "mmdet":
+        raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+    if overlap is not None and tile is None:
+        raise ValueError(f"{overlap=} without a tile: give the tile's side too")
+    if tile is not None:
+        windows(tile, tile, tile // 4 if overlap is None else overlap)  # checks them
+    if dtype not in (*DTYPES, "auto"):
+        raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
+    if batch_size < 1:
+        raise ValueError(f"{batch_size=}: must be positive")
+    check_device(device)
+
+
+def _checksum(model: nn.Module) -> int:
+    """Return the CRC-32 of the names and bytes of a model's weights."""
+    checksum = 0
+    for name, tensor in model.state_dict().items():
+        content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = crc32(content, crc32(name.encode(), checksum))
+    return checksum

@@ -19,8 +19,7 @@ ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
 
 
 class Preprocessing:
-    """The config's test pipeline for images in memory. It is small enough to send to other
-    processes.
+    """The config's test pipeline for images in memory, small enough to send to other processes.
 
     Args:
         cfg: Config of a detector or segmentor.
@@ -63,27 +62,20 @@ class Preprocessing:
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
-            if (
-                self._bands is None
-                and not self._options
-                and (image.dtype != np.uint8 or image.shape[2:] != (3,))
-            ):
-                raise ValueError(
-                    f"image of {image.dtype}, {image.shape}: give (H, W, 3), BGR, uint8 from 0 to 255"
-                )
+            is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
+            if self._bands is None and not self._options and not is_bgr:
+                expected = "(H, W, 3), BGR, uint8 from 0 to 255"
+                raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
             return image
         if isinstance(image, Image.Image):
             if self._bands is not None or image.mode in ("I", "F") or ";" in image.mode:
-                raise ValueError(
-                    f"Pillow's image of mode {image.mode}: give a path or an array, as the config loads it"
-                )
-            return np.ascontiguousarray(
-                np.asarray(ImageOps.exif_transpose(image).convert("RGB"))[..., ::-1]
-            )
+                fix = "give a path or an array, as the config loads it"
+                raise ValueError(f"Pillow's image of mode {image.mode}: {fix}")
+            rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            return np.ascontiguousarray(rgb[..., ::-1])
         if not isinstance(image, str | Path):
-            raise TypeError(
-                f"image of type {type(image).__name__}: give a path, Pillow's image or an array (H, W, 3)"
-            )
+            expected = "a path, Pillow's image or an array (H, W, 3)"
+            raise TypeError(f"image of type {type(image).__name__}: give {expected}")
         try:
             if self._load is not None:
                 return self._load(dict(img_path=str(image)))["img"]
@@ -100,13 +92,14 @@ class Preprocessing:
         """
         if self._bands is not None and (image.ndim != 3 or image.shape[2] != self._bands):
             raise ValueError(
-                f"image of shape {image.shape}: the config loads {self._bands} bands, give (H, W, bands)"
+                f"image of shape {image.shape}: the config loads {self._bands} bands, "
+                "give (H, W, bands)"
             )
+        if self._is_grey and image.ndim == 3:
+            image = mmcv.bgr2gray(image)
+        height, width = image.shape[:2]
         try:
-            return self._pipeline(
-                dict(img=mmcv.bgr2gray(image) if self._is_grey and image.ndim == 3 else image)
-            )
+            return self._pipeline(dict(img=image))
         except cv2.error:
-            raise ValueError(
-                f"image of {image.shape[0]}x{image.shape[1]} pixels: the config's resizing leaves nothing of it; pad it"
-            ) from None
+            problem = "the config's resizing leaves nothing of it"
+            raise ValueError(f"image of {height}x{width} pixels: {problem}; pad it") from None

@@ -1,35 +1,25 @@
-"""`predict_many`: many images and videos, predicted into a folder of records. The same call
-resumes.
-"""
+"""`predict_many`: many images and videos, predicted into a folder. The same call resumes."""
 
-import hashlib
 import json
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mmcv
-import mmengine
-import numpy as np
-import torch
-
 from ..utils.atomic import atomic_write
-from ..utils.cli import progress_bar
-from ..version import __version__
-from ..weights.published import REMOTE_PREFIXES, ensure_downloaded
-from .listing import Listing, number_items
+from ..utils.cli import print_line, progress_bar
+from ..utils.errors import preview
+from ..utils.folders import SETTINGS, check_output, open_folder
+from .cluster import items_of_rank, predict_on_ray, rank_and_size, wait_for_ranks
+from .engine import LABELS, VISUALIZATIONS, Engine, InputError, result_paths
+from .journal import JOURNAL, Entry, Journal, Progress, file_stamp, read_journals
+from .listing import Item, Listing, make_unique
 from .predictor import Predictor
-from .processes import predict_on_ray, rank_and_size, wait_for_ranks
-from .records import PARTS, drop_failures, item_of, iter_records, read_deaths
-from .worker import LABELS, VISUALIZATIONS, Worker, frame_id
 
-RUN, IMAGES, PREDICTIONS = "run.json", "images.json", "predictions.json"
-# run.json marks the folder as that of a run, so it is removed last.
-_RESULTS = PARTS, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS, RUN
+IMAGES = "images.json"
+PREDICTIONS = "predictions.json"
 
 
 class RunReport(NamedTuple):
@@ -60,16 +50,15 @@ def predict_many(
     overwrite: bool = False,
     retry_failed: bool = False,
 ) -> RunReport | None:
-    """Predict the items that have no record in a folder, and write the results there, as
-    docs/prediction.md describes.
+    """Predict the items that have no record in a folder, as docs/prediction.md describes.
 
-    In the ranks of torchrun, each rank predicts every n-th of these items.
+    Each rank of torchrun predicts items of its own.
 
     Args:
         listing: From `find_items`.
         out: Folder of the results.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing. With other arguments than
-            before, the results of earlier calls are drawn again first.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing. What earlier calls drew
+            with other arguments is drawn again.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         overwrite: Whether to remove the results of earlier calls first.
@@ -80,43 +69,42 @@ def predict_many(
 
     Raises:
         FileExistsError: If the folder has files of another origin.
-        ValueError: If the folder has results of another model, options or versions, or an argument
-            is invalid.
+        BlockingIOError: If another process predicts into the folder.
+        ValueError: If the folder has results of another model, options or versions, if it holds an
+            input, or if an argument is invalid.
+        OSError: If a result cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
-    out, (rank, size) = Path(os.path.abspath(out)), rank_and_size()
-    ids, settings, drawn = _category_ids(predictor, listing.categories), dict[str, Any](), drawing
-    if rank == 0:
-        settings = _settings(predictor, ids)
-        drawn = _open(out, settings, drawing, overwrite)
+    out = Path(os.path.abspath(out))
+    rank, size = rank_and_size()
+    category_ids = _category_ids(predictor, listing.categories)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if next(predictor.model.parameters()).device.type == "cpu" else 2
-    worker = Worker(out, predictor, ids, drawing, workers)
-    if rank == 0 and retry_failed:
-        drop_failures(out)
-    wait_for_ranks()
-    known = {record["path"]: item_of(record) for record in iter_records(out)}
-    pending = [item for item in number_items(listing.items, known) if item.path not in known]
-    left = list((out / PARTS).glob("*.in-flight"))
-    deaths = read_deaths(left)
-    wait_for_ranks()
-    if rank == 0:
-        for path in left:
-            path.unlink()
-        if drawn != drawing:
-            worker.redraw()
-            _write_run(out, settings, drawing)
-    own, name = pending[rank::size], f"part-{time.time_ns():020}-{rank}"
-    options = dict(desc=f"rank {rank}" if size > 1 else None, position=rank, disable=not own)
-    with progress_bar(len(own), "image", **options) as bar:
-        if ray is not None and pending:
-            predict_on_ray(ray, worker, pending, deaths, bar.update)
-        else:
-            worker.predict(own, name, deaths, bar.update)
-    wait_for_ranks()
-    return _merge(worker) if rank == 0 else None
+    engine = Engine(out, predictor, category_ids, drawing, workers, Journal(out))
+    opened = _open(engine, listing, overwrite) if rank == 0 else nullcontext()
+    with opened:
+        wait_for_ranks()
+        progress = read_journals(out)
+        pending = _list_pending(listing.items, progress, retry_failed)
+        if rank == 0:
+            _print_notes(pending, progress)
+        own_items = items_of_rank(pending) if ray is None else pending
+        name = f"rank {rank}" if size > 1 else None
+        bar_options = dict(desc=name, position=rank, disable=not own_items)
+        with progress_bar(len(own_items), "image", **bar_options) as bar:
+            if ray is None:
+                engine.predict(own_items, progress.deaths, bar.update)
+            elif pending:
+                predict_on_ray(ray, engine, pending, progress.entries, bar.update)
+        wait_for_ranks()
+        if rank > 0:
+            return None
+        entries = read_journals(out).entries
+        report = _merge(engine, entries)
+        _draw_again(engine, entries)
+        return report
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
@@ -125,11 +113,11 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
     Raises:
         ValueError: If a class of the model is not among the categories of a COCO json.
     """
-    names, start = list(predictor.names), int(predictor.is_detector)
-    if not predictor.is_detector or categories is None:
-        return list(
-            range(start, start + len(names))
-        )  # those of a segmentor are the values of its maps
+    names = list(predictor.names)
+    if not predictor.is_detector:
+        return list(range(len(names)))  # the values of the maps
+    if categories is None:
+        return list(range(1, len(names) + 1))
     if missing := [name for name in names if name not in categories]:
         has = ", ".join(categories)[:200]
         raise ValueError(
@@ -138,119 +126,191 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
     return [categories[name] for name in names]
 
 
-def _settings(predictor: Predictor, category_ids: list[int]) -> dict[str, Any]:
-    """Return what determines results: arguments, model and versions, and the ids of the classes in
-    COCO files.
-    """
-    config, checkpoint = (predictor.arguments[name] for name in ("config", "checkpoint"))
-    path = ensure_downloaded(checkpoint) if checkpoint.startswith(REMOTE_PREFIXES) else checkpoint
-    library = __import__("mmdet" if predictor.is_detector else "mmseg")
-    settings = predictor.arguments | dict(
-        config=f"{Path(config).name} ({_digest(repr(predictor.cfg.to_dict()).encode())})",
-        checkpoint=f"{Path(path).name} ({_digest(np.memmap(path, np.uint8, 'r').data)})",
-        category_ids=category_ids,
-        xcit_mm=__version__,
-    )
-    del settings["batch_size"]
-    return settings | {
-        module.__name__: str(module.__version__) for module in (torch, np, mmengine, mmcv, library)
-    }
+@contextmanager
+def _open(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
+    """Open the folder for this call, after checks that nothing of the user's is replaced."""
+    out = engine.out
+    check_output(out, [item.path for item in listing.items])
+    if (out / "parts").is_dir() and (out / SETTINGS).exists():
+        raise FileExistsError(
+            f"{out} has results of a former version of xcit_mm, in {out / 'parts'}: "
+            "give another --out, or remove the folder"
+        )
+    if not (out / SETTINGS).exists():
+        for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
+            if (out / name).exists():
+                raise FileExistsError(
+                    f"{out / name} does not belong to a run, which has a {SETTINGS}: "
+                    "give another --out"
+                )
+    settings = engine.predictor.settings | dict(category_ids=engine.category_ids)
+    with open_folder(out, settings, overwrite, lambda: _iter_results(out)):
+        for path in (out / JOURNAL).glob("*.unfinished*"):
+            path.unlink()
+        yield
 
 
-def _digest(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def _iter_results(out: Path) -> Iterator[Path]:
+    """Yield the paths of all files that earlier calls may have written, except for the settings."""
+    for name in read_journals(out).names:
+        yield from result_paths(out, name)
+    yield from (out / JOURNAL).glob("*")
+    yield out / IMAGES
+    yield out / PREDICTIONS
 
 
-def _open(
-    out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None, overwrite: bool
-) -> Any:
-    """Write the run.json of a new folder, or compare that of an earlier call. Return the drawing
-    that it states.
+def _list_pending(items: Sequence[Item], progress: Progress, retry_failed: bool) -> list[Item]:
+    """Return the items to predict, under the names of their results.
 
     Raises:
-        FileExistsError: If the folder has files of another origin.
-        ValueError: If the model, an option or a version differs. The message names the first
-            difference.
+        ValueError: If the id of a COCO json differs from that of earlier results, or belongs to
+            another image.
     """
-    files = [out / name for name in _RESULTS if (out / name).exists()]
-    if files and files[-1].name != RUN:
-        raise FileExistsError(
-            f"{files[0]} does not belong to a run, which has a {RUN}: give another --out"
-        )
-    if files and not overwrite:
-        try:
-            content = json.loads((out / RUN).read_bytes())
-            before, drawn = content["settings"], content["drawing"]
-        except (ValueError, KeyError, TypeError):
-            raise FileExistsError(
-                f"{out / RUN} is not of this version: give another --out, or --overwrite"
-            ) from None
-        for name, now in settings.items():
-            if before.get(name) != now:
-                change = f"its {name} was {before.get(name)}, is {now}"
-                raise ValueError(
-                    f"{out} is of another run: {change}; give another --out, or --overwrite"
-                )
-        return drawn
-    for path in files:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    _write_run(out, settings, drawing)
-    return drawing
+    entries = progress.entries
+    _check_ids(items, entries)
+    unknown = [item for item in items if item.path not in entries]
+    named = make_unique(unknown, [entry.item.name for entry in entries.values()])
+    names = {item.path: item.name for item in named}
+    pending = []
+    for item in items:
+        entry = entries.get(item.path)
+        if entry is None:
+            pending.append(item._replace(name=names[item.path]))
+        elif _has_changed(entry) or (entry.error is not None and retry_failed):
+            pending.append(entry.item)
+    return pending
 
 
-def _write_run(out: Path, settings: dict[str, Any], drawing: dict[str, Any] | None) -> None:
-    with atomic_write(out / RUN) as file:
-        file.write(json.dumps(dict(settings=settings, drawing=drawing), indent=2).encode())
+def _has_changed(entry: Entry) -> bool:
+    """Return whether an item's file is another than the predicted one. A missing file is not."""
+    try:
+        stamp = file_stamp(entry.item.path)
+    except ValueError:  # not a file, which is found when it is read
+        return False
+    return stamp is not None and stamp != entry.stamp
 
 
-def _merge(worker: Worker) -> RunReport:
-    """Write images.json, and of a detector predictions.json, from all records."""
-    out, predictor, seen, failures = (
-        worker.out,
-        worker.predictor,
-        set[tuple[str, int | None]](),
-        dict[str, str](),
-    )
+def _print_notes(pending: Sequence[Item], progress: Progress) -> None:
+    """Print how many predicted files have changed or vanished."""
+    entries = progress.entries
+    changed = [item.path for item in pending if item.path in entries and not _failed(item, entries)]
+    if changed:
+        print_line(f"{len(changed)} files have changed and are predicted again: {preview(changed)}")
+    vanished = [path for path in entries if "://" not in path and not os.path.exists(path)]
+    if vanished:
+        print_line(f"{len(vanished)} results are of files that vanished: {preview(vanished)}")
+
+
+def _failed(item: Item, entries: Mapping[str, Entry]) -> bool:
+    return entries[item.path].error is not None
+
+
+def _check_ids(items: Sequence[Item], entries: Mapping[str, Entry]) -> None:
+    """Check the ids of COCO jsons against those of earlier results."""
+    ids = number_entries(entries)
+    owners = {id_: path for path, id_ in ids.items()}
+    for item in items:
+        if item.id is None:
+            continue
+        earlier_id = ids.get(item.path, item.id)
+        if earlier_id != item.id or owners.setdefault(item.id, item.path) != item.path:
+            raise ValueError(
+                f"{item.path} has the id {item.id} in its json, and another image or id in the "
+                "results: give another --out"
+            )
+
+
+def number_entries(entries: Mapping[str, Entry]) -> dict[str, int | str]:
+    """Return the id of each item: that of its COCO json, else from 1 on by its first record.
+
+    More records leave earlier ids as they are.
+    """
+    taken = {entry.item.id for entry in entries.values() if entry.item.id is not None}
+    free_ids = (number for number in count(1) if number not in taken)
+    ids: dict[str, int | str] = {}
+    for path, entry in sorted(entries.items(), key=lambda pair: (pair[1].first_time, pair[0])):
+        ids[path] = next(free_ids) if entry.item.id is None else entry.item.id
+    return ids
+
+
+def frame_id(video_id: int | str, frame: int) -> int | str:
+    """Return the id of a frame: the next id after that of its video, and nine digits."""
+    if isinstance(video_id, int):
+        return (video_id + 1) * 10**9 + frame
+    return f"{video_id}/{frame}"
+
+
+def _merge(engine: Engine, entries: Mapping[str, Entry]) -> RunReport:
+    """Write images.json, and of a detector predictions.json, in the order of the ids."""
+    out = engine.out
+    predictor = engine.predictor
+    ids = number_entries(entries)
     categories = [
         dict(id=id_, name=name)
-        for id_, name in zip(worker.category_ids, predictor.names, strict=True)
+        for id_, name in zip(engine.category_ids, predictor.names, strict=True)
     ]
     end = f'], "categories": {json.dumps(categories)}, "annotations": []}}'
-    results = (
-        _open_list(out / PREDICTIONS, "[", "]") if predictor.is_detector else nullcontext(print)
-    )
-    with _open_list(out / IMAGES, '{"images": [', end) as add_image, results as add_result:
-        for record in iter_records(out):
-            frame = record.get("frame")
-            if "error" in record:
-                failures[record["path"]] = record["error"]
-            elif (record["path"], frame) not in seen:  # Ray may run an actor twice
-                seen.add((record["path"], frame))
-                image = dict(id=frame_id(record["id"], frame), file_name=record["name"])
-                add_image(
-                    image
-                    | {
-                        name: record[name]
-                        for name in ("height", "width", "frame")
-                        if name in record
-                    }
-                )
+    failures = []
+    predicted = 0
+    with (
+        _open_list(out / IMAGES, '{"images": [', end) as add_image,
+        _open_list(out / PREDICTIONS, "[", "]", predictor.is_detector) as add_result,
+    ):
+        for path in ids:
+            entry = entries[path]
+            if entry.error is None:
+                predicted += 1
+            else:
+                failures.append(f"{path}: {entry.error}")
+                if not entry.item.is_video:  # a video keeps the frames before the failure
+                    continue
+            for record in entry.iter_results():
+                image = dict(id=ids[path], file_name=entry.item.name)
+                if entry.item.is_video:
+                    image["id"] = frame_id(ids[path], record["frame"])
+                    image["frame"] = record["frame"]
+                add_image(image | dict(height=record["height"], width=record["width"]))
                 for result in record.get("objects", []):
-                    add_result(result)
-    predicted = {path for path, _ in seen} - failures.keys()
-    return RunReport(out, len(predicted), [f"{path}: {error}" for path, error in failures.items()])
+                    add_result(dict(image_id=image["id"]) | result)
+    return RunReport(out, predicted, failures)
 
 
 @contextmanager
-def _open_list(path: Path, start: str, end: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _open_list(
+    path: Path, start: str, end: str, is_written: bool = True
+) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Open a list in a JSON file, and yield a function that writes an item."""
+    if not is_written:
+        yield lambda item: None
+        return
     separator = start
 
-    def write(value: dict[str, Any]) -> None:
+    def write(item: dict[str, Any]) -> None:
         nonlocal separator
-        file.write(f"{separator}{json.dumps(value)}".encode())
+        file.write(f"{separator}{json.dumps(item)}".encode())
         separator = ",\n"
 
-    with atomic_write(path) as file:
+    with atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished") as file:
         yield write
-        file.write((start * (separator == start) + end).encode())
+        if separator == start:
+            file.write(start.encode())
+        file.write(end.encode())
+
+
+def _draw_again(engine: Engine, entries: Mapping[str, Entry]) -> None:
+    """Draw what was drawn with other options, and print how many cannot be drawn."""
+    if engine.drawing is None:
+        return
+    outdated = [
+        entry
+        for entry in entries.values()
+        if entry.error is None and entry.drawing != engine.drawing
+    ]
+    problems = []
+    for entry in outdated:
+        try:
+            engine.draw_again(entry)
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        print_line(f"{len(problems)} results keep their earlier drawing: {preview(problems)}")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from ..utils.atomic import atomic_path
@@ -29,7 +30,8 @@ def iter_frames(path: str) -> Iterator[np.ndarray]:
     with open(path, "rb") as file:  # supervision does not say why a file cannot be opened
         if not os.fstat(file.fileno()).st_size:
             raise ValueError("the file is empty")
-    expected, count = sv.VideoInfo.from_video_path(path).total_frames or 0, 0
+    expected = sv.VideoInfo.from_video_path(path).total_frames or 0
+    count = 0
     for frame in sv.get_video_frames_generator(path):
         count += 1
         yield frame
@@ -37,15 +39,41 @@ def iter_frames(path: str) -> Iterator[np.ndarray]:
         raise ValueError(f"the video has {count} of {expected} frames")
 
 
-def write_video(path: Path, images: Iterable[np.ndarray], source: str) -> None:
-    """Write images (H, W, 3), BGR, of one size as an MP4 with the frame rate of the video `source`."""
+def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinished: Path) -> None:
+    """Write images (H, W, 3), BGR, of one size as an MP4 with the frame rate of the video `source`.
+
+    Args:
+        unfinished: Where the file is written before it is read back and renamed to `path`.
+
+    Raises:
+        OSError: If the file cannot be read back, for example because the disk is full.
+    """
     import supervision as sv
 
     images = iter(images)
     for first in islice(images, 1):
         height, width = first.shape[:2]
         info = sv.VideoInfo(width, height, sv.VideoInfo.from_video_path(source).fps or 25.0)
-        with atomic_path(path) as unfinished, sv.VideoSink(str(unfinished), info) as sink:
-            sink.write_frame(first)
-            for image in images:
-                sink.write_frame(image)
+        count = 1
+        with atomic_path(path, unfinished):
+            with sv.VideoSink(str(unfinished), info) as sink:
+                sink.write_frame(first)
+                for image in images:
+                    sink.write_frame(image)
+                    count += 1
+            readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
+            if readable < count:
+                raise OSError(
+                    f"{path} cannot be written: {readable} of {count} frames can be read back, "
+                    "the disk may be full"
+                )
+
+
+def _count_frames(path: Path) -> int:
+    """Return the number of frames that can be read."""
+    video = cv2.VideoCapture(str(path))
+    count = 0
+    while video.grab():
+        count += 1
+    video.release()
+    return count

@@ -12,7 +12,7 @@ import shapely
 import torch
 
 from ..prediction.predictor import Predictor
-from ..prediction.processes import rank_and_size
+from ..prediction.cluster import rank_and_size
 from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import progress_bar
