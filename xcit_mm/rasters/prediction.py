@@ -12,8 +12,8 @@ import torch
 from mmengine.config import Config
 from shapely.affinity import affine_transform
 
-from ..prediction.predictor import Predictor
 from ..prediction.cluster import rank_and_size, wait_for_ranks
+from ..prediction.predictor import Predictor
 from ..utils.cli import print_line
 from ..utils.configs import ModelInput
 from ..utils.errors import reason

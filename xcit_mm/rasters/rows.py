@@ -11,8 +11,8 @@ import numpy as np
 import shapely
 import torch
 
-from ..prediction.predictor import Predictor
 from ..prediction.cluster import rank_and_size
+from ..prediction.predictor import Predictor
 from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import progress_bar
