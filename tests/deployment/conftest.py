@@ -18,11 +18,20 @@ SEGMENTOR = """
 _base_ = "{root}/configs/demo/fpn_xcit-n12-p16_shapes.py"
 model = dict(
     data_preprocessor=dict(test_cfg=dict(size_divisor=32)),
-    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0), out_indices=(0, 1)),
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0), out_indices=(0, 1)
+    ),
     neck=None,
     decode_head=dict(
-        _delete_=True, type="UPerHead", in_channels=[32] * 2, in_index=[0, 1], pool_scales=(1, 2, 3, 6),
-        channels=16, num_classes=5, norm_cfg=dict(type="BN"), align_corners=True,
+        _delete_=True,
+        type="UPerHead",
+        in_channels=[32] * 2,
+        in_index=[0, 1],
+        pool_scales=(1, 2, 3, 6),
+        channels=16,
+        num_classes=5,
+        norm_cfg=dict(type="BN"),
+        align_corners=True,
     ),
 )
 test_pipeline = [
@@ -32,7 +41,9 @@ test_pipeline = [
     dict(type="PackSegInputs"),
 ]
 test_dataloader = dict(
-    num_workers=0, persistent_workers=False, dataset=dict(data_root="{data}", pipeline=test_pipeline)
+    num_workers=0,
+    persistent_workers=False,
+    dataset=dict(data_root="{data}", pipeline=test_pipeline),
 )
 """
 # Its images of 96 pixels are enlarged to 150 and padded to 160. The objects have other scores than
@@ -61,10 +72,15 @@ test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(150, 150), keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 test_dataloader = dict(
-    num_workers=0, persistent_workers=False, dataset=dict(data_root="{data}", pipeline=test_pipeline)
+    num_workers=0,
+    persistent_workers=False,
+    dataset=dict(data_root="{data}", pipeline=test_pipeline),
 )
 test_evaluator = dict(ann_file="{data}/annotations/instances_validation.json")
 """
@@ -84,13 +100,14 @@ class Trained(NamedTuple):
 def write_trained(tmp_path_factory, shapes) -> Callable[..., Trained]:
     """Write a config, given as text or as a Config, and a checkpoint of its model or backbone."""
 
-    def write(given: str | Config, part: str = "model", **names: object) -> Trained:
+    def write(recipe: str | Config, part: str = "model", **names: object) -> Trained:
         folder = tmp_path_factory.mktemp("trained")
-        config, checkpoint = folder / "config.py", folder / "model.pth"
-        if isinstance(given, Config):
-            given.dump(config)
+        config = folder / "config.py"
+        checkpoint = folder / "model.pth"
+        if isinstance(recipe, Config):
+            recipe.dump(config)
         else:
-            config.write_text(given.format(root=ROOT, data=shapes, **names))
+            config.write_text(recipe.format(root=ROOT, data=shapes, **names))
         cfg = Config.fromfile(config)
         init_default_scope(cfg.default_scope)
         cfg.model.backbone.pop("init_cfg", None)

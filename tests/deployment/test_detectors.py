@@ -1,4 +1,4 @@
-"""Exported detectors detect what mmdet's own predict detects, for batches and images of any size."""
+"""Exported detectors detect what mmdet's own detect, in batches and images of any size."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from helpers.detections import Detections, assert_same
 from helpers.golden import fill
 from helpers.onnx_files import dimensions, load_standard, metadata
-from helpers.paths import ROOT
+from helpers.paths import CONFIGS
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -50,12 +50,12 @@ RETINANET = dict(
     neck=dict(in_channels=[32] * 3, out_channels=32),
     bbox_head=dict(in_channels=32, feat_channels=32, stacked_convs=1, num_classes=4),
 )
-COCO = f"{ROOT}/configs/{{}}/{{}}_xcit-s12-p16_fpn_"
+CASCADE = CONFIGS / "cascade_rcnn" / "cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
 FOUR_NAMES = ("circle", "square", "triangle", "star")
 
 
 def small_mask_rcnn(**model: Any) -> Config:
-    cfg = Config.fromfile(f"{ROOT}/configs/demo/mask-rcnn_xcit-n12-p16_shapes.py")
+    cfg = Config.fromfile(CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py")
     for options in (TWO_STAGES, model):
         cfg.merge_from_dict(dict(model=deepcopy(options)))  # the merge takes `_delete_` away
     return cfg
@@ -79,9 +79,7 @@ def class_agnostic_masks_of_large_boxes() -> Config:
 
 
 def cascade_mask_rcnn(agnostic: bool = True) -> Config:
-    cfg = Config.fromfile(
-        f"{COCO.format('cascade_rcnn', 'cascade-mask-rcnn')}amp-ms-crop-3x_coco.py"
-    )
+    cfg = Config.fromfile(CASCADE)
     heads = [
         dict(head, **NARROW, reg_class_agnostic=agnostic) for head in cfg.model.roi_head.bbox_head
     ]
@@ -92,7 +90,7 @@ def cascade_mask_rcnn(agnostic: bool = True) -> Config:
 
 
 def retinanet() -> Config:
-    cfg = Config.fromfile(f"{COCO.format('retinanet', 'retinanet')}1x_coco.py")
+    cfg = Config.fromfile(CONFIGS / "retinanet" / "retinanet_xcit-s12-p16_fpn_1x_coco.py")
     cfg.merge_from_dict(dict(model=deepcopy(RETINANET)))
     cfg.test_dataloader.dataset.metainfo = dict(classes=FOUR_NAMES)
     return cfg
@@ -101,66 +99,69 @@ def retinanet() -> Config:
 def synthetic_images(batch: int, height: int, width: int) -> Tensor:
     """Return smooth noise and rectangles in normalised values, (batch, 3, height, width)."""
     generator = torch.Generator().manual_seed(height)
-    images = F.interpolate(
-        torch.randn(batch, 3, height // 16 + 1, width // 16 + 1, generator=generator),
-        (height, width),
-        mode="bilinear",
-    )
-    for number in range(12 * batch):
-        y, x = (int(torch.randint(side - 16, (), generator=generator)) for side in (height, width))
-        tall, wide = (int(torch.randint(8, 96, (), generator=generator)) for _ in range(2))
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=generator))
+
+    coarse = torch.randn(batch, 3, height // 16 + 1, width // 16 + 1, generator=generator)
+    images = F.interpolate(coarse, (height, width), mode="bilinear")
+    for index in range(12 * batch):
+        top = draw(0, height - 16)
+        left = draw(0, width - 16)
+        bottom = top + draw(8, 96)
+        right = left + draw(8, 96)
         colour = torch.randn(3, 1, 1, generator=generator)
-        images[number % batch, :, y : y + tall, x : x + wide] = colour
+        images[index % batch, :, top:bottom, left:right] = colour
     return images
 
 
 def compare_with_mmdet(
-    model: Any, run: Callable, shapes: list[tuple[int, int, int]], pixels: float
+    model: Any, run: Callable, shape: tuple[int, int, int], pixels: float
 ) -> int:
     """Compare an exported detector, a function of normalised images, with mmdet's own preprocessing
     and `predict`.
+
+    Args:
+        shape: Number of images, height and width.
+        pixels: As `assert_same` takes them.
 
     Returns:
         Number of detections.
     """
     from xcit_mm.deployment.run import paste_mask
 
-    test_cfg, count = (
-        model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg,
-        0,
-    )
-    for batch, *size in shapes:
-        samples = [
-            DetDataSample(metainfo=dict(img_shape=size, ori_shape=size, scale_factor=(1, 1)))
-        ] * batch
-        images = list(synthetic_images(batch, *size) * 64 + 128)
-        data = model.data_preprocessor(dict(inputs=images, data_samples=deepcopy(samples)), False)
-        outputs = [
-            np.asarray(x) for x in run(data["inputs"][..., : size[0], : size[1]].contiguous())
-        ]
-        with torch.no_grad():
-            predicted = model.predict(data["inputs"], data["data_samples"], rescale=False)
-        for number, sample in enumerate(predicted):
-            own, truth = (
-                [output[outputs[3] == number] for output in outputs],
-                sample.pred_instances.numpy(),
-            )
-            masks = None
-            if model.with_mask:
-                pasted = [
-                    paste_mask(*pair, size, test_cfg.mask_thr_binary)
-                    for pair in zip(own[4], own[0], strict=True)
-                ]
-                masks = np.array(pasted, bool).reshape(-1, *size)
-            # With the maximum number, detections of lower scores have been cut off.
-            full = len(truth.scores) == test_cfg.max_per_img
-            expected = Detections(truth.bboxes, truth.scores, truth.labels, truth.get("masks"))
-            cut = float(truth.scores.min()) if full else test_cfg.score_thr
-            count += assert_same(Detections(*own[:3], masks), expected, tuple(size), cut, pixels)
+    head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
+    test_cfg = head.test_cfg
+    batch, *size = shape
+    sample = DetDataSample(metainfo=dict(img_shape=size, ori_shape=size, scale_factor=(1, 1)))
+    samples = [deepcopy(sample) for _ in range(batch)]
+    images = list(synthetic_images(*shape) * 64 + 128)
+    data = model.data_preprocessor(dict(inputs=images, data_samples=samples), False)
+    outputs = run(data["inputs"][..., : size[0], : size[1]].contiguous())
+    boxes, scores, labels, numbers, *masks = map(np.asarray, outputs)
+    with torch.no_grad():
+        predicted = model.predict(data["inputs"], data["data_samples"], rescale=False)
+    count = 0
+    for number, sample in enumerate(predicted):
+        is_own = numbers == number
+        pasted = None
+        if masks:
+            pairs = zip(masks[0][is_own], boxes[is_own], strict=True)
+            pasted = np.zeros((is_own.sum(), *size), bool)
+            for index, (mask, box) in enumerate(pairs):
+                pasted[index] = paste_mask(mask, box, tuple(size), test_cfg.mask_thr_binary)
+        actual = Detections(boxes[is_own], scores[is_own], labels[is_own], pasted)
+        truth = sample.pred_instances.numpy()
+        expected = Detections(truth.bboxes, truth.scores, truth.labels, truth.get("masks"))
+        # With the maximum number, detections of lower scores have been cut off.
+        is_full = len(truth.scores) == test_cfg.max_per_img
+        cut = float(truth.scores.min()) if is_full else test_cfg.score_thr
+        count += assert_same(actual, expected, tuple(size), cut, pixels)
     return count
 
 
 @pytest.mark.forks
+@pytest.mark.parametrize("shape", [(1, 320, 480), (2, 203, 330), (1, 96, 161)])
 @pytest.mark.parametrize(
     "config",
     [
@@ -172,63 +173,100 @@ def compare_with_mmdet(
         retinanet,
     ],
 )
-def test_exportable_detector_equals_mmdet(config):
+def test_exportable_detector_equals_mmdet(config, shape):
     cfg = config()
     check_detector(cfg)
     init_default_scope("mmdet")
     cfg.model.backbone.pop("init_cfg", None)
     test_cfg = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
     test_cfg.score_thr = 0.0  # as many detections as allowed
-    model = ExportableDetector(fill(MODELS.build(cfg.model)))
-
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return model(images)
-
-    found = compare_with_mmdet(
-        model.model, run, [(1, 320, 480), (2, 203, 330), (1, 96, 161)], pixels=1e-4
-    )
-    assert found > 4 * model.cfg.max_per_img * 0.85
-    assert ("masks" in model.outputs) == model.model.with_mask
+    model = fill(MODELS.build(cfg.model))
+    detector = ExportableDetector(model)
+    with torch.no_grad():
+        count = compare_with_mmdet(model, detector, shape, pixels=1e-4)
+    assert count > 0.85 * shape[0] * test_cfg.max_per_img
+    assert ("masks" in detector.outputs) == model.with_mask
 
 
-def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
-    check_file(
-        *mask_rcnn.load(), mask_rcnn_file, {"RoiAlign", "NonMaxSuppression", "ConvTranspose"}
-    )
+SHAPES = [(1, 97, 64), (3, 210, 311), (1, 40, 50)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [cascade_mask_rcnn, retinanet, class_agnostic_masks_of_large_boxes]
-)
-def test_other_detectors_in_one_file_of_standard_operators(config, write_trained, export):
-    trained = write_trained(config())
-    check_file(*trained.load(), export(trained), {"TopK", "NonMaxSuppression"})
-
-
-def check_file(cfg: Config, model: Any, path: Path, operators: set[str]) -> None:
+def assert_agrees_with_mmdet(trained: Any, path: Path, shape: tuple[int, int, int]) -> None:
     from onnxruntime import InferenceSession
 
+    session = InferenceSession(path)
+    _, model = trained.load()
+
+    def run(images: Tensor) -> list[np.ndarray]:
+        return session.run(None, {"image": images.numpy()})
+
+    assert compare_with_mmdet(model, run, shape, pixels=1e-3) > 5
+
+
+def assert_standard(trained: Any, path: Path, operators: set[str]) -> None:
     assert list(path.parent.iterdir()) == [path]
     file = load_standard(path)
     assert operators <= {node.op_type for node in file.graph.node}
     assert dimensions(file.graph.input) == dict(image=["batch", 3, "height", "width"])
-    masks = dict(masks=[28, 28]) if model.with_mask else {}
-    outputs = dict(boxes=[4], scores=[], labels=[], images=[])
-    assert {
-        name: sizes[1:] for name, sizes in dimensions(file.graph.output).items()
-    } == outputs | masks
+    outputs = {name: sizes[1:] for name, sizes in dimensions(file.graph.output).items()}
+    expected: dict[str, list] = dict(boxes=[4], scores=[], labels=[], images=[])
     facts = metadata(file)
-    assert facts["task"] == ("instance segmentation" if masks else "object detection")
-    assert facts["mask_threshold"] == (0.5 if masks else None)
+    if trained.load()[1].with_mask:
+        assert outputs == dict(expected, masks=[28, 28])
+        assert (facts["task"], facts["mask_threshold"]) == ("instance segmentation", 0.5)
+    else:
+        assert outputs == expected
+        assert (facts["task"], facts["mask_threshold"]) == ("object detection", None)
 
-    session = InferenceSession(path)
-    shapes = [(1, 97, 64), (3, 210, 311), (1, 40, 50)]
-    found = compare_with_mmdet(
-        model, lambda images: session.run(None, {"image": images.numpy()}), shapes, pixels=1e-3
-    )
-    assert found > 50
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_mask_rcnn_in_one_file_equals_mmdet(shape, mask_rcnn, mask_rcnn_file):
+    assert_agrees_with_mmdet(mask_rcnn, mask_rcnn_file, shape)
+
+
+def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
+    operators = {"RoiAlign", "NonMaxSuppression", "ConvTranspose"}
+    assert_standard(mask_rcnn, mask_rcnn_file, operators)
+
+
+@pytest.fixture(
+    scope="module", params=[cascade_mask_rcnn, retinanet, class_agnostic_masks_of_large_boxes]
+)
+def other_detector(request, write_trained, export) -> tuple[Any, Path]:
+    """Another detector and its file."""
+    trained = write_trained(request.param())
+    return trained, export(trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_other_detectors_in_one_file_equal_mmdet(shape, other_detector):
+    assert_agrees_with_mmdet(*other_detector, shape)
+
+
+@pytest.mark.slow
+def test_other_detectors_in_one_file_of_standard_operators(other_detector):
+    assert_standard(*other_detector, {"TopK", "NonMaxSuppression"})
+
+
+def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path):
+    """The recipe of the documentation, on a CPU."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    from xcit_mm.deployment.run import Model
+
+    half = convert_float_to_float16(onnx.load(mask_rcnn_file), keep_io_types=True)
+    onnx.save(half, tmp_path / "half.onnx")
+    size = (203, 330)
+    image = (synthetic_images(1, *size)[0] * 64 + 128).clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    expected = Model(mask_rcnn_file)(image, min_score=0.3)
+    actual = Model(tmp_path / "half.onnx")(image)
+    distance = np.abs(expected["boxes"][:, None] - actual["boxes"]).max(axis=2)
+    distance[expected["labels"][:, None] != actual["labels"]] = np.inf
+    is_near = distance.min(axis=1) < 1  # pixel
+    assert len(is_near) > 8
+    assert is_near.mean() > 0.9
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Exported files agree with torch at any size, with operators of every runtime."""
 
-import importlib
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,20 +13,26 @@ from helpers.paths import ROOT
 from mmengine.config import Config
 
 from xcit_mm.deployment import export_model
-from xcit_mm.deployment.check import compare, evaluate_files
+from xcit_mm.deployment.check import compare
 from xcit_mm.deployment.metadata import model_metadata
+from xcit_mm.deployment.scoring import evaluate_files
 from xcit_mm.deployment.supported import check_segmentor
 from xcit_mm.deployment.traceable import BinAverage
 from xcit_mm.models.build import load_model
 
 onnx = pytest.importorskip("onnx")
-runtime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
+runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
 BANDS_AND_ONE_CLASS = """
 _base_ = "{base}"
 model = dict(
     backbone=dict(in_channels=2),
     data_preprocessor=dict(mean=None, std=None),
-    decode_head=dict(num_classes=1, threshold=0.5, loss_decode=dict(type="CrossEntropyLoss", use_sigmoid=True)),
+    decode_head=dict(
+        num_classes=1,
+        threshold=0.5,
+        loss_decode=dict(type="CrossEntropyLoss", use_sigmoid=True),
+    ),
 )
 load = dict(type="LoadRasterFromFile", bands=(4, 1))
 normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
@@ -35,7 +42,9 @@ test_dataloader = dict(dataset=dict(pipeline=[load, normalize], metainfo=metainf
 SEMANTIC_FPN = """
 _base_ = "{root}/configs/demo/fpn_xcit-n12-p16_shapes.py"
 model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0), out_indices=(0, 1)),
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dim=32, depth=2, num_heads=4, eta=1.0), out_indices=(0, 1)
+    ),
     neck=dict(in_channels=[32] * 2, out_channels=16, num_outs=2),
     decode_head=dict(in_channels=[16] * 2, in_index=[0, 1], feature_strides=[4, 8], channels=16),
 )
@@ -60,42 +69,65 @@ def test_bin_average_equals_adaptive_pooling(output_size, height, width):
     torch.testing.assert_close(BinAverage(output_size)(x), F.adaptive_avg_pool2d(x, output_size))
 
 
-def assert_agrees_with_torch_at_any_size(trained, path: Path) -> None:
+SHAPES = [(1, 64, 97), (3, 160, 72), (1, 33, 47)]
+
+
+def assert_agrees_with_torch(trained: Any, path: Path, shape: tuple[int, int, int]) -> None:
     _, model = trained.load()
     session = runtime.InferenceSession(path)
-    for batch, height, width in [(1, 64, 97), (3, 160, 72), (1, 33, 47)]:
-        image = torch.randn(batch, 3, height, width)
-        with torch.no_grad():
-            expected = model.inference(
-                image, [dict(ori_shape=(height, width), img_shape=(height, width))] * batch
-            )
-        (logits,) = session.run(["logits"], {"image": image.numpy()})
-        torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
+    batch, *size = shape
+    image = torch.randn(batch, 3, *size)
+    metas = [dict(ori_shape=size, img_shape=size)] * batch
+    with torch.no_grad():
+        expected = model.inference(image, metas)
+    (logits,) = session.run(["logits"], {"image": image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.forks
-def test_segmentor_in_onnx_agrees_with_torch_at_any_size(segmentor, segmentor_file):
-    assert_agrees_with_torch_at_any_size(segmentor, segmentor_file)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_segmentor_in_onnx_agrees_with_torch_at_any_size(shape, segmentor, segmentor_file):
+    assert_agrees_with_torch(segmentor, segmentor_file, shape)
+
+
+def test_segmentor_is_one_portable_file_that_describes_itself(segmentor_file):
     assert list(segmentor_file.parent.iterdir()) == [segmentor_file]  # with its weights
     file = load_standard(segmentor_file)
     assert dimensions(file.graph.input) == dict(image=["batch", 3, "height", "width"])
     assert file.ir_version == 8  # for onnxruntime 1.15
     content = segmentor_file.read_bytes()
-    assert str(ROOT).encode() not in content and b"site-packages" not in content
+    assert str(ROOT).encode() not in content
+    assert b"site-packages" not in content
     facts = metadata(file)
-    assert (facts["task"], facts["patch_size"]) == ("semantic segmentation", 16)
-    assert (facts["arch"], facts["channel_order"]) == ("32x2x4", "RGB")
-    assert facts["mean"] == [123.675, 116.28, 103.53] and len(facts["classes"]) == 5
-    assert (facts["inputs"], facts["outputs"]) == (["image"], ["logits"])
-    assert (
-        facts["resize"] == dict(scale=[200, 120], keep_ratio=True) and facts["unsupported"] is None
+    expected = dict(
+        task="semantic segmentation",
+        patch_size=16,
+        arch="32x2x4",
+        channel_order="RGB",
+        mean=[123.675, 116.28, 103.53],
+        inputs=["image"],
+        outputs=["logits"],
+        resize=dict(scale=[200, 120], keep_ratio=True),
+        unsupported=None,
     )
+    assert {name: facts[name] for name in expected} == expected
+    assert len(facts["classes"]) == 5
+
+
+@pytest.fixture(scope="module")
+def semantic_fpn(write_trained) -> Any:
+    return write_trained(SEMANTIC_FPN)
+
+
+@pytest.fixture(scope="module")
+def semantic_fpn_file(semantic_fpn, export) -> Path:
+    return export(semantic_fpn)
 
 
 @pytest.mark.slow
-def test_semantic_fpn_in_onnx_agrees_with_torch_at_any_size(write_trained, export):
-    trained = write_trained(SEMANTIC_FPN)
-    assert_agrees_with_torch_at_any_size(trained, export(trained))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_semantic_fpn_in_onnx_agrees_with_torch_at_any_size(shape, semantic_fpn, semantic_fpn_file):
+    assert_agrees_with_torch(semantic_fpn, semantic_fpn_file, shape)
 
 
 def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_trained, segmentor):
@@ -109,123 +141,148 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_traine
     assert facts["unsupported"] == "LoadRasterFromFile in the test pipeline"
 
 
-def test_backbone_of_a_detector_has_its_pyramid_as_outputs(small, call, tmp_path):
+@pytest.fixture(scope="module")
+def backbone_file(small, export) -> Path:
+    return export(small, part="backbone")
+
+
+def load_backbone(trained: Any) -> Any:
+    return load_model(Config.fromfile(trained.config), trained.checkpoint, "backbone")
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 64, 97), (3, 3, 160, 72)])
+def test_backbone_of_a_detector_has_its_pyramid_as_outputs(shape, small, backbone_file):
+    facts = metadata(load_standard(backbone_file))
+    assert facts["task"] == "backbone"
+    assert facts["outputs"] == ["stride4", "stride8"]
+    image = torch.randn(shape)
+    outputs = runtime.InferenceSession(backbone_file).run(None, {"image": image.numpy()})
+    with torch.no_grad():
+        pyramid = load_backbone(small)(image)
+    for output, expected in zip(outputs, pyramid, strict=True):
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_command_reports_steps_and_deviations(small, call, tmp_path):
     out = tmp_path / "backbone.onnx"
     code, printed, progress = call("export", *small, "--out", out, "--part", "backbone")
-    assert code == 0 and "stride8: within" in printed and "compare ..." in progress
-    file = load_standard(out)
-    facts = metadata(file)
-    assert facts["task"] == "backbone" and facts["outputs"] == ["stride4", "stride8"]
-    backbone = load_model(Config.fromfile(small.config), small.checkpoint, "backbone")
-    session = runtime.InferenceSession(out)
-    with torch.no_grad():
-        for shape in [(1, 3, 64, 97), (3, 3, 160, 72)]:
-            image = torch.randn(shape)
-            for found, expected in zip(
-                session.run(None, {"image": image.numpy()}), backbone(image), strict=True
-            ):
-                torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-3, atol=1e-3)
+    assert code == 0
+    assert "stride8: within" in printed
+    assert "compare ..." in progress
 
+
+def test_file_that_deviates_from_torch_is_refused(small, backbone_file, tmp_path):
+    file = onnx.load(backbone_file)
     weight = max(file.graph.initializer, key=lambda tensor: len(tensor.raw_data))
-    weight.CopyFrom(
-        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 1.1, weight.name)
-    )
+    other = onnx.numpy_helper.to_array(weight) * 1.1
+    weight.CopyFrom(onnx.numpy_helper.from_array(other, weight.name))
     onnx.save(file, tmp_path / "other.onnx")
-    backbone.outputs = facts["outputs"]
+    backbone = load_backbone(small)
+    backbone.outputs = ["stride4", "stride8"]
     with pytest.raises(RuntimeError, match=r"deviates by .* from torch"), torch.no_grad():
         compare(tmp_path / "other.onnx", backbone, channels=3)
 
 
-def test_export_that_cannot_succeed_ends_in_one_line(small, segmentor, tmp_path, monkeypatch):
-    detector, checkpoint = small
+@pytest.fixture
+def inputs(small, segmentor, tmp_path) -> dict[str, str]:
+    """Configs and checkpoints by their names, and a folder with the file of an earlier export."""
+    nowhere = "test_dataloader = dict(dataset=dict(data_root='no/such'))"
+    unregistered = "test_dataloader = dict(dataset=dict(type='MyData'))"
+    classes = "dict(classes=('one', 'two', 'three'))"
+    unnamed = f"test_dataloader = dict(dataset=dict(metainfo={classes}))"
+    detector = str(small.config)
+    base = str(segmentor.config)
     configs = dict(
-        resnet="_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'\ndefault_scope = 'mmdet'",
-        untested=f"_base_ = '{detector}'\ntest_dataloader = test_evaluator = test_cfg = None\n",
-        unscored=f"_base_ = '{segmentor.config}'\ntest_evaluator = None\n",
-        nowhere=f"_base_ = '{segmentor.config}'\ntest_dataloader = dict(dataset=dict(data_root='no/such'))\n",
-        unregistered=f"_base_ = '{segmentor.config}'\ntest_dataloader = dict(dataset=dict(type='MyData'))\n",
-        unnamed=f"_base_ = '{segmentor.config}'\n"
-        "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('one', 'two', 'three'))))\n",
+        resnet=("mmdet::_base_/models/faster-rcnn_r50_fpn.py", "default_scope = 'mmdet'"),
+        untested=(detector, "test_dataloader = test_evaluator = test_cfg = None"),
+        unscored=(base, "test_evaluator = None"),
+        nowhere=(base, nowhere),
+        unregistered=(base, unregistered),
+        unnamed=(base, unnamed),
     )
-    for name, text in configs.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        configs[name] = str(tmp_path / f"{name}.py")
-    state = torch.load(checkpoint)["state_dict"]
-    classifier = str(tmp_path / "classifier.pth")
-    torch.save(
-        {key: value for key, value in state.items() if not key.startswith("fpn")}, classifier
+    names = dict(
+        detector=detector,
+        detector_weights=str(small.checkpoint),
+        segmentor=base,
+        segmentor_weights=str(segmentor.checkpoint),
     )
+    for name, (parent, setting) in configs.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"_base_ = {parent!r}\n{setting}\n")
+        names[name] = str(path)
+    state = torch.load(small.checkpoint)["state_dict"]
+    classifier = {key: tensor for key, tensor in state.items() if not key.startswith("fpn")}
+    names["classifier_weights"] = str(tmp_path / "classifier.pth")
+    torch.save(classifier, names["classifier_weights"])
     (tmp_path / "broken.jpg").write_text("no image")
-    out, backbone = tmp_path / "model.onnx", dict(part="backbone")
-    out.write_text("a former file")
+    (tmp_path / "model.onnx").write_text("an earlier file")
+    return names
+
+
+BACKBONE = dict(part="backbone")
+
+
+@pytest.mark.parametrize(
+    "config, checkpoint, options, error, message",
+    [
+        ("detector", "classifier_weights", BACKBONE, ValueError, "pyramid, which would be random"),
+        ("segmentor", "detector_weights", {}, ValueError, "does not fit the model"),
+        ("resnet", "detector_weights", {}, ValueError, "backbone is ResNet"),
+        ("untested", "detector_weights", BACKBONE, ValueError, "config has no test_dataloader"),
+        ("unregistered", "detector_weights", {}, ValueError, "type MyData is registered"),
+        ("unnamed", "segmentor_weights", {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5"),
+        ("detector", "none.pth", BACKBONE, FileNotFoundError, "no checkpoint at none.pth"),
+        ("detector", "detector_weights", dict(part="head"), ValueError, "part='head': must be"),
+        ("detector", "detector_weights", dict(BACKBONE, evaluate=1), ValueError, "has no score"),
+        ("segmentor", "segmentor_weights", dict(evaluate=0), ValueError, "at least one image"),
+        ("unscored", "segmentor_weights", dict(evaluate=1), ValueError, "no test_evaluator"),
+        ("nowhere", "segmentor_weights", dict(evaluate=1), FileNotFoundError, "no/such"),
+        ("segmentor", "segmentor_weights", dict(int8=["a.jpg"]), FileNotFoundError, "a.jpg"),
+        ("segmentor", "segmentor_weights", dict(int8=["broken.jpg"]), ValueError, "broken.jpg"),
+    ],
+)
+def test_export_that_cannot_succeed_ends_in_one_line(
+    config, checkpoint, options, error, message, inputs, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for config, file, path, options, error, message in [
-        (detector, classifier, out, backbone, ValueError, "pyramid, which would be random"),
-        (segmentor.config, checkpoint, out, {}, ValueError, "does not fit the model"),
-        (configs["resnet"], checkpoint, out, {}, ValueError, "backbone is ResNet"),
-        (
-            configs["untested"],
-            checkpoint,
-            out,
-            backbone,
-            ValueError,
-            "the config has no test_dataloader",
-        ),
-        (
-            configs["unregistered"],
-            checkpoint,
-            out,
-            {},
-            ValueError,
-            "no data set of type MyData is registered",
-        ),
-        (
-            configs["unnamed"],
-            segmentor.checkpoint,
-            out,
-            {},
-            ValueError,
-            r"^3 names \(one, \.\.\.\) for the 5 classes",
-        ),
-        (detector, "none.pth", out, backbone, FileNotFoundError, "no checkpoint at none.pth"),
-        (detector, checkpoint, tmp_path / "model.pth", {}, ValueError, r"name it \.onnx"),
-        (detector, checkpoint, tmp_path / "no" / "model.onnx", {}, FileNotFoundError, "no folder"),
-        (detector, checkpoint, out, dict(part="head"), ValueError, "part='head': must be"),
-        (
-            detector,
-            checkpoint,
-            out,
-            dict(evaluate=1, **backbone),
-            ValueError,
-            "a backbone has no score",
-        ),
-        (*segmentor, out, dict(evaluate=0), ValueError, "--evaluate 0: at least one image"),
-        (
-            configs["unscored"],
-            segmentor.checkpoint,
-            out,
-            dict(evaluate=1),
-            ValueError,
-            "no test_evaluator",
-        ),
-        (
-            configs["nowhere"],
-            segmentor.checkpoint,
-            out,
-            dict(evaluate=1),
-            FileNotFoundError,
-            "no/such",
-        ),
-        (*segmentor, out, dict(int8=["none.jpg"]), FileNotFoundError, "none.jpg"),
-        (*segmentor, out, dict(int8=[str(tmp_path / "broken.jpg")]), ValueError, "broken.jpg"),
-    ]:
-        with pytest.raises(error, match=message) as raised:
-            export_model(config, file, path, **options)
-        assert "\n" not in str(raised.value) and sorted(tmp_path.iterdir()) == before
-        assert out.read_text() == "a former file"
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"onnxruntime.*xcit_mm\[export\]"):
-        export_model(detector, checkpoint, out)
+    out = tmp_path / "model.onnx"
+    with pytest.raises(error, match=message) as raised:
+        export_model(inputs[config], inputs.get(checkpoint, checkpoint), out, **options)
+    assert "\n" not in str(raised.value)
+    assert sorted(tmp_path.iterdir()) == before
+    assert out.read_text() == "an earlier file"
+
+
+@pytest.mark.parametrize(
+    "out, error, message",
+    [
+        ("model.pth", ValueError, r"name it \.onnx"),
+        ("no/model.onnx", FileNotFoundError, "no folder no: make it first"),
+    ],
+)
+def test_output_that_cannot_be_written_is_named(out, error, message, small):
+    with pytest.raises(error, match=message):
+        export_model(*small, Path(out))
+
+
+@pytest.mark.parametrize("name", ["config", "checkpoint", "photo"])
+def test_export_replaces_no_input(name, small, tmp_path):
+    path = tmp_path / "input.onnx"
+    path.write_text("an input")
+    inputs = dict(config=small.config, checkpoint=small.checkpoint, photo="photo.jpg")
+    inputs[name] = path
+    with pytest.raises(
+        ValueError, match=r"--out .*input\.onnx is the input .*: give another --out"
+    ):
+        export_model(inputs["config"], inputs["checkpoint"], path, int8=[str(inputs["photo"])])
+    assert path.read_text() == "an input"
+
+
+def test_missing_packages_are_named(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^onnxruntime not.*xcit_mm\[export\]"):
+        export_model(*small, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(
@@ -251,12 +308,16 @@ def test_segmentor_that_cannot_be_exported_is_named(options, message, segmentor)
     assert "\n" not in str(raised.value)
 
 
-def test_scores_are_those_of_the_tested_images(segmentor, segmentor_file, tmp_path):
-    """Sliding windows run through mmseg's own code."""
+@pytest.mark.parametrize(
+    "test_cfg",
+    [dict(mode="whole"), dict(mode="slide", crop_size=(64, 96), stride=(40, 64))],
+    ids=["whole", "slide"],
+)
+def test_file_scores_as_torch(test_cfg, segmentor, segmentor_file):
     cfg, model = segmentor.load()
-    for test_cfg in (dict(mode="whole"), dict(mode="slide", crop_size=(64, 96), stride=(40, 64))):
-        model.test_cfg = Config(test_cfg)
-        lines = evaluate_files(cfg, model, {"float32": segmentor_file}, 2)
-        (line,) = (line for line in lines if line.startswith("mIoU: torch "))
-        scores = [float(part.split()[-1]) for part in line.partition(": ")[2].split(", ")]
-        assert scores[1] == pytest.approx(scores[0], abs=0.2) and scores[0] > 0
+    model.test_cfg = Config(test_cfg)
+    lines = evaluate_files(cfg, model, {"float32": segmentor_file}, 2)
+    (line,) = (line for line in lines if line.startswith("mIoU: torch "))
+    score, file_score = (float(part.split()[-1]) for part in line.split(","))
+    assert file_score == pytest.approx(score, abs=0.2)
+    assert score > 0

@@ -1,4 +1,4 @@
-"""mmdet's detectors as traceable functions of images, which return boxes, scores, labels and masks."""
+"""mmdet's detectors as traceable functions of images."""
 
 from typing import Any
 
@@ -24,19 +24,21 @@ class ExportableDetector(nn.Module):
 
     Attributes:
         outputs: Names of the outputs.
-        score_thr: Score that a detection exceeds.
+        score_thr: Score that a detection exceeds, (1, 1): a buffer, which a file names.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.cfg: Any = (
-            model.roi_head.test_cfg if hasattr(model, "roi_head") else model.bbox_head.test_cfg
-        )
-        self.score_thr = float(self.cfg.get("score_thr", 0))
+        head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
+        self.cfg: Any = head.test_cfg
+        self.score_thr: Tensor
+        self.register_buffer("score_thr", torch.tensor([[float(self.cfg.get("score_thr", 0))]]))
         self.divisor: int = model.data_preprocessor.pad_size_divisor
         self.pad_value = float(model.data_preprocessor.pad_value)
-        self.outputs = ["boxes", "scores", "labels", "images"] + ["masks"] * model.with_mask
+        self.outputs = ["boxes", "scores", "labels", "images"]
+        if model.with_mask:
+            self.outputs.append("masks")
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Detect objects in normalised images (B, C, H, W).
@@ -54,7 +56,9 @@ class ExportableDetector(nn.Module):
         if not hasattr(self.model, "roi_head"):
             boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
             return self._best(boxes, scores, labels)
-        proposals, images = propose(self.model.rpn_head, maps, size)
+        rpn_head = self.model.rpn_head
+        boxes, scores, _, levels = candidates(rpn_head, maps, rpn_head.test_cfg, size)
+        proposals, _, _, images = select(boxes, scores, levels, rpn_head.test_cfg)
         roi_head = self.model.roi_head
         boxes, scores, labels = _classified(roi_head, maps, proposals, images, size)
         # Each image has the candidates of all images, with a score of -1 for those of other images.
@@ -68,11 +72,8 @@ class ExportableDetector(nn.Module):
         return (*detected, _masks(roi_head, maps, boxes, images, labels))
 
     def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Select detections from candidates (B, n, ...) by the test_cfg, and the indices of their
-        images.
-        """
-        images, index = batched_nms(boxes, scores, labels, self.cfg, self.score_thr).unbind(1)
-        return boxes[images, index], scores[images, index], labels[images, index], images
+        is_detected = scores > self.score_thr
+        return select(boxes, scores.where(is_detected, -1.0), labels, self.cfg)
 
 
 def _of_class(values: Tensor, labels: Tensor) -> Tensor:
@@ -85,17 +86,15 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tenso
     mmdet chooses.
     """
     layers = extractor.roi_layers
-    levels = extractor.map_roi_levels(
-        F.pad(boxes, (1, 0)), len(layers)
-    )  # mmdet puts the image's index before the box
+    rois = F.pad(boxes, (1, 0))  # mmdet puts the image's index before the box
+    levels = extractor.map_roi_levels(rois, len(layers))
     size = layers[0].output_size[0]
     pooled = boxes.new_zeros(boxes.shape[0], maps[0].shape[1], size, size)
     for level, layer in enumerate(layers):
-        own = (levels == level).nonzero()[:, 0]
-        features = roi_align(
-            maps[level], boxes[own], images[own], layer.spatial_scale, size, layer.sampling_ratio
-        )
-        pooled = pooled.index_put((own,), features)
+        index = (levels == level).nonzero()[:, 0]
+        options = layer.spatial_scale, size, layer.sampling_ratio
+        features = roi_align(maps[level], boxes[index], images[index], *options)
+        pooled = pooled.index_put((index,), features)
     return pooled
 
 
@@ -105,19 +104,17 @@ def _classified(
     """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes) of each pair
     with a class.
     """
-    extractors, heads = stages(roi_head.bbox_roi_extractor), stages(roi_head.bbox_head)
+    extractors = stages(roi_head.bbox_roi_extractor)
+    heads = stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits, deltas = head(_pool(extractor, maps, boxes, images))
         deltas = deltas.unflatten(1, (-1, 4))  # n, classes or 1, 4
         total = total + logits
         if head is not heads[-1]:
-            own = (
-                deltas[:, 0]
-                if head.reg_class_agnostic
-                else _of_class(deltas, logits[:, :-1].argmax(dim=1))
-            )
-            boxes = decode(boxes, own, head.bbox_coder, size)
+            best = logits[:, :-1].argmax(dim=1)
+            refinement = deltas[:, 0] if head.reg_class_agnostic else _of_class(deltas, best)
+            boxes = decode(boxes, refinement, head.bbox_coder, size)
     classes = head.num_classes
     scores = (total / len(heads)).softmax(dim=1)[:, :classes]
     boxes = decode(boxes[:, None], deltas, head.bbox_coder, size).expand(-1, classes, -1)
@@ -128,7 +125,8 @@ def _masks(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor
 ) -> Tensor:
     """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4) of images (n,)."""
-    extractors, heads = stages(roi_head.mask_roi_extractor), stages(roi_head.mask_head)
+    extractors = stages(roi_head.mask_roi_extractor)
+    heads = stages(roi_head.mask_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits = head(_pool(extractor, maps, boxes, images))
@@ -140,7 +138,8 @@ def _masks(
 def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -> Tensor:
     """Decode boxes (..., 4) from anchors and deltas (..., 4) as mmdet's DeltaXYWHBBoxCoder does."""
     deltas = deltas * deltas.new_tensor(coder.stds) + deltas.new_tensor(coder.means)
-    low, high = anchors[..., :2], anchors[..., 2:]
+    low = anchors[..., :2]
+    high = anchors[..., 2:]
     center = (low + high) * 0.5 + (high - low) * deltas[..., :2]
     half = (high - low) * deltas[..., 2:].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * 0.5
     x1, y1, x2, y2 = torch.cat([center - half, center + half], dim=-1).unbind(-1)
@@ -160,49 +159,42 @@ def candidates(
     n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n),
     int64.
     """
-    scores, deltas = head(maps)
-    anchors = head.prior_generator.grid_priors(
-        [level.shape[-2:] for level in scores], device=scores[0].device
-    )
-    found = []
-    for level, (score, delta, anchor) in enumerate(zip(scores, deltas, anchors, strict=True)):
+    logits, deltas = head(maps)
+    grids = [level.shape[-2:] for level in logits]
+    anchors = head.prior_generator.grid_priors(grids, device=logits[0].device)
+    classes = head.cls_out_channels
+    selected = []
+    for level, (logit, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
         # Ordered by cell, then by anchor, then by class.
-        score = score.permute(0, 2, 3, 1).flatten(1).sigmoid()
+        score = logit.permute(0, 2, 3, 1).flatten(1).sigmoid()
         delta = delta.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))
-        count = (
-            torch.sym_min(cfg.nms_pre, score.shape[1])
-            if cfg.get("nms_pre", -1) > 0
-            else score.shape[1]
-        )
+        count = score.shape[1]
+        if cfg.get("nms_pre", -1) > 0:
+            count = torch.sym_min(cfg.nms_pre, count)
         score, index = score.topk(count)
-        cell = index // head.cls_out_channels
+        cell = index // classes
         image = torch.arange(score.shape[0], device=score.device)[:, None]
         boxes = decode(anchor[cell], delta[image, cell], head.bbox_coder, size)
-        found.append((boxes, score, index % head.cls_out_channels, torch.full_like(index, level)))
-    boxes, score, labels, levels = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        selected.append((boxes, score, index % classes, torch.full_like(index, level)))
+    columns = zip(*selected, strict=True)
+    boxes, scores, labels, levels = (torch.cat(column, dim=1) for column in columns)
     if cfg.get("min_bbox_size", -1) >= 0:
-        large = (boxes[..., 2:] - boxes[..., :2] > cfg.min_bbox_size).all(dim=-1)
-        score = score.where(large, -1.0)
-    return boxes, score, labels, levels
+        is_large = (boxes[..., 2:] - boxes[..., :2] > cfg.min_bbox_size).all(dim=-1)
+        scores = scores.where(is_large, -1.0)
+    return boxes, scores, labels, levels
 
 
-def batched_nms(
-    boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any, score_threshold: float
-) -> Tensor:
-    """Apply `nms` within each group (B, n) by a test_cfg, by shifting groups apart as mmcv does,
-    with its rounding.
+def select(
+    boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Select from candidates (B, n, ...) by a test_cfg, with `nms` within each group: boxes,
+    scores, groups and the indices of their images, (kept, ...).
+
+    Groups are shifted apart as by mmcv, with its rounding.
     """
-    chosen = boxes.where((scores > score_threshold)[..., None], 0.0)
-    furthest = F.pad(chosen, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
+    valid = boxes.where((scores >= 0)[..., None], 0.0)
+    furthest = F.pad(valid, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
     shifted = boxes + (groups.to(boxes) * (furthest[:, None] + 1))[..., None]
-    return nms(shifted, scores, cfg.nms.iou_threshold, score_threshold, cfg.max_per_img)
-
-
-def propose(head: Any, maps: tuple[Tensor, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return an RPNHead's proposals (n, 4), at most `max_per_img` of its test_cfg for an image, and
-    images (n,).
-    """
-    boxes, scores, _, levels = candidates(head, maps, head.test_cfg, size)
-    # The threshold excludes boxes smaller than `min_bbox_size`.
-    images, index = batched_nms(boxes, scores, levels, head.test_cfg, -0.5).unbind(1)
-    return boxes[images, index], images
+    kept = nms(shifted, scores, cfg.nms.iou_threshold, cfg.max_per_img)
+    images, index = kept.unbind(1)
+    return boxes[images, index], scores[images, index], groups[images, index], images

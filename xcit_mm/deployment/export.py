@@ -20,12 +20,14 @@ from ..utils.atomic import atomic_path
 from ..utils.cli import quiet, timed_step
 from ..utils.configs import read_config
 from ..utils.errors import reason
+from ..utils.folders import check_output
 from ..weights.reader import check_checkpoint
-from .check import compare, evaluate_files
+from .check import compare
 from .detectors import ExportableDetector
 from .metadata import model_metadata
 from .operators import to_onnx
 from .quantization import load_images, quantize
+from .scoring import evaluate_files
 from .supported import check_evaluation, check_model
 from .traceable import ExportableSegmentor, exportable
 
@@ -64,10 +66,12 @@ def export_model(
         FileNotFoundError: If config, checkpoint, images, test data or the folder of the file are
             missing.
         ModuleNotFoundError: If packages for ONNX are missing.
-        ValueError: If the model cannot be exported, or the checkpoint does not fit it.
+        ValueError: If the model cannot be exported, the checkpoint does not fit it, or the file
+            would replace an input.
         RuntimeError: If tracing fails, or the file does not agree with torch.
     """
     _check_target(out, part)
+    check_output(out, [config, checkpoint, *int8])
     cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
@@ -75,38 +79,34 @@ def export_model(
     if is_scored:
         check_evaluation(cfg, part, evaluate)
     images = load_images(cfg, int8) if int8 else []
+    channels = cfg.model.backbone.get("in_channels", 3)
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        traced, channels = _traceable(cfg, model), cfg.model.backbone.get("in_channels", 3)
+        traced = _traceable(cfg, model)
         metadata = model_metadata(cfg, model, traced.outputs)
-        files = {
-            name: Path(folder) / f"{name}.onnx" for name in ("float32", "int8")[: 1 + bool(images)]
-        }
+        file = Path(folder) / "float32.onnx"
+        files = {"float32": file}
         try:
             with timed_step("trace"):
                 program = _trace(traced, channels)
             with timed_step("optimise"):
-                _write_onnx(program, files["float32"], traced.outputs, metadata)
+                _write_onnx(program, file, traced.outputs, metadata)
             with timed_step("compare"):
-                lines = compare(files["float32"], traced, channels)
+                lines = compare(file, traced, channels)
             if images:
+                file = files["int8"] = Path(folder) / "int8.onnx"
                 with timed_step(f"calibrate with {len(images)} images"):
-                    lines.append(
-                        quantize(files["float32"], files["int8"], model.data_preprocessor, images)
-                    )
-            if "scores" in traced.outputs:
-                for file in files.values():
-                    _set_threshold(file, ExportableDetector(model).score_thr)
+                    report = quantize(files["float32"], file, model.data_preprocessor, images)
+                lines.append(report)
             if is_scored:
                 with timed_step(f"score {evaluate or 'all'} images"):
                     lines += evaluate_files(cfg, model, files, evaluate)
-        except (
-            Exception
-        ) as error:  # exporters, runtimes, data sets and metrics raise nearly anything
+        # Exporters, runtimes, data sets and metrics raise nearly anything.
+        except Exception as error:
             why = TERMINAL_CODES.sub("", reason(error))[:300]
             raise RuntimeError(f"the file is not written: {why}") from error
         with atomic_path(out) as path:
-            shutil.copy(list(files.values())[-1], path)
+            shutil.copy(file, path)
     return lines
 
 
@@ -117,38 +117,28 @@ def _check_target(out: Path, part: str) -> None:
         raise ValueError(f"{part=}: must be one of backbone, model")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent}: make it first")
-    missing = [
-        name
-        for name in ("onnx", "onnxscript", "onnxruntime")
-        if importlib.util.find_spec(name) is None
-    ]
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    missing = ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
     if missing:
-        raise ModuleNotFoundError(
-            f"{', '.join(missing)} not installed: pip install xcit_mm[export]"
-        )
+        raise ModuleNotFoundError(f"{missing} not installed: pip install xcit_mm[export]")
 
 
 def _traceable(cfg: Config, model: nn.Module) -> Any:
-    """Return a module for tracing, with the names of its outputs. A detector returns objects of any
-    score.
-    """
+    """Return a module for tracing, with the names of its outputs."""
     if hasattr(model, "backbone"):
-        kind = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
-        traced: Any = exportable(kind(model))
-        traced.score_thr = 0.0
-    else:
-        traced = exportable(model)
-        traced.outputs = [f"stride{stride}" for stride in traced.strides]
+        wrapper = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
+        return exportable(wrapper(model))
+    traced: Any = exportable(model)
+    traced.outputs = [f"stride{stride}" for stride in traced.strides]
     return traced
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
     # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's
     # level of stride 128.
+    image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(
-        model, (torch.zeros(2, channels, 288, 416),), dynamic_shapes=(sizes,)
-    )
+    return torch.export.export(model, (image,), dynamic_shapes=(sizes,))
 
 
 def _write_onnx(
@@ -167,31 +157,16 @@ def _write_onnx(
         dynamo=True,
         verbose=False,
     )
-    given = Counter[str]()
+    counts = Counter[str]()
     for node in onnx.model.graph:
         # The module and the operator, `model.neck.fpn_convs.0.conv/Conv`, with a number if
         # repeated.
         scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
-        name = f"{scopes[-2] if len(scopes) > 1 else ''}/{node.op_type}"
-        given[name] += 1
-        node.name = f"{name}_{given[name]}" if given[name] > 1 else name
+        module = scopes[-2] if len(scopes) > 1 else ""
+        name = f"{module}/{node.op_type}"
+        counts[name] += 1
+        node.name = f"{name}_{counts[name]}" if counts[name] > 1 else name
         node.metadata_props.clear()  # stack traces, with local paths
     onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
     onnx.model.metadata_props.update(metadata)
     onnx.save(path, external_data=False)
-
-
-def _set_threshold(path: Path, value: float) -> None:
-    """Set the score that the objects in a detector's file exceed, the initializer `score_thr`."""
-    import onnx
-
-    model = onnx.load(path)
-    selection = [node for node in model.graph.node if node.op_type == "NonMaxSuppression"][-1]
-    selection.input[4] = "score_thr"
-    model.graph.initializer.append(
-        onnx.numpy_helper.from_array(torch.tensor([value]).numpy(), "score_thr")
-    )
-    used = {name for node in model.graph.node for name in node.input}
-    for tensor in [tensor for tensor in model.graph.initializer if tensor.name not in used]:
-        model.graph.initializer.remove(tensor)
-    onnx.save(model, path)

@@ -9,11 +9,7 @@ from mmengine.config import Config
 
 from ..archs import arch_name
 from ..models import MIN_SIZE
-from ..utils.configs import (
-    ModelInput,
-    tested_metainfo,
-    type_name,
-)
+from ..utils.configs import ModelInput, tested_metainfo, type_name
 from ..version import __version__
 from .traceable import stages
 
@@ -26,6 +22,7 @@ STEPS: dict[str, dict[str, Any]] = dict(
     PackDetInputs={},
     PackSegInputs={},
 )
+PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
 def resize_rule(cfg: Config) -> dict[str, Any] | None:
@@ -39,21 +36,20 @@ def resize_rule(cfg: Config) -> dict[str, Any] | None:
     inputs = ModelInput(cfg)
     for step in inputs.pipeline:
         name = type_name(step)
-        if name not in STEPS or (name == "Resize" and (rule or not step.get("scale"))):
+        scale: Any = step.get("scale")
+        if name not in STEPS or (name == "Resize" and (rule or not scale)):
             raise ValueError(f"{name} in the test pipeline")
         for key, value in STEPS[name].items():
             if step.get(key, value) != value:
                 raise ValueError(f"{name}({key}={step[key]!r}) in the test pipeline")
         if name == "Resize":
-            scale = [step["scale"]] * 2 if isinstance(step["scale"], int) else list(step["scale"])
-            rule = dict(scale=scale, keep_ratio=step.get("keep_ratio", False))
+            sides = [scale, scale] if isinstance(scale, int) else list(scale)
+            rule = dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
     preprocessor = inputs.preprocessor
-    if not preprocessor or type_name(preprocessor) not in (
-        "DetDataPreprocessor",
-        "SegDataPreProcessor",
-    ):
+    if not preprocessor or type_name(preprocessor) not in PREPROCESSORS:
         raise ValueError(f"data_preprocessor={preprocessor.get('type')}")
-    if size := (preprocessor.get("test_cfg") or {}).get("size"):
+    size = (preprocessor.get("test_cfg") or {}).get("size")
+    if size:
         raise ValueError(f"data_preprocessor.test_cfg.size={size}")
     if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
         raise ValueError("test_cfg.mode='slide'")
@@ -69,44 +65,56 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     backbone = getattr(model, "backbone", model)
     inputs = ModelInput(cfg)
     mean, std = inputs.normalisation
-    arch = arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads)
-    facts: dict[str, Any] = dict(
-        task="backbone", inputs=["image"], outputs=outputs, min_side=MIN_SIZE
+    facts = dict(
+        task="backbone",
+        inputs=["image"],
+        outputs=outputs,
+        min_side=MIN_SIZE,
+        channel_order=inputs.channel_order,
+        mean=mean,
+        std=std,
+        arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
+        patch_size=backbone.patch_size,
+        xcit_mm_version=__version__,
     )
-    facts |= dict(channel_order=inputs.channel_order, mean=mean, std=std)
-    facts |= dict(arch=arch, patch_size=backbone.patch_size, xcit_mm_version=__version__)
     if backbone is not model:
-        names = list(tested_metainfo(cfg)["classes"])
-        if len(names) != (count := _count_classes(model)):
-            fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"
-            raise ValueError(
-                f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}"
-            )
-        facts |= dict(classes=names, resize=None, unsupported=None, pad_divisor=1, pad_value=0)
-        try:
-            facts["resize"] = resize_rule(cfg)
-        except ValueError as error:
-            facts["unsupported"] = str(error)
-        if cfg.default_scope == "mmdet":  # the file pads the image itself
-            threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
-            task = "instance segmentation" if model.with_mask else "object detection"
-            facts |= dict(task=task, mask_threshold=threshold, min_side=1)
-        else:
-            preprocessor = inputs.preprocessor
-            padding = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
-            facts |= dict(
-                task="semantic segmentation",
-                pad_divisor=padding,
-                pad_value=preprocessor.get("pad_val", 0),
-            )
-            threshold = model.decode_head.threshold if model.out_channels == 1 else None
-            facts |= dict(align_corners=model.align_corners, threshold=threshold)
-    return {name: json.dumps(value) for name, value in facts.items()}
+        facts |= _results(cfg, model)
+    return {name: json.dumps(fact) for name, fact in facts.items()}
 
 
-def _count_classes(model: Any) -> int:
+def _results(cfg: Config, model: Any) -> dict[str, Any]:
+    """Return what turns images into inputs of a whole model, and its outputs into results."""
+    facts: dict[str, Any] = dict(classes=_class_names(cfg, model), resize=None, unsupported=None)
+    try:
+        facts["resize"] = resize_rule(cfg)
+    except ValueError as error:
+        facts["unsupported"] = str(error)
+    if cfg.default_scope == "mmdet":
+        task = "instance segmentation" if model.with_mask else "object detection"
+        threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
+        # The file pads the image itself.
+        padding = dict(pad_divisor=1, pad_value=0, min_side=1)
+        return facts | dict(task=task, mask_threshold=threshold) | padding
+    preprocessor = ModelInput(cfg).preprocessor
+    return facts | dict(
+        task="semantic segmentation",
+        pad_divisor=(preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
+        pad_value=preprocessor.get("pad_val", 0),
+        align_corners=model.align_corners,
+        threshold=model.decode_head.threshold if model.out_channels == 1 else None,
+    )
+
+
+def _class_names(cfg: Config, model: Any) -> list[str]:
     if hasattr(model, "out_channels"):
-        return max(model.out_channels, 2)  # one channel separates a class from the background
-    return stages(model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head)[
-        -1
-    ].num_classes
+        count = max(model.out_channels, 2)  # one channel separates a class from the background
+    else:
+        head = model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head
+        count = stages(head)[-1].num_classes
+    names = list(tested_metainfo(cfg)["classes"])
+    if len(names) != count:
+        fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"
+        raise ValueError(
+            f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}"
+        )
+    return names

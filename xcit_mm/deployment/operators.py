@@ -13,29 +13,26 @@ from torch import Tensor
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
-def nms(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
-) -> Tensor:
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tensor:
     """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the
     threshold.
 
-    Scores (B, n) must exceed the score threshold. Returns the indices (kept, 2) of images and their
+    Boxes of a negative score (B, n) are left out. Returns the indices (kept, 2) of images and their
     boxes, at most `max_num` for an image, the best first.
     """
     from mmcv.ops import nms as suppress
 
     kept = []
-    for number, (own, values) in enumerate(zip(boxes, scores, strict=True)):
-        index = (values > score_threshold).nonzero()[:, 0]
-        _, best = suppress(own[index], values[index], iou_threshold, max_num=max_num)
-        kept.append(torch.stack([torch.full_like(best, number), index[best]], dim=1))
+    for image in range(boxes.shape[0]):
+        index = (scores[image] >= 0).nonzero()[:, 0]
+        candidates = boxes[image, index]
+        _, best = suppress(candidates, scores[image, index], iou_threshold, max_num=max_num)
+        kept.append(torch.stack([torch.full_like(best, image), index[best]], dim=1))
     return torch.cat(kept)
 
 
 @nms.register_fake
-def _(
-    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float, max_num: int
-) -> Tensor:
+def _(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tensor:
     return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), 2, dtype=torch.long)
 
 
@@ -51,15 +48,8 @@ def roi_align(
     """
     from mmcv.ops import roi_align as pool
 
-    return pool(
-        features,
-        torch.cat([images[:, None].to(boxes), boxes], dim=1),
-        size,
-        scale,
-        ratio,
-        "avg",
-        True,
-    )
+    rois = torch.cat([images[:, None].to(boxes), boxes], dim=1)
+    return pool(features, rois, size, scale, ratio, "avg", True)
 
 
 @roi_align.register_fake
@@ -77,12 +67,14 @@ def to_onnx() -> dict[Callable, Callable]:
 
     op: Any = opset18
 
-    def onnx_nms(
-        boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_num: int
-    ) -> Any:
-        limits = op.Constant(value_ints=[max_num]), op.Constant(value_floats=[iou_threshold])
-        threshold = op.Constant(value_floats=[score_threshold])
-        kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), *limits, threshold)
+    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, max_num: int) -> Any:
+        kept = op.NonMaxSuppression(
+            boxes,
+            op.Unsqueeze(scores, [1]),
+            op.Constant(value_ints=[max_num]),
+            op.Constant(value_floats=[iou_threshold]),
+            op.Constant(value_floats=[-0.5]),  # below each score that is not negative
+        )
         return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 
     def onnx_roi_align(
@@ -98,9 +90,8 @@ def to_onnx() -> dict[Callable, Callable]:
         # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by
         # 0.5 first.
         assert approximate == "none", approximate
-        return op.Mul(
-            op.Mul(x, op.Add(op.Erf(op.Div(x, op.Constant(value_float=sqrt(2)))), 1.0)), 0.5
-        )
+        erf = op.Erf(op.Div(x, op.Constant(value_float=sqrt(2))))
+        return op.Mul(op.Mul(x, op.Add(erf, 1.0)), 0.5)
 
     return {
         torch.ops.aten.gelu.default: onnx_gelu,

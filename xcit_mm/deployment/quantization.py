@@ -24,8 +24,10 @@ def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
     """Load at most 100 images of files, folders and globs by a config's test pipeline. Raise if one
     cannot be read.
     """
-    prepare, items = Preprocessing(cfg), find_items(sources).items
-    return [prepare(prepare.read(item.path)) for item in items[:: -(-len(items) // 100)]]
+    prepare = Preprocessing(cfg)
+    items = find_items(sources).items
+    step = -(-len(items) // 100)
+    return [prepare(prepare.read(item.path)) for item in items[::step]]
 
 
 def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, Any]]) -> str:
@@ -35,14 +37,12 @@ def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, An
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-    inputs = (
-        dict(image=preprocessor(pseudo_collate([image]), False)["inputs"].numpy())
-        for image in images
-    )
+    batches = (preprocessor(pseudo_collate([image]), False) for image in images)
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, Any] | None:
-            return next(inputs, None)
+            batch = next(batches, None)
+            return batch and dict(image=batch["inputs"].numpy())
 
     model = onnx.load(path)
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -65,8 +65,8 @@ def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, An
         extra_options=dict(OpTypesToExcludeOutputQuantization=["Gemm", "MatMul"]),
     )
     quantized = onnx.load(out)
-    for name in ("metadata_props", "opset_import"):  # onnxruntime's own
-        quantized.ClearField(name)
-        getattr(quantized, name).extend(getattr(model, name))
+    for field in ("metadata_props", "opset_import"):  # onnxruntime's own
+        quantized.ClearField(field)
+        getattr(quantized, field).extend(getattr(model, field))
     onnx.save(quantized, out)
     return f"int8: {len(chosen)} of {len(layers)} layers"

@@ -7,14 +7,17 @@ alone.
 machine. In Python:
 
     model = Model("model.onnx")
-    found = model(read_image("photo.jpg"))
+    prediction = model(read_image("photo.jpg"))
+
+The exit code is 3 if an image failed, and 1 if the model or an option is wrong.
 """
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -29,12 +32,17 @@ def read_image(path: str | Path) -> np.ndarray:
         ValueError: If it cannot be decoded, or uses so few of 16 bits that the upper 8 would be
             nearly black.
     """
-    content = np.frombuffer(Path(path).read_bytes(), np.uint8)
-    image, raw = (cv2.imdecode(content, flag) for flag in (cv2.IMREAD_COLOR, cv2.IMREAD_UNCHANGED))
-    if image is None or raw is None:
+    encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
+    try:
+        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
+    except cv2.error as error:  # such as more than 2^30 pixels
+        raise ValueError(f"{path} cannot be decoded: {error.err}") from None
+    if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
-    if image.max() < 64 and raw.dtype != np.uint8:
-        raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
+    if image.max() < 64:
+        raw: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
+        if raw.dtype != np.uint8:
+            raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
     return image
 
 
@@ -42,11 +50,13 @@ def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
     """Interpolate a grid (h, w) at fractional rows and columns. Beyond its edge, the values are
     those of the edge.
     """
-    for axis, position in enumerate((rows, columns)):
-        position = position.clip(0, grid.shape[axis] - 1)
-        first = position.astype(int)
-        weight = (position - first).astype(np.float32).reshape((-1, 1) if axis == 0 else -1)
+    for axis, positions in enumerate((rows, columns)):
+        positions = positions.clip(0, grid.shape[axis] - 1)
+        first = positions.astype(int)
         second = np.minimum(first + 1, grid.shape[axis] - 1)
+        weight = (positions - first).astype(np.float32)
+        if axis == 0:
+            weight = weight[:, None]
         grid = grid.take(first, axis) * (1 - weight) + grid.take(second, axis) * weight
     return grid
 
@@ -55,33 +65,34 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple, threshold: Any) -
     """Paste probabilities (h, w) into their box, left, top, right and bottom, of an image of
     `size`: (H, W), bool.
     """
-    pasted, axes = np.zeros(size, bool), []
+    pixels = []
+    positions = []  # in the mask with a ring of zeros
     for axis in range(2):
-        start, end = float(box[1 - axis]), float(box[3 - axis])
-        pixels = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
-        axes.append(
-            (pixels, (pixels + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis] + 0.5)
-        )
-    (rows, down), (columns, across) = axes  # `down` and `across` count from a ring of zeros
-    pasted[np.ix_(rows, columns)] = bilinear(np.pad(mask, 1), down, across) >= threshold
+        start = float(box[1 - axis])
+        end = float(box[3 - axis])
+        inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
+        cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
+        pixels.append(inside)
+        positions.append(cells + 0.5)
+    pasted = np.zeros(size, bool)
+    pasted[np.ix_(*pixels)] = bilinear(np.pad(mask, 1), *positions) >= threshold
     return pasted
 
 
 def to_objects(
-    outputs: dict[str, Any], size: tuple, scale: tuple, threshold: Any
-) -> dict[str, Any]:
+    outputs: dict[str, np.ndarray], size: tuple, scale: tuple, threshold: Any
+) -> dict[str, np.ndarray]:
     """Convert a detector's outputs to an image (H, W) of `size`, whose width and height were
     multiplied by `scale`.
     """
     boxes = outputs["boxes"] / np.array([*scale, *scale], np.float32)
-    found = dict(outputs, boxes=boxes.clip(0, [size[1], size[0]] * 2).astype(np.float32))
+    objects = {name: outputs[name] for name in ("scores", "labels")}
+    objects["boxes"] = boxes.clip(0, [size[1], size[0]] * 2).astype(np.float32)
     if "masks" in outputs:
-        pairs = zip(outputs["masks"], boxes, strict=True)
-        found["masks"] = np.array(
-            [paste_mask(*pair, size, threshold) for pair in pairs], bool
-        ).reshape(-1, *size)
-    found.pop("images", None)
-    return found
+        objects["masks"] = np.zeros((len(boxes), *size), bool)
+        for index, mask in enumerate(outputs["masks"]):
+            objects["masks"][index] = paste_mask(mask, boxes[index], size, threshold)
+    return objects
 
 
 class Model:
@@ -97,21 +108,24 @@ class Model:
         try:
             self.session = onnxruntime.InferenceSession(path, **options)
         except Exception as error:  # onnxruntime's classes share no base
-            raise ValueError(
-                f"{path} cannot be run: {' '.join(str(error).split())[-300:]}"
-            ) from None
-        texts = self.session.get_modelmeta().custom_metadata_map
-        if "classes" not in texts:
+            reason = " ".join(str(error).split())[-300:]
+            raise ValueError(f"{path} cannot be run: {reason}") from None
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        if "classes" not in metadata:
             raise ValueError(f"{path} is a backbone or not of xcit-mm export: export a whole model")
-        self.facts: dict[str, Any] = {key: json.loads(text) for key, text in texts.items()}
-        if self.facts["unsupported"]:
+        self.facts: dict[str, Any] = {key: json.loads(metadata[key]) for key in metadata}
+        unsupported = self.facts["unsupported"]
+        if unsupported:
             raise ValueError(
-                f"{path} was trained with {self.facts['unsupported']}, which this script lacks: add it"
+                f"{path} was trained with {unsupported}, which this script lacks: add it"
             )
         self.classes: list[str] = self.facts["classes"]
 
-    def __call__(self, image: np.ndarray) -> dict[str, Any]:
+    def __call__(self, image: np.ndarray, min_score: float = 0.0) -> dict[str, np.ndarray]:
         """Predict an image (H, W, 3), BGR, uint8.
+
+        Args:
+            min_score: Minimum score of a detector's objects.
 
         Returns:
             `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and `labels` (n,), the
@@ -122,132 +136,180 @@ class Model:
             raise ValueError(
                 f"an image of {image.shape}, {image.dtype}: give it as (H, W, 3), BGR, uint8"
             )
-        size, (batch, (height, width)) = image.shape[:2], self.preprocess(image)
-        outputs = dict(
-            zip(self.facts["outputs"], self.session.run(None, {"image": batch}), strict=True)
-        )
+        size = image.shape[:2]
+        batch, (height, width) = self.preprocess(image)
+        arrays = self.session.run(None, {"image": batch})
+        outputs = dict(zip(self.facts["outputs"], arrays, strict=True))
         if "logits" in outputs:
             return {"map": self.to_classes(outputs["logits"][0, :, :height, :width], size)}
-        return to_objects(
-            outputs, size, (width / size[1], height / size[0]), self.facts["mask_threshold"]
-        )
+        is_kept = outputs["scores"] >= min_score
+        kept = {name: output[is_kept] for name, output in outputs.items()}
+        scale = width / size[1], height / size[0]
+        return to_objects(kept, size, scale, self.facts["mask_threshold"])
 
     def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
         """Resize an image by mmcv's rule, normalise and pad it: the model's input (1, 3, h, w) and
         the resized size.
         """
-        height, width = image.shape[:2]
-        if self.facts["resize"]:
-            new_width, new_height = scale = self.facts["resize"]["scale"]
-            if self.facts["resize"]["keep_ratio"]:
-                factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
-                new_width, new_height = int(width * factor + 0.5), int(height * factor + 0.5)
-            height, width = new_height, new_width
-        bottom, right = (-side % self.facts["pad_divisor"] for side in (height, width))
-        if min(height + bottom, width + right) < self.facts["min_side"]:
+        facts = self.facts
+        height, width = self.resized_size(*image.shape[:2])
+        bottom = -height % facts["pad_divisor"]
+        right = -width % facts["pad_divisor"]
+        if min(height + bottom, width + right) < facts["min_side"]:
             raise ValueError(
-                f"resized to {height}x{width}, the model takes {self.facts['min_side']} or more a side"
+                f"resized to {height}x{width}, the model takes {facts['min_side']} or more a side"
             )
-        pixels = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
-        values = pixels[..., :: -1 if self.facts["channel_order"] == "RGB" else 1].astype(
-            np.float32
-        )
-        values = (values - np.float32(self.facts["mean"] or 0)) / np.float32(self.facts["std"] or 1)
-        values = np.pad(
-            values, [(0, bottom), (0, right), (0, 0)], constant_values=self.facts["pad_value"]
-        )
-        return np.ascontiguousarray(values.transpose(2, 0, 1)[None]), (height, width)
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        if facts["channel_order"] == "RGB":
+            image = image[..., ::-1]
+        mean = np.float32(facts["mean"] or 0)
+        std = np.float32(facts["std"] or 1)
+        normalised = (image.astype(np.float32) - mean) / std
+        padding = [(0, bottom), (0, right), (0, 0)]
+        padded = np.pad(normalised, padding, constant_values=facts["pad_value"])
+        return np.ascontiguousarray(padded.transpose(2, 0, 1)[None]), (height, width)
+
+    def resized_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width to which an image is resized."""
+        rule = self.facts["resize"]
+        if not rule:
+            return height, width
+        scale = rule["scale"]  # width and height
+        if not rule["keep_ratio"]:
+            return scale[1], scale[0]
+        factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
+        return int(height * factor + 0.5), int(width * factor + 0.5)
 
     def to_classes(self, logits: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
         """Resize logits (classes, h, w), one class at a time to save memory, and return the best
         class (H, W).
         """
         axes = []
-        for old, new in zip(logits.shape[1:], size, strict=True):
-            centers = (np.arange(new) + 0.5) * (old / new) - 0.5
-            axes.append(np.linspace(0, old - 1, new) if self.facts["align_corners"] else centers)
+        for length, new in zip(logits.shape[1:], size, strict=True):
+            if self.facts["align_corners"]:
+                axes.append(np.linspace(0, length - 1, new))
+            else:
+                axes.append((np.arange(new) + 0.5) * (length / new) - 0.5)
         best = bilinear(logits[0], *axes)
         if len(logits) == 1:
             return (1 / (1 + np.exp(-best)) > self.facts["threshold"]).astype(np.uint8)
         labels = np.zeros(size, np.uint8 if len(logits) <= 256 else np.uint16)
         for label in range(1, len(logits)):
-            values = bilinear(logits[label], *axes)
-            labels[values > best] = label
-            best = np.maximum(values, best)
+            resized = bilinear(logits[label], *axes)
+            labels[resized > best] = label
+            best = np.maximum(resized, best)
         return labels
 
 
-def list_found(found: dict[str, Any], classes: list[str]) -> list[tuple[int, str, list[float]]]:
-    """Return for each object its label, its name and score, its box; for each class of a map its
-    share, and no box.
-    """
-    if "map" in found:
-        shares = np.bincount(found["map"].ravel()) / found["map"].size
+class Row(NamedTuple):
+    """An object with its score, or a class of a map with its share."""
+
+    label: int
+    text: str
+    box: list[float]  # empty for a class
+
+
+def list_rows(prediction: dict[str, np.ndarray], classes: list[str]) -> list[Row]:
+    """Return a row for each object of a prediction, or for each class of its map."""
+    if "map" in prediction:
+        shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
         return [
-            (label, f"{classes[label]} {share:.1%}", [])
+            Row(label, f"{classes[label]} {share:.1%}", [])
             for label, share in enumerate(shares)
             if share
         ]
-    rows = zip(*(found[name].tolist() for name in ("labels", "scores", "boxes")), strict=True)
-    return [(label, f"{classes[label]} {score:.2f}", box) for label, score, box in rows]
+    columns = (prediction[name].tolist() for name in ("labels", "scores", "boxes"))
+    return [
+        Row(label, f"{classes[label]} {score:.2f}", box)
+        for label, score, box in zip(*columns, strict=True)
+    ]
 
 
-def draw(image: np.ndarray, found: dict[str, Any], classes: list[str]) -> np.ndarray:
-    """Return an image with its objects, or with its map and the shares of the classes."""
-    hues = np.array(
-        [[(n * 111 % 180, 150, 255 - 60 * (n % 2)) for n in range(len(classes))]], np.uint8
-    )
-    colours = cv2.cvtColor(hues, cv2.COLOR_HSV2BGR)[0]
-    drawn = image // 2 + colours[found["map"]] // 2 if "map" in found else image.copy()
-    for number, (label, text, box) in reversed(
-        list(enumerate(list_found(found, classes)))
-    ):  # the best on top
-        colour, left, bottom = colours[label].tolist(), 4, 20 * number + 16
-        if "masks" in found:
-            drawn[found["masks"][number]] = drawn[found["masks"][number]] // 2 + colours[label] // 2
-        if box:
-            left, top, right, bottom = map(round, box)
-            cv2.rectangle(drawn, (left, top), (right, bottom), colour, 2)
+def draw(image: np.ndarray, prediction: dict[str, np.ndarray], classes: list[str]) -> np.ndarray:
+    """Return an image with its objects, or with its map and the shares of the classes.
+
+    OpenCV's font has ASCII letters. Other names are replaced by the number of their class.
+    """
+    names = [name if name.isascii() else f"class {label}" for label, name in enumerate(classes)]
+    hues = [(label * 111 % 180, 150, 255 - 60 * (label % 2)) for label in range(len(classes))]
+    colours = cv2.cvtColor(np.array([hues], np.uint8), cv2.COLOR_HSV2BGR)[0]
+    drawn = image.copy()
+    if "map" in prediction:
+        drawn = image // 2 + colours[prediction["map"]] // 2
+    rows = list_rows(prediction, names)
+    for index, row in reversed(list(enumerate(rows))):  # the best on top
+        colour = colours[row.label].tolist()
+        left, bottom = 4, 20 * index + 16
+        if "masks" in prediction:
+            mask = prediction["masks"][index]
+            drawn[mask] = drawn[mask] // 2 + colours[row.label] // 2
+        if row.box:
+            left, top, right, lower = map(round, row.box)
+            cv2.rectangle(drawn, (left, top), (right, lower), colour, 2)
             bottom = max(top - 4, 16)
-        cv2.rectangle(drawn, (left, bottom - 12), (left + 9 * len(text), bottom + 4), colour, -1)
-        cv2.putText(
-            drawn, text, (left, bottom), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (0, 0, 0), 1, cv2.LINE_AA
-        )
+        corner = left + 9 * len(row.text), bottom + 4
+        cv2.rectangle(drawn, (left, bottom - 12), corner, colour, -1)
+        font = cv2.FONT_HERSHEY_SIMPLEX
+        cv2.putText(drawn, row.text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
     return drawn
+
+
+def write_png(path: Path, image: np.ndarray) -> None:
+    """Write an image, complete or not at all. OpenCV's `imwrite` hides errors and crashes at some
+    names.
+    """
+    unfinished = path.with_name(f".{os.getpid()}.png")
+    try:
+        unfinished.write_bytes(cv2.imencode(".png", image)[1].tobytes())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def predict_file(model: Model, path: Path, out: Path | None, min_score: float) -> None:
+    """Print a row for each object of an image, or each class, and draw them into a folder."""
+    image = read_image(path)
+    prediction = model(image, min_score)
+    for row in list_rows(prediction, model.classes):
+        print(path, row.text, *(f"{side:.1f}" for side in row.box))
+    if out:
+        write_png(out / f"{path.name}.png", draw(image, prediction, model.classes))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="an .onnx file of xcit-mm export")
+    parser.add_argument("model", type=Path, help="an .onnx file of xcit-mm export")
     parser.add_argument("image", type=Path, help="an image or a folder of images")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the drawn images")
     parser.add_argument(
         "--score-thr", type=float, default=0.3, help="minimum score (default: %(default)s)"
     )
     args = parser.parse_args()
-    model, failed = Model(args.model), False
+    streams: Any = sys.stdout, sys.stderr
+    for stream in streams:  # a file's name need not be UTF-8
+        stream.reconfigure(errors="backslashreplace")
+    model = Model(args.model)
+    paths = [args.image]
+    if args.image.is_dir():
+        paths = sorted(filter(Path.is_file, args.image.iterdir()))
     if args.out:
+        for path in (args.model, args.image):
+            if path.resolve().is_relative_to(args.out.resolve()):
+                raise ValueError(f"--out {args.out} is or holds the input {path}: give another")
         args.out.mkdir(parents=True, exist_ok=True)
-    for path in (
-        sorted(filter(Path.is_file, args.image.iterdir())) if args.image.is_dir() else [args.image]
-    ):
+    code = 0
+    for path in paths:
         try:
-            found = model(image := read_image(path))
-        except (OSError, ValueError) as error:
-            print(error, file=sys.stderr)
-            failed = True
-            continue
-        if "scores" in found:
-            found = {
-                name: values[found["scores"] >= args.score_thr] for name, values in found.items()
-            }
-        for _, text, box in list_found(found, model.classes):
-            print(path, text, *(f"{side:.1f}" for side in box))
-        if args.out:
-            cv2.imwrite(str(args.out / f"{path.name}.png"), draw(image, found, model.classes))
-    return int(failed)
+            predict_file(model, path, args.out, args.score_thr)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # onnxruntime's classes share no base
+            message = " ".join(str(error).split()) or type(error).__name__
+            print(message if str(path) in message else f"{path}: {message}", file=sys.stderr)
+            code = 3
+    return code
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from ..checks.data import check_paths
 from ..models import XCiT
 from ..models.build import check_backbone
 from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
+from .traceable import stages
 
 # Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
@@ -40,18 +41,23 @@ def check_model(cfg: Config, part: str) -> None:
     """Check that a model, or its backbone, can be exported, or raise ValueError with what is
     missing or unsupported.
     """
-    library, is_whole = cfg.get("default_scope"), part == "model"
+    library = cfg.get("default_scope")
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if backbone_class(cfg) is not XCiT:
         backbone = cfg.model.get("backbone", {}).get("type")
         raise ValueError(
-            f"the config's backbone is {backbone}: only models with this package's XCiT are exported"
+            f"the config's backbone is {backbone}: only this package's XCiT is exported"
         )
     check_backbone(cfg)
-    if is_whole:
-        (check_detector if library == "mmdet" else check_segmentor)(cfg)
-    (tested_metainfo if is_whole else tested_dataset)(cfg)  # raises if the config has none
+    if part == "backbone":
+        tested_dataset(cfg)  # raises if the config has none
+        return
+    if library == "mmdet":
+        check_detector(cfg)
+    else:
+        check_segmentor(cfg)
+    tested_metainfo(cfg)  # likewise
 
 
 def check_detector(cfg: Config) -> None:
@@ -60,60 +66,60 @@ def check_detector(cfg: Config) -> None:
     """
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
-        kind, supported = type_name(dict(type=key) | part), TYPES[key]
-        if kind not in supported:
-            fix = f"only {', '.join(supported)}" if supported else "leave it out"
-            raise ValueError(f"{where}.type={kind!r} cannot be exported: {fix}; {REMEDY}")
+        name = type_name(dict(type=key) | part)
+        if name not in TYPES[key]:
+            fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
+            raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}; {REMEDY}")
+        is_of_anchor_head = key == "loss_cls" and where.count(".") == 2
+        if is_of_anchor_head and not part.get("use_sigmoid"):
+            fix = f"set it to True; {REMEDY}"
+            raise ValueError(f"{where}.use_sigmoid=False cannot be exported: {fix}")
         expected = dict(VALUES.get(key, {}))
         if key == "nms":
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
-        elif (
-            key == "loss_cls" and where.count(".") == 2 and not part.get("use_sigmoid")
-        ):  # of an anchor head
-            raise ValueError(
-                f"{where}.use_sigmoid=False cannot be exported: set it to True; {REMEDY}"
-            )
         for option, value in expected.items():
             if part.get(option, value) != value:
-                raise ValueError(
-                    f"{where}.{option}={part[option]!r} cannot be exported: leave it out; {REMEDY}"
-                )
+                setting = f"{where}.{option}={part[option]!r}"
+                raise ValueError(f"{setting} cannot be exported: leave it out; {REMEDY}")
     test_cfg = cfg.model.get("test_cfg") or {}
-    for stage in (".rpn", ".rcnn") if "rpn_head" in cfg.model else ("",):
-        where, options = (
-            f"model.test_cfg{stage}",
-            (test_cfg.get(stage[1:]) or {}) if stage else test_cfg,
-        )
-        if not options.get("nms"):
-            raise ValueError(
-                f"{where}.nms is missing: set it, such as nms=dict(type='nms', iou_threshold=0.5)"
-            )
-        max_num, threshold = options.get("max_per_img"), options.get("mask_thr_binary", 0.5)
-        if max_num is None or max_num < 1:
-            raise ValueError(
-                f"{where}.max_per_img={max_num} cannot be exported: set a limit for an image, such as 100"
-            )
-        if threshold <= 0:  # mmdet then returns grey masks, or whole boxes
-            raise ValueError(
-                f"{where}.mask_thr_binary={threshold} cannot be exported: give a probability, such as 0.5"
-            )
+    if "rpn_head" in cfg.model:
+        for stage in ("rpn", "rcnn"):
+            _check_limits(f"model.test_cfg.{stage}", test_cfg.get(stage) or {})
+    else:
+        _check_limits("model.test_cfg", test_cfg)
+
+
+def _check_limits(where: str, test_cfg: dict) -> None:
+    """Raise ValueError if the options of a selection cannot be exported."""
+    if not test_cfg.get("nms"):
+        fix = "set it, such as nms=dict(type='nms', iou_threshold=0.5)"
+        raise ValueError(f"{where}.nms is missing: {fix}")
+    limit = test_cfg.get("max_per_img")
+    if limit is None or limit < 1:
+        fix = "set a limit for an image, such as 100"
+        raise ValueError(f"{where}.max_per_img={limit} cannot be exported: {fix}")
+    threshold = test_cfg.get("mask_thr_binary", 0.5)
+    if threshold <= 0:  # mmdet then returns grey masks, or whole boxes
+        fix = "give a probability, such as 0.5"
+        raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: {fix}")
 
 
 def check_segmentor(cfg: Config) -> None:
     """Check that `ExportableSegmentor` supports mmseg's segmentor, or raise ValueError with what it
     does not.
     """
-    mode, heads = (cfg.model.get("test_cfg") or {}).get("mode"), cfg.model.decode_head
+    mode = (cfg.model.get("test_cfg") or {}).get("mode")
     if mode not in ("whole", "slide"):
         raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
-    for head in heads if isinstance(heads, (list, tuple)) else [heads]:
-        if type_name(head).startswith("Mask"):  # which classifies masks
-            raise ValueError(
-                f"model.decode_head.type={type_name(head)!r} cannot be exported; {REMEDY}"
-            )
-    if heads is not head and (head.get("out_channels") or head.get("num_classes")) == 1:
+    heads = stages(cfg.model.decode_head)
+    for head in heads:
+        name = type_name(head)
+        if name.startswith("Mask"):  # which classifies masks
+            raise ValueError(f"model.decode_head.type={name!r} cannot be exported; {REMEDY}")
+    channels = heads[-1].get("out_channels") or heads[-1].get("num_classes")
+    if len(heads) > 1 and channels == 1:
         raise ValueError(
-            "a cascade of one channel cannot be exported, since mmseg does not predict with it"
+            "a cascade of one channel cannot be exported: mmseg cannot predict with it"
         )
 
 
@@ -121,16 +127,13 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
     """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images of the
     test set, None: all.
     """
+    fix = "leave --evaluate and --int8 out"
     if part != "model":
-        raise ValueError(
-            "a backbone has no score: leave --evaluate and --int8 out, or export the whole model"
-        )
+        raise ValueError(f"a backbone has no score: {fix}, or export the whole model")
     if count is not None and count < 1:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
-        raise ValueError(
-            "the config has no test_evaluator: give it one, or leave --evaluate and --int8 out"
-        )
+        raise ValueError(f"the config has no test_evaluator: give it one, or {fix}")
     for missing in check_paths(cfg, ["test"]):
         raise FileNotFoundError(missing.message())
 

@@ -26,17 +26,18 @@ class ExportableSegmentor(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         maps = self.model.extract_feat(image)
+        inputs: list[Any] = [maps]
         *earlier, last = stages(self.model.decode_head)
-        given: tuple[Any, ...] = (maps,)
         for head in earlier:
-            given = (maps, head(*given))
+            inputs = [maps, head(*inputs)]
+        meta = dict(img_shape=image.shape[2:])
         with without_resize_warning():
-            return last.predict(*given, [dict(img_shape=image.shape[2:])], self.model.test_cfg)
+            return last.predict(*inputs, [meta], self.model.test_cfg)
 
 
 def stages(part: Any) -> list[Any]:
-    """Return the stages of a cascade's part, or the part alone."""
-    return list(part) if isinstance(part, nn.ModuleList) else [part]
+    """Return the stages of a cascade's part, or the part alone: of a model or a config."""
+    return list(part) if isinstance(part, nn.ModuleList | list | tuple) else [part]
 
 
 class BinAverage(nn.Module):
@@ -47,9 +48,8 @@ class BinAverage(nn.Module):
 
     def __init__(self, output_size: int | tuple[int, int]) -> None:
         super().__init__()
-        self.rows, self.columns = (
-            (output_size, output_size) if isinstance(output_size, int) else output_size
-        )
+        size = (output_size, output_size) if isinstance(output_size, int) else output_size
+        self.rows, self.columns = size
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
@@ -61,11 +61,11 @@ def _bins(length: int, count: int, like: Tensor) -> Tensor:
     """Return weights (count, length) of averages over bins: bin i is i L / C to (i + 1) L / C,
     rounded outwards.
     """
-    bin_ = torch.arange(count, device=like.device)[:, None]
-    entry = torch.arange(length, device=like.device)
-    inside = ((bin_ * length < (entry + 1) * count) & ((bin_ + 1) * length > entry * count)).to(
-        like.dtype
-    )
+    bins = torch.arange(count, device=like.device)[:, None]
+    entries = torch.arange(length, device=like.device)
+    starts_before = bins * length < (entries + 1) * count
+    ends_after = (bins + 1) * length > entries * count
+    inside = (starts_before & ends_after).to(like.dtype)
     return inside / inside.sum(dim=1, keepdim=True)
 
 
@@ -86,9 +86,8 @@ def exportable(model: nn.Module) -> nn.Module:
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size
                 setattr(module, name, BinAverage(size))
-            elif (
-                type(child).__name__ == "Upsample" and child.scale_factor
-            ):  # mmseg's makes sizes constants by int()
+            # mmseg's makes sizes constants by int().
+            elif type(child).__name__ == "Upsample" and child.scale_factor:
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
     return fuse_conv_bn(model)
