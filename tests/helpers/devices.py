@@ -18,35 +18,26 @@ on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def on_each_device_in(cpu: list[str], cuda: list[str]) -> pytest.MarkDecorator:
-    """Parametrize `device` and `dtype`, a name in torch, with the types in which each device
-    computes.
-    """
+    """Parametrize `device` and `dtype`, a name in torch, with the types that each computes in."""
     on_gpu = [pytest.param("cuda", dtype, marks=GPU) for dtype in cuda]
     return pytest.mark.parametrize("device, dtype", [*(("cpu", dtype) for dtype in cpu), *on_gpu])
 
 
 def allow_mixed_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mmengine's AmpOptimWrapper, which is for GPUs only, work on the CPU too, in bfloat16 with
-    a loss scaler.
-    """
+    """Let mmengine's AmpOptimWrapper, for GPUs only, work on the CPU too, with a loss scaler."""
     if device == "cpu":
+        scaler = functools.partial(torch.amp.GradScaler, "cpu")
         monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
-        monkeypatch.setattr(
-            amp_optimizer_wrapper, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu")
-        )
+        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", scaler)
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Measures the peak of the bytes in tensors, after any operator, without the parameters and
-    buffers of a model.
-    """
+    """Measures the peak of the bytes in tensors, after any operator, without those of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.own = {
-            tensor.untyped_storage().data_ptr()
-            for tensor in (*model.parameters(), *model.buffers())
-        }
+        state = (*model.parameters(), *model.buffers())
+        self.of_model = {tensor.untyped_storage().data_ptr() for tensor in state}
         self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
 
@@ -61,7 +52,7 @@ class _LiveBytes(TorchDispatchMode):
             key: entry for key, entry in self.storages.items() if not entry[0].expired()
         }
         for storage in made:
-            if storage.data_ptr() not in self.own:
+            if storage.data_ptr() not in self.of_model:
                 self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
         self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
         return out
@@ -75,6 +66,6 @@ def peak_bytes(model: nn.Module, run: Callable[[], object], device: str) -> int:
         return live.peak
     run()  # cuBLAS allocates a permanent workspace
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    at_rest = torch.cuda.memory_allocated()
     run()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated() - at_rest

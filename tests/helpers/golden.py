@@ -60,21 +60,15 @@ def keys(arch: str, patch_size: int) -> dict[str, list[int]]:
 
 
 def deviation(maps: tuple[Tensor, ...], file: Path, size: str) -> float:
-    """Largest difference from the golden values of a size such as '64x96', in units of a level's
-    mean magnitude.
+    """Largest difference from the golden values of a size such as '64x96'; shapes must be equal.
 
-    The shapes must be equal.
+    Its unit is the mean magnitude of a level.
     """
     golden = np.load(file)
-    worst = 0.0
-    for level, found in enumerate(maps):
-        assert list(found.shape) == golden[f"{size}/shape{level}"].tolist()
-        values = (
-            found.detach()
-            .double()
-            .flatten()[torch.from_numpy(golden[f"{size}/index{level}"])]
-            .numpy()
-        )
-        difference = np.abs(values - golden[f"{size}/value{level}"]).max()
-        worst = max(worst, difference / float(golden[f"{size}/abs_mean{level}"]))
-    return worst
+    deviations = []
+    for level, tensor in enumerate(maps):
+        assert list(tensor.shape) == golden[f"{size}/shape{level}"].tolist()
+        samples = tensor.detach().double().flatten().numpy()[golden[f"{size}/index{level}"]]
+        difference = np.abs(samples - golden[f"{size}/value{level}"]).max()
+        deviations.append(difference / float(golden[f"{size}/abs_mean{level}"]))
+    return max(deviations)

@@ -1,4 +1,4 @@
-"""The implementations of cross-covariance attention have the same results, derivatives and options."""
+"""The implementations of the attention have the same results, derivatives and options."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,10 +46,12 @@ class TestDerivatives:
     def function(name: str) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
         module = attention(4, 2, implementation=name).double()
         x = torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
-        names, values = zip(*module.named_parameters(), strict=True)
-        return lambda x, *p: torch.func.functional_call(
-            module, dict(zip(names, p, strict=True)), x
-        ), (x, *values)
+        names, parameters = zip(*module.named_parameters(), strict=True)
+
+        def call(x: Tensor, *parameters: Tensor) -> Tensor:
+            return torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), x)
+
+        return call, (x, *parameters)
 
     @every_implementation
     def test_first_backward_and_forward(self, name):
@@ -60,7 +62,7 @@ class TestDerivatives:
         assert torch.autograd.gradgradcheck(*self.function(name))
 
 
-INPUTS = {
+CHANGES = {
     "normal": lambda x: x,
     # The cancellation case: second moments close to those of the mean.
     "mean 100 times the deviation": lambda x: x + 100 * torch.randn(x.shape[-1]),
@@ -70,28 +72,29 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seed", range(4))
-def test_implementations_agree(kind, seed):
+def test_implementations_agree(change, seed):
     generator = torch.Generator().manual_seed(seed)
 
-    def pick(*values: int) -> int:
-        return values[torch.randint(len(values), (), generator=generator)]
+    def pick(*choices: float) -> Any:
+        return choices[torch.randint(len(choices), (), generator=generator)]
 
     heads = pick(1, 2, 4, 8)
     dim = heads * pick(4, 8, 24, 48)
-    x = INPUTS[kind](
-        torch.randn(pick(1, 2, 3), pick(1, 2, 7, 50, 333, 1000, 5000), dim, generator=generator)
-    )
+    batch = pick(1, 2, 3)
+    tokens = pick(1, 2, 7, 50, 333, 1000, 5000)
+    x = CHANGES[change](torch.randn(batch, tokens, dim, generator=generator))
     module = attention(dim, heads, seed, temperature=pick(0.1, 1, 10, 30))
     with torch.no_grad():
         exact = run(module.double(), "plain", x.double())
+        in_float64 = (run(module, "covariance", x.double()) - exact).abs().max()
         module.float()
         plain = (run(module, "plain", x) - exact).abs().max()
-        scale = exact.abs().mean()
-        error = (run(module, "covariance", x) - exact).abs().max()
-        assert error <= max(3 * plain, 1e-4 * scale)
-        assert (run(module.double(), "covariance", x.double()) - exact).abs().max() <= 1e-9 * scale
+        covariance = (run(module, "covariance", x) - exact).abs().max()
+    scale = exact.abs().mean()
+    assert covariance <= max(3 * plain, 1e-4 * scale)
+    assert in_float64 <= 1e-9 * scale
 
 
 class TestPrecision:
@@ -108,12 +111,14 @@ class TestPrecision:
                 out = run(module, name, x.to(module.proj.weight.dtype)).double()
             return [out, *torch.autograd.grad(out.pow(3).sum(), (x, *module.parameters()))]
 
-        plain, found = results("plain", dtype=dtype), results(name, dtype=dtype)
+        in_half = results(name, dtype=dtype)
+        plain_in_half = results("plain", dtype=dtype)
         module.double()
-        for exact, a, b in zip(results("plain", enabled=False), plain, found, strict=True):
-            assert (b - exact).abs().mean() <= max(
-                1.5 * (a - exact).abs().mean(), 1e-3 * exact.abs().mean()
-            )
+        exact = results("plain", enabled=False)
+        for result, plain, expected in zip(in_half, plain_in_half, exact, strict=True):
+            error_of_plain = (plain - expected).abs().mean()
+            allowed = max(1.5 * error_of_plain, 1e-3 * expected.abs().mean())
+            assert (result - expected).abs().mean() <= allowed
 
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -140,21 +145,24 @@ def test_dropout_acts_on_the_attention_matrix_and_on_the_output(name):
 def test_covariance_stores_a_quarter_of_plain_for_backward():
     module = attention(384, 8)
     x = torch.randn(2, 4200, 384, requires_grad=True)
-    covariance, plain = (
-        saved_bytes(module, lambda name=name: run(module, name, x))
-        for name in ("covariance", "plain")
-    )
+    covariance = saved_bytes(module, lambda: run(module, "covariance", x))
+    plain = saved_bytes(module, lambda: run(module, "plain", x))
     assert covariance <= 0.25 * plain
 
 
-@pytest.mark.parametrize("dtype, limit", [(torch.float32, 128), (torch.bfloat16, 192)])
-def test_auto_selects_by_the_number_of_tokens(dtype, limit):
+@pytest.mark.parametrize(
+    "dtype, tokens, selected",
+    [
+        (torch.float32, 127, "plain"),
+        (torch.float32, 128, "covariance"),
+        (torch.bfloat16, 191, "plain"),
+        (torch.bfloat16, 192, "covariance"),
+    ],
+)
+def test_auto_selects_by_the_number_of_tokens(dtype, tokens, selected):
     module = attention(64, 4).to(dtype)
+    x = torch.randn(2, tokens, 64).to(dtype)
     with torch.no_grad():
-        for tokens, expected in ((limit - 1, "plain"), (limit, "covariance")):
-            x = torch.randn(2, tokens, 64).to(dtype)
-            auto = run(module, "auto", x)
-            equal = [
-                name for name in ("plain", "covariance") if torch.equal(run(module, name, x), auto)
-            ]
-            assert equal == [expected]
+        results = {name: run(module, name, x) for name in IMPLEMENTATIONS}
+    equal = [name for name in IMPLEMENTATIONS if torch.equal(results[name], results["auto"])]
+    assert equal == ["auto", selected]

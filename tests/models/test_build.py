@@ -21,7 +21,7 @@ QKV = "blocks.0.attn.qkv.weight"
 
 
 @pytest.mark.parametrize(
-    "kind, options",
+    "network, options",
     [
         (XCiT, {}),
         (XCiT, dict(patch_embed="linear")),
@@ -32,11 +32,11 @@ QKV = "blocks.0.attn.qkv.weight"
         (Trunk, dict(patch_embed="linear")),
     ],
 )
-def test_weights_determine_class_and_options_of_the_backbone(kind, options, tmp_path):
-    model = fill(kind(MINI, **dict(patch_size=8) | options))
+def test_weights_determine_class_and_options_of_the_backbone(network, options, tmp_path):
+    model = fill(network(MINI, **dict(patch_size=8) | options))
     torch.save(dict(model=model.state_dict()), tmp_path / "weights.pth")
     loaded = xcit_mm.backbone(tmp_path / "weights.pth")
-    assert type(loaded) is kind
+    assert type(loaded) is network
     image = torch.rand(1, options.get("in_channels", 3), 64, 64)
     assert all(torch.equal(*outputs) for outputs in zip(loaded(image), model(image), strict=True))
 
@@ -79,9 +79,8 @@ def test_options_replace_those_of_a_file(tmp_path):
 def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_path):
     state: dict[str, Tensor] = XCiT(MINI, norm_cfg=dict(type="BN")).state_dict()
     state |= tensors
-    torch.save(
-        {key: value for key, value in state.items() if value is not None}, tmp_path / "file.pth"
-    )
+    state = {key: value for key, value in state.items() if value is not None}
+    torch.save(state, tmp_path / "file.pth")
     with pytest.raises(ValueError, match=message) as error:
         xcit_mm.backbone(tmp_path / "file.pth")
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
@@ -120,7 +119,7 @@ def small() -> Config:
 
 
 def beside() -> Config:
-    """The same, with the data preprocessor beside the model, where mmengine's Runner finds it too."""
+    """The same, with the data preprocessor beside the model, where mmengine finds it too."""
     cfg = small()
     cfg.data_preprocessor = cfg.model.pop("data_preprocessor")
     return cfg
@@ -136,37 +135,44 @@ def checkpoint(tmp_path) -> str:
 class TestModelOfConfig:
     def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, checkpoint):
         both = small()
-        both.data_preprocessor = dict(
-            both.model.data_preprocessor, mean=[1.0, 2.0, 3.0]
-        )  # the model's own wins
+        # The model's own wins.
+        both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])
         image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
-        steps = (load_model(cfg, checkpoint).data_preprocessor for cfg in (small(), beside(), both))
-        expected, *found = (step(dict(inputs=[image]))["inputs"] for step in steps)
-        assert all(torch.equal(each, expected) for each in found) and expected.mean().abs() < 2
+
+        def preprocess(cfg: Config) -> Tensor:
+            return load_model(cfg, checkpoint).data_preprocessor(dict(inputs=[image]))["inputs"]
+
+        expected = preprocess(small())
+        assert expected.mean().abs() < 2
+        assert torch.equal(preprocess(beside()), expected)
+        assert torch.equal(preprocess(both), expected)
 
     def test_the_config_is_not_changed(self, checkpoint, tmp_path):
         """A training from the config afterwards starts from its init_cfg."""
         cfg = beside()
-        before = deepcopy(cfg.to_dict())
+        expected = deepcopy(cfg.to_dict())
         load_model(cfg, checkpoint)
         with pytest.raises(FileNotFoundError):
             load_model(cfg, str(tmp_path / "none.pth"))
-        assert cfg.to_dict() == before
+        assert cfg.to_dict() == expected
 
-    def test_the_missing_part_of_a_config_is_named(self, tmp_path):
+    def test_a_missing_default_scope_is_named(self):
         cfg = small()
         cfg.pop("default_scope")
         cfg.model.pop("_scope_", None)
         cfg.model.backbone.type = "mmseg.NoSuchThing"
         with pytest.raises(ValueError, match="give the config a default_scope"):
             load_model(cfg, "any.pth")
-        with pytest.raises(
-            ValueError, match=r"^the config has no model: give the config of a whole run$"
-        ):
+
+    def test_a_config_without_a_model_is_named(self):
+        message = r"^the config has no model: give the config of a whole run$"
+        with pytest.raises(ValueError, match=message):
             load_model(Config(dict(default_scope="mmseg")), "any.pth")
-        cfg = Config(
-            dict(default_scope="mmengine", model=dict(type="mmengine.BaseDataPreprocessor"))
-        )
+
+    def test_a_model_without_a_backbone_is_named(self, tmp_path):
+        model = dict(type="mmengine.BaseDataPreprocessor")
         torch.save(dict(state_dict={}), tmp_path / "file.pth")
         with pytest.raises(ValueError, match=r"^the model has no backbone"):
-            load_model(cfg, str(tmp_path / "file.pth"))
+            load_model(
+                Config(dict(default_scope="mmengine", model=model)), str(tmp_path / "file.pth")
+            )

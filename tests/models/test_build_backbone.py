@@ -41,17 +41,14 @@ def test_weights_of_a_classifier_give_the_maps_of_its_trunk(downloads, image):
 
 
 def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
+    default = xcit_mm.backbone(NAME)
     (last,) = xcit_mm.backbone(f"xcit://{NAME}", out_indices=(11,), frozen_stages=12)(image)
-    assert torch.equal(last, xcit_mm.backbone(NAME)(image)[-1]) and not last.requires_grad
+    assert torch.equal(last, default(image)[-1])
+    assert not last.requires_grad
     fine = xcit_mm.backbone(NAME, strides=(4, 16, 32))
-    assert isinstance(fine, xcit_mm.XCiT) and [found.shape[-1] for found in fine(image)] == [
-        24,
-        6,
-        3,
-    ]
-    assert torch.equal(
-        fine.blocks[0].attn.qkv.weight, xcit_mm.backbone(NAME).blocks[0].attn.qkv.weight
-    )
+    assert isinstance(fine, xcit_mm.XCiT)
+    assert [m.shape[-1] for m in fine(image)] == [24, 6, 3]
+    assert torch.equal(fine.blocks[0].attn.qkv.weight, default.blocks[0].attn.qkv.weight)
 
 
 def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image):
@@ -66,21 +63,18 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
 
 
 @pytest.mark.parametrize(
-    "name, kind, width, patch_size",
+    "name, expected",
     [
-        ("xcit_tiny_12_p8_224_dist", Trunk, 192, 8),
-        ("xcit_small_12_cp16_dino", Trunk, 384, 16),
-        ("sem_fpn_xcit_tiny_12_p16", xcit_mm.XCiT, 192, 16),
-        ("retinanet_xcit-s12-p16_fpn_1x_coco", xcit_mm.XCiT, 384, 16),
+        ("xcit_tiny_12_p8_224_dist", (Trunk, 192, 8)),
+        ("xcit_small_12_cp16_dino", (Trunk, 384, 16)),
+        ("sem_fpn_xcit_tiny_12_p16", (xcit_mm.XCiT, 192, 16)),
+        ("retinanet_xcit-s12-p16_fpn_1x_coco", (xcit_mm.XCiT, 384, 16)),
     ],
 )
-def test_without_weights_nothing_is_downloaded(
-    name, kind, width, patch_size, monkeypatch, tmp_path
-):
+def test_without_weights_nothing_is_downloaded(name, expected, monkeypatch, tmp_path):
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path))
     backbone = xcit_mm.backbone(name, pretrained=False)
-    assert type(backbone) is kind
-    assert (backbone.arch.embed_dim, backbone.patch_size) == (width, patch_size)
+    assert (type(backbone), backbone.arch.embed_dim, backbone.patch_size) == expected
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """The classifier has the published logits from every file, and trains in mmpretrain."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -23,24 +24,22 @@ CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
 def deviation(logits: Tensor, name: str) -> float:
-    """Largest difference from the authors' logits of a 224x224 image, in units of their mean
-    magnitude.
-    """
+    """Largest difference from the authors' logits of a 224x224 image, by their mean magnitude."""
     golden = np.load(GOLDEN / f"logits_{name}.npz")
     assert list(logits.shape) == golden["shape0"].tolist()
-    values = logits.double().flatten().numpy()[golden["index0"]]
-    return np.abs(values - golden["value0"]).max() / float(golden["abs_mean0"])
+    differences = logits.double().flatten().numpy()[golden["index0"]] - golden["value0"]
+    return np.abs(differences).max() / float(golden["abs_mean0"])
 
 
 def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> XCiTClassifier:
     """Load a classifier from a file. A failure must not change the model."""
     init_cfg = dict(type="Pretrained", checkpoint=str(file), **options)
     model = XCiTClassifier(PICO, patch_size, num_classes, init_cfg=init_cfg)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
+    initial = {key: value.clone() for key, value in model.state_dict().items()}
     try:
         model.init_weights()
     except ValueError:
-        assert same(model.state_dict(), before), "half loaded"
+        assert same(model.state_dict(), initial), "half loaded"
         raise
     return model.eval()
 
@@ -54,18 +53,25 @@ def test_logits_equal_the_authors(name, dtype, tolerance):
         assert deviation(model(image(224, 224).to(dtype)), name) < tolerance
 
 
-def test_tokens_norm_of_a_published_shape_is_the_published_setting():
-    n12, t12, own = (dict(embed_dim=dim, depth=12, num_heads=4, eta=1.0) for dim in (128, 192, 32))
-    assert [resolve_arch(arch).tokens_norm for arch in (n12, t12, own)] == [False, True, True]
-    assert resolve_arch(dict(n12, tokens_norm=True)).tokens_norm
+@pytest.mark.parametrize(
+    "options, tokens_norm",
+    [
+        (dict(embed_dim=128), False),  # n12
+        (dict(embed_dim=192), True),  # t12
+        (dict(embed_dim=32), True),  # not published
+        (dict(embed_dim=128, tokens_norm=True), True),
+    ],
+)
+def test_tokens_norm_of_a_published_shape_is_the_published_setting(options, tokens_norm):
+    arch = resolve_arch(dict(depth=12, num_heads=4, eta=1.0, **options))
+    assert arch.tokens_norm is tokens_norm
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
 def test_parameters_have_the_published_names_and_shapes(patch_size):
     state = XCiTClassifier(PICO, patch_size, num_classes=10).state_dict()
-    assert {key: list(value.shape) for key, value in state.items()} == KEYS[
-        f"official_p{patch_size}"
-    ]
+    shapes = {key: list(value.shape) for key, value in state.items()}
+    assert shapes == KEYS[f"official_p{patch_size}"]
 
 
 class TestLoading:
@@ -78,34 +84,31 @@ class TestLoading:
 
     @pytest.mark.parametrize("name", ["dino-backbone_p16.pth", "dino-full_p16.pth"])
     def test_dino_gives_a_descriptor(self, name, tmp_path):
-        dino, file = path_of(name, tmp_path), path_of("official-imagenet_p16.pth", tmp_path)
-        x, classifier = image(64, 96, batch=2).float(), load(file)
+        dino = path_of(name, tmp_path)
+        file = path_of("official-imagenet_p16.pth", tmp_path)
+        classifier = load(file)
+        x = image(64, 96, batch=2).float()
         with torch.inference_mode():
             descriptor = load(dino, num_classes=0)(x)
             torch.testing.assert_close(classifier.head(descriptor), classifier(x))
             # A file for classes gives the descriptor too.
             assert torch.equal(load(file, num_classes=0)(x), descriptor)
-        with pytest.raises(
-            ValueError, match="the model has num_classes=10; to fine-tune: strict_heads=False"
-        ):
+        message = "the model has num_classes=10; to fine-tune: strict_heads=False"
+        with pytest.raises(ValueError, match=message):
             load(dino)
         assert torch.equal(load(dino, strict_heads=False).norm.weight, official(16)["norm.weight"])
 
     def test_a_head_for_other_classes_needs_strict_heads_false(self, tmp_path):
-        given = official(16)
-        torch.save(dict(model=given), tmp_path / "file.pth")
-        with pytest.raises(
-            ValueError, match=r"the file has 10 classes, the model has num_classes=7"
-        ) as error:
+        tensors = official(16)
+        torch.save(dict(model=tensors), tmp_path / "file.pth")
+        message = r"the file has 10 classes, the model has num_classes=7"
+        with pytest.raises(ValueError, match=message) as error:
             load(tmp_path / "file.pth", num_classes=7)
         assert "\n" not in str(error.value)
         state = load(tmp_path / "file.pth", num_classes=7, strict_heads=False).state_dict()
-        assert all(
-            torch.equal(value, given[key])
-            for key, value in state.items()
-            if not key.startswith("head.")
-        )
-        assert (state["head.weight"].abs() < 0.2).all() and (state["head.bias"] == 0).all()
+        assert (state.pop("head.weight").abs() < 0.2).all()
+        assert (state.pop("head.bias") == 0).all()
+        assert all(torch.equal(value, tensors[key]) for key, value in state.items())
 
     @pytest.mark.parametrize(
         "prefix, heads", [("", {}), ("backbone.", {"decode_head.w": torch.ones(1)})]
@@ -113,34 +116,38 @@ class TestLoading:
     def test_files_without_class_attention_are_rejected(self, prefix, heads, tmp_path):
         state = {f"{prefix}{key}": value for key, value in XCiT(PICO).state_dict().items()}
         torch.save(dict(state_dict={**state, **heads}), tmp_path / "file.pth")
-        message = (
-            f"it is a {'segmentor' if heads else 'backbone'} without class attention: take a file"
-        )
+        task = "segmentor" if heads else "backbone"
+        message = f"it is a {task} without class attention: take a file"
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "file.pth")
 
 
-def whole_model(num_classes: int, own_head: int = 0) -> nn.Module:
+def whole_model(num_classes: int, classes_of_head: int = 0) -> nn.Module:
     """A module with the parameters of mmpretrain's ImageClassifier."""
     model = nn.Module()
     model.backbone = XCiTClassifier(PICO, num_classes=num_classes)
-    model.head = nn.ModuleDict({"fc": nn.Linear(32, own_head)} if own_head else {})
+    model.head = nn.ModuleDict({"fc": nn.Linear(32, classes_of_head)} if classes_of_head else {})
     return model
 
 
-def test_a_published_file_and_own_checkpoints_fill_a_model_of_mmpretrain():
-    model, given = whole_model(10), official(16)
-    model.load_state_dict(match_model(model, dict(model=given)), strict=True)
-    assert same(model.backbone.state_dict(), given)
-    for own, classes, head in ((model, 10, 0), (whole_model(0, own_head=5), 0, 5)):
-        assert same(
-            match_model(whole_model(classes, head), dict(state_dict=own.state_dict())),
-            own.state_dict(),
-        )
-    state = own.state_dict()
-    del state["head.fc.bias"]
-    with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
-        match_model(whole_model(0, own_head=5), dict(state_dict=state))
+class TestModelOfMMPretrain:
+    def test_a_published_file_fills_it(self):
+        model = whole_model(10)
+        tensors = official(16)
+        model.load_state_dict(match_model(model, dict(model=tensors)), strict=True)
+        assert same(model.backbone.state_dict(), tensors)
+
+    @pytest.mark.parametrize("num_classes, classes_of_head", [(10, 0), (0, 5)])
+    def test_its_own_checkpoint_fills_it(self, num_classes, classes_of_head):
+        state = whole_model(num_classes, classes_of_head).state_dict()
+        model = whole_model(num_classes, classes_of_head)
+        assert same(match_model(model, dict(state_dict=state)), state)
+
+    def test_a_missing_tensor_of_its_head_is_named(self):
+        state = whole_model(0, classes_of_head=5).state_dict()
+        del state["head.fc.bias"]
+        with pytest.raises(ValueError, match=r"it lacks head.fc.bias"):
+            match_model(whole_model(0, classes_of_head=5), dict(state_dict=state))
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -150,29 +157,24 @@ def test_attention_maps_of_any_size_are_the_weights_of_the_tokens_in_their_place
     height, width, patch_size
 ):
     model = fill(XCiTClassifier(TINY, patch_size, num_classes=5).double())
-    grid, x, seen = (
-        (-(-height // patch_size), -(-width // patch_size)),
-        image(height, width, batch=2),
-        [],
-    )
+    grid = (math.ceil(height / patch_size), math.ceil(width / patch_size))
+    x = image(height, width, batch=2)
+    inputs = []
     for block in model.cls_attn_blocks:
-        block.attn.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        block.attn.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     cls, tokens = model.forward_features(x)
     assert (cls.shape, tokens.shape) == ((2, 32), (2, 32, *grid))
     torch.testing.assert_close(model(x), model.head(cls))
-    for block, given, found in zip(
-        model.cls_attn_blocks, seen, model.attention_maps(x), strict=False
-    ):
-        weights = block.attn.attend(given)[0][:, :, 0]
-        torch.testing.assert_close(found, weights[:, :, 1:].unflatten(2, grid))
-        assert (found.sum(dim=(2, 3)) < 1).all()
+    of_blocks = [block.attn.attend(inputs[n]) for n, block in enumerate(model.cls_attn_blocks)]
+    expected = [weights[:, :, 0, 1:].unflatten(2, grid) for weights, _ in of_blocks]
+    maps = model.attention_maps(x)
+    torch.testing.assert_close(list(maps), expected)
+    assert all((attention.sum(dim=(2, 3)) < 1).all() for attention in maps)
 
 
 def test_as_tuple_returns_a_tuple_for_mmpretrain():
-    model = MODELS.build(
-        dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)
-    ).eval()
-    (logits,) = model(image(64, 64, batch=2).float())
+    cfg = dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)
+    (logits,) = MODELS.build(cfg).eval()(image(64, 64, batch=2).float())
     assert logits.shape == (2, 5)
 
 
@@ -182,25 +184,21 @@ def test_gradients_reach_every_parameter(arch):
     rates = {(b.mlp.drop.p, b.attn.proj_drop.p, b.attn.attn_drop.p) for b in model.cls_attn_blocks}
     assert rates == {(0.1, 0.1, 0.2)}
     F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
-    assert [
-        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
-    ] == []
+    parameters = model.named_parameters()
+    assert [name for name, p in parameters if p.grad is None or not p.grad.any()] == []
 
 
 def test_layer_decay_gives_head_and_class_attention_the_full_rate():
     model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
     wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
-    groups = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))(
-        model
-    ).param_groups
-    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
-    found = {name: rates[id(p)] for name, p in model[0].named_parameters()}
-    own = {rate for name, rate in found.items() if name.startswith(("cls_", "norm.", "head."))}
-    assert (own, found["blocks.3.gamma1"], found["patch_embed.proj.0.0.weight"]) == (
-        {1.0},
-        0.5,
-        0.5**5,
-    )
+    constructor = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))
+    groups = constructor(model).param_groups
+    rates_by_id = {id(p): group["lr"] for group in groups for p in group["params"]}
+    rates = {name: rates_by_id[id(p)] for name, p in model[0].named_parameters()}
+    beyond_trunk = [name for name in rates if name.startswith(("cls_", "norm.", "head."))]
+    assert {rates[name] for name in beyond_trunk} == {1.0}
+    assert rates["blocks.3.gamma1"] == 0.5
+    assert rates["patch_embed.proj.0.0.weight"] == 0.5**5
 
 
 @pytest.mark.parametrize(
@@ -226,9 +224,8 @@ def test_config_trains_in_mmpretrain(tmp_path):
     from mmengine.runner import Runner
     from mmpretrain.registry import MODELS as MMPRETRAIN
 
-    assert (
-        MMPRETRAIN.get("XCiT") is not XCiT is MMPRETRAIN.get("mmengine.XCiT")
-    )  # mmpretrain has its own
+    assert MMPRETRAIN.get("XCiT") is not XCiT  # mmpretrain has its own
+    assert MMPRETRAIN.get("mmengine.XCiT") is XCiT
     rng = np.random.RandomState(0)
     for split, count in (("train", 8), ("val", 4)):
         for channel, name in ((0, "blue"), (2, "red")):
@@ -241,13 +238,11 @@ def test_config_trains_in_mmpretrain(tmp_path):
     assert cfg.model.backbone.num_classes == cfg.data_preprocessor.num_classes == cfg.num_classes
     init_cfg = dict(checkpoint=str(tmp_path / "imagenet.pth"))
     cfg.model.backbone.merge(dict(arch=PICO, num_classes=2, init_cfg=init_cfg))
-    cfg.merge_from_dict(
-        dict(data_preprocessor=dict(num_classes=2), train_cfg=dict(max_epochs=4, val_interval=4))
-    )
+    cfg.data_preprocessor.num_classes = 2
+    cfg.train_cfg.merge(dict(max_epochs=4, val_interval=4))
+    data = dict(batch_size=4, num_workers=0, dataset=dict(data_root=str(tmp_path / "data")))
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.merge(
-            dict(batch_size=4, num_workers=0, dataset=dict(data_root=str(tmp_path / "data")))
-        )
+        loader.merge(data)
     cfg.optim_wrapper.optimizer.lr = 5e-3
     cfg.param_scheduler = []
     cfg.work_dir = str(tmp_path / "work")

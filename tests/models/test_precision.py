@@ -13,8 +13,9 @@ from xcit_mm.models.precision import fast_dtype, prepare_for_autocast
     [((), "float32"), (("avx512_bf16",), "bfloat16"), (("amx_bf16",), "bfloat16")],
 )
 def test_bfloat16_is_fast_where_the_processor_multiplies_in_it(flags, expected, monkeypatch):
-    found = dict(avx512_f=True, avx512_bf16=False, amx_bf16=False) | dict.fromkeys(flags, True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    capabilities = dict(avx512_f=True, avx512_bf16=False, amx_bf16=False)
+    capabilities |= dict.fromkeys(flags, True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert fast_dtype("cpu") == expected
 
 
@@ -27,7 +28,8 @@ class RoIAlign(nn.Module):
 def test_a_compiled_roi_align_reads_maps_in_its_layout(is_compiled, monkeypatch):
     monkeypatch.setattr(precision, "is_compiled", lambda: is_compiled)
     model = nn.Module()
-    model.neck, model.roi_align = nn.Conv2d(3, 4, 3), RoIAlign()
+    model.neck = nn.Conv2d(3, 4, 3)
+    model.roi_align = RoIAlign()
     prepare_for_autocast(model)
     with torch.autocast("cpu", torch.bfloat16):
         maps = model.neck(torch.randn(1, 3, 8, 8))

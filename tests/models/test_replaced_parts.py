@@ -21,9 +21,8 @@ BN = dict(type="BN")
 @pytest.mark.parametrize("size", [80, 240])  # pixels, for which 'auto' is 'plain' and 'covariance'
 def test_peft_trains_every_adapter_as_the_page_shows(size):
     pytest.importorskip("peft")
-    (code,) = (
-        code for _, code in blocks(ROOT / "docs" / "advanced-training.md") if "LoraConfig" in code
-    )
+    page = blocks(ROOT / "docs" / "advanced-training.md")
+    (code,) = (code for _, code in page if "LoraConfig" in code)
     torch.manual_seed(0)
     backbone = XCiT(TINY, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN)
     namespace = dict(model=nn.ModuleDict(dict(backbone=backbone)))
@@ -73,11 +72,11 @@ def test_changed_layers_of_the_attention_have_the_same_effect_on_large_images(na
     x = torch.randn(2, 500, 32)
     unchanged = attention(x)
     CHANGES[change](getattr(attention, name))
-    found = attention(x)
+    changed = attention(x)
     attention.implementation = "plain"
     expected = attention(x)
     assert not torch.allclose(expected, unchanged) or change == "no bias"
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(changed, expected)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +93,5 @@ def test_other_convolutions_of_the_lpi_act_on_large_maps(change):
     layer.conv1 = change()
     x = torch.randn(1, 6400, 8)
     with torch.no_grad():
-        found = layer(x, 80, 80)
-    torch.testing.assert_close(found, layer(x, 80, 80).detach())
+        without_grad = layer(x, 80, 80)
+    torch.testing.assert_close(without_grad, layer(x, 80, 80).detach())
