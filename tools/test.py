@@ -5,7 +5,7 @@ python tools/test.py CONFIG CHECKPOINT [FLAG ...]
 
 import sys
 
-from xcit_mm.checks.launch import run_tool
+from xcit_mm.launch import run_tool
 
 
 def main() -> int:

@@ -6,8 +6,7 @@ python tools/train.py --from MODEL --data COCO_FOLDER_OR_JSON [--config NEW_CONF
 
 import sys
 
-from xcit_mm.checks.launch import run_tool
-from xcit_mm.finetuning import finetune
+from xcit_mm.launch import finetune, run_tool
 
 
 def main() -> int:

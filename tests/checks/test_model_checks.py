@@ -107,15 +107,20 @@ def test_xcit_is_checked_by_any_name(kind):
         check_backbone(cfg)
 
 
-def test_mean_of_other_bands_raises():
+@pytest.fixture
+def four_bands() -> Config:
     cfg = Config.fromfile(SHAPES)
     cfg.model.backbone.in_channels = 4
-    with pytest.raises(
-        ValueError,
-        match=r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give",
-    ):
-        check_backbone(cfg)
-    cfg.model.data_preprocessor.update(mean=[1.5], std=[1.0])
-    check_backbone(cfg)
-    cfg.model.data_preprocessor.update(mean=None, std=None)
-    check_backbone(cfg)
+    return cfg
+
+
+def test_mean_of_other_bands_raises(four_bands):
+    message = r"data_preprocessor\.mean has 3 values, the backbone has in_channels=4: give"
+    with pytest.raises(ValueError, match=message):
+        check_backbone(four_bands)
+
+
+@pytest.mark.parametrize("values", [[1.5], [1.5] * 4, None], ids=["one", "four", "none"])
+def test_mean_of_all_bands_or_of_each_is_right(values, four_bands):
+    four_bands.model.data_preprocessor.update(mean=values, std=values)
+    check_backbone(four_bands)

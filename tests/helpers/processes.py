@@ -20,7 +20,7 @@ from helpers import configs  # noqa: F401  # makes mmengine parse each metafile 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "xcit_mm.checks.launch",
+        "xcit_mm.launch",
         *(f"{lib}.{part}" for lib in ("mmdet", "mmseg") for part in ("datasets", "models", "apis")),
     ]
 )
@@ -95,7 +95,7 @@ def _run(
     kill_at: tuple[str, int] | None,
     limits: dict[str, int],
 ) -> None:
-    from xcit_mm.checks import launch
+    from xcit_mm.launch import run_tool
 
     _settle(cwd, files)
     if kill_at:
@@ -105,7 +105,7 @@ def _run(
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
-    sys.exit(launch.run_tool(name, arguments))
+    sys.exit(run_tool(name, arguments))
 
 
 def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:

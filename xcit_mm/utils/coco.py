@@ -116,6 +116,32 @@ def from_corners(boxes: Any) -> np.ndarray:
     return np.stack([left, top, right - left, bottom - top], axis=1)
 
 
+def new_annotation(
+    category_id: int, box: Sequence[float], polygons: Sequence[Sequence[float]] = ()
+) -> dict[str, Any]:
+    """Return an annotation without `id` and `image_id`.
+
+    Args:
+        box: x, y, width and height in pixels.
+        polygons: Outlines of the mask's parts, each as x, y, x, y, ... None for a box alone.
+    """
+    x, y, width, height = map(float, box)
+    area = sum(map(polygon_area, polygons)) if polygons else width * height
+    return dict(
+        category_id=category_id,
+        bbox=[x, y, width, height],
+        area=area,
+        iscrowd=0,
+        segmentation=[list(map(float, polygon)) for polygon in polygons],
+    )
+
+
+def polygon_area(polygon: Sequence[float]) -> float:
+    """Return the area in pixels of a polygon given as x, y, x, y, ..."""
+    x, y = np.asarray(polygon, float).reshape(-1, 2).T
+    return abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+
+
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
     """Encode a mask (H, W), bool or uint8, as the RLE of COCO jsons: `size` and `counts`."""
     from pycocotools import mask as rle  # which those need not install who train nothing

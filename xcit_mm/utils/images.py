@@ -2,7 +2,6 @@
 
 import importlib.util
 import urllib.request
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from urllib.error import URLError
@@ -10,7 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import mmcv
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 URL_PREFIXES = ("http://", "https://")
 
@@ -71,16 +70,18 @@ def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndar
         raise ValueError(f"{problem}{note}") from None
 
 
-def find_image_folder(path: Path, names: Sequence[str]) -> Path | None:
-    """Return the folder of these images of a COCO json: beside it or its folder, `images` or of the
-    json's name.
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image file after it is turned as EXIF says, as mmcv turns it.
+
+    Raises:
+        ValueError: If the file is not an image. Only its header is read.
     """
-    stem = path.stem.removeprefix("instances_")
-    bases, folders = (path.parent, path.parent.parent), ("", "images", stem, f"images/{stem}")
-    places = (base / folder for base in bases for folder in folders)
-    return next(
-        (place for place in places if any((place / name).is_file() for name in names)), None
-    )
+    try:
+        with Image.open(path) as image:
+            turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+            return image.size[::-1] if turned else image.size
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def _download(url: str) -> bytes:

@@ -3,15 +3,16 @@
 import importlib
 import shutil
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import cv2
-import mmengine.runner
 import numpy as np
 import pytest
 from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
-from xcit_mm.finetuning import write_finetuning_config
+from xcit_mm.launch import write_finetuning_config
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -86,12 +87,14 @@ def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, ca
     assert call("infer", image, "--model", work, "--out", folder / "found")[0] == 0
 
 
-def test_other_jsons_of_coco_and_a_json_of_all_images_are_not_held_out(trained, data, folder):
+def test_captions_of_coco_are_no_training_images(trained, data, folder):
     (data / "annotations" / "captions_training.json").write_text("{}")
     write_finetuning_config(str(trained), data, folder / "coco.py")
     assert "held_out = dict(" in (folder / "coco.py").read_text()
-    for name in ("captions_training", "instances_validation"):
-        (data / "annotations" / f"{name}.json").unlink()
+
+
+def test_a_json_of_all_images_is_not_held_out(trained, data, folder):
+    (data / "annotations" / "instances_validation.json").unlink()
     shutil.move(data / "images" / "training", data / "annotations" / "trainval")
     (data / "annotations" / "instances_training.json").rename(
         data / "annotations" / "trainval.json"
@@ -112,39 +115,66 @@ def test_a_published_name_is_the_base_in_any_folder(data, folder):
     assert cfg.model.backbone.arch == "s12" and cfg.train_cfg.type == "IterBasedTrainLoop"
 
 
-def test_wrong_input_is_one_line(refused, trained, data, folder, monkeypatch):
-    monkeypatch.setattr(
-        mmengine.runner.Runner, "from_cfg", lambda cfg: pytest.fail("the command trains")
-    )
-    training = data / "annotations" / "instances_training.json"
-    (folder / "taken.py").touch()
-    assert "taken.py exists: train it" in refused(trained, "--data", data, "--config", "taken.py")
-    assert "try maskrcnn_xcit_small_12_p16" in refused("maskrcnn_xcit_smal_12_p16", "--data", data)
-    assert "is a EncoderDecoder with UPerHead: --from takes" in refused(
-        "upernet_xcit_tiny_12_p16", "--data", data
-    )
-    assert "no folder or file at" in refused(trained, "--data", folder / "none")
-    assert "is a folder of 1 .py files: expected" in refused(trained, "--data", trained)
-    assert "then train it with --launcher" in refused(
-        trained, "--data", data, "--launcher", "pytorch"
-    )
-    shutil.copy(training, data / "instances_train.json")
-    assert "but has annotations/instances_training.json, instances_train.json" in refused(
-        trained, "--data", data
-    )
-    (data / "instances_train.json").unlink()
-    edit_json(training, lambda content: content.update(categories=[]))
-    assert "has 0 categories and" in refused(trained, "--data", data)
-    cv2.imwrite(str(data / "images" / "training" / "four.tif"), np.zeros((96, 96, 4), np.uint16))
-    edit_json(training, lambda content: content["images"][0].update(file_name="four.tif"))
-    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
-    edit_json(training, lambda content: content["images"][0].update(file_name="none.jpg"))
-    assert "none.jpg of" in refused(trained, "--data", data)
-    edit_json(training, lambda content: content.update(images=[]))
-    assert "lists no images" in refused(trained, "--data", data)
-    training.write_text("{}")
-    assert "is not in COCO's format" in refused(trained, "--data", data)
+TRAINING = "annotations/instances_training.json"
+
+
+def with_another_json(data: Path) -> None:
+    shutil.copy(data / TRAINING, data / "instances_train.json")
+
+
+def with_bands(data: Path) -> None:
+    cv2.imwrite(str(data / "images/training/four.tif"), np.zeros((96, 96, 4), np.uint16))
+    edit_json(data / TRAINING, lambda content: content["images"][0].update(file_name="four.tif"))
+
+
+def without_images_on_disk(data: Path) -> None:
+    shutil.rmtree(data / "images")
+
+
+def changed(**lists: list) -> Callable[[Path], None]:
+    return lambda data: edit_json(data / TRAINING, lambda content: content.update(lists))
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (shutil.rmtree, "no folder or file at"),
+        (with_another_json, f"but has {TRAINING}, instances_train.json"),
+        (changed(categories=[]), "has 0 categories and"),
+        (changed(annotations=[]), "and 0 annotations: annotate it"),
+        (changed(images=[]), "lists no images"),
+        (changed(annotations=None), "is not in COCO's format"),
+        (with_bands, "write a config as in docs/bands.md"),
+        (without_images_on_disk, "00000.jpg of"),
+    ],
+)
+def test_data_that_cannot_train_is_one_line(spoil, message, refused, trained, data, folder):
+    spoil(data)
+    assert message in refused(trained, "--data", data)
     assert not (folder / "my-data.py").exists()
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
+        ("upernet_xcit_tiny_12_p16", "is a EncoderDecoder with UPerHead: --from takes"),
+    ],
+)
+def test_model_that_cannot_be_fine_tuned_is_one_line(model, message, refused, data):
+    assert message in refused(model, "--data", data)
+
+
+def test_a_config_is_not_replaced(refused, trained, data, folder):
+    (folder / "taken.py").touch()
+    line = refused(trained, "--data", data, "--config", "taken.py")
+    assert "taken.py exists: train it" in line
+    assert (folder / "taken.py").read_text() == ""
+
+
+def test_several_processes_train_a_config_that_exists(refused, trained, data):
+    line = refused(trained, "--data", data, "--launcher", "pytorch")
+    assert "then train it with --launcher" in line
 
 
 def test_a_failed_check_stops_the_run_and_keeps_the_config(refused, trained, data, folder, capsys):

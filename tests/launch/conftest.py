@@ -10,7 +10,7 @@ import pytest
 from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
-from xcit_mm.finetuning import finetune
+from xcit_mm.launch import finetune
 
 
 class Started(Exception):

@@ -17,10 +17,10 @@ from helpers.processes import run_script
 from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
 
-from xcit_mm.checks import doctor
-from xcit_mm.checks.launch import run_tool
+from xcit_mm.launch import run_tool
 
 SEG, DET = SCORES
+FOLDERS = dict(train="training", val="validation")
 from_file = Config.fromfile
 
 
@@ -144,18 +144,21 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
     )
 
 
-def test_several_processes_without_a_gpu_do_not_start(monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.launch.get_device", lambda: "cpu")
+def test_several_processes_without_a_gpu_do_not_start():
     message = rejected("train", DEMO / f"{SEG}.py", "--launcher", "pytorch")
     assert "this machine has none: leave --launcher" in message
 
 
-def test_only_the_doctor_reads_a_large_json(shapes, monkeypatch):
+def test_only_the_doctor_reads_a_large_json(shapes, tmp_path):
     classes = "(square,circle,triangle,star)"
     given = [f"{split}_dataloader.dataset.metainfo.classes={classes}" for split in ("train", "val")]
     arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), *given)
     assert rejected("train", *arguments).startswith("ValueError: D406 train: ")
-    monkeypatch.setattr(doctor, "_MAX_JSON_BYTES", 0)
+    for split in ("train", "val"):
+        small = shapes / "annotations" / f"instances_{FOLDERS[split]}.json"
+        large = tmp_path / f"{split}.json"
+        large.write_text(small.read_text() + " " * 31_000_000)
+        arguments += (f"{split}_dataloader.dataset.ann_file={large}",)
     assert started("train", *arguments)
 
 
@@ -189,8 +192,7 @@ def test_correct_runs_start_with_the_given_options(config, shapes, weights):
 
 
 @pytest.mark.parametrize("flag", ["--amp", "AmpOptimWrapper", "mmengine.AmpOptimWrapper"])
-def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, monkeypatch):
-    monkeypatch.setattr("xcit_mm.checks.launch.get_device", lambda: "cpu")
+def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes):
     flags = [flag] if flag == "--amp" else ["--cfg-options", f"optim_wrapper.type={flag}"]
     cfg = started("train", DEMO / f"{SEG}.py", *cfg_options(SEG, shapes, 1), *flags)
     assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
@@ -224,17 +226,23 @@ def test_testing_that_would_fail_does_not_start(shapes, weights):
     )
 
 
-def test_weights_that_do_not_load_end_a_test_in_one_line(shapes, weights, tmp_path):
-    url = "http://127.0.0.1:9/none.pth"
-    messages = {
-        weights[DET]: "the checkpoint does not fit the model: ",
-        url: f"cannot download {url} (",
-    }
-    for given, message in messages.items():
-        run = run_in_process(
-            "test", DEMO / f"{SEG}.py", given, *cfg_options(SEG, shapes, 1), cwd=tmp_path
-        )
-        assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
+URL = "http://127.0.0.1:9/none.pth"
+
+
+@pytest.mark.parametrize(
+    "checkpoint, message",
+    [
+        ("a detector's", "the checkpoint does not fit the model: "),
+        (URL, f"cannot download {URL} ("),
+    ],
+)
+def test_weights_that_do_not_load_end_a_test_in_one_line(
+    checkpoint, message, shapes, weights, tmp_path
+):
+    path = checkpoint if checkpoint == URL else weights[DET]
+    options = cfg_options(SEG, shapes, 1)
+    run = run_in_process("test", DEMO / f"{SEG}.py", path, *options, cwd=tmp_path)
+    assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
 
 
 def test_swapped_config_and_checkpoint_are_named(weights):
@@ -303,13 +311,41 @@ def test_empty_pointer_of_a_killed_run_resumes_from_the_newest_checkpoint(shapes
     assert (cfg.resume, cfg.load_from) == (True, "work/iter_2.pth")
 
 
-def test_resume_from_weights_or_from_a_missing_or_broken_file_is_refused(shapes):
-    weights = "cannot resume from {}: it holds weights, not the state of a run"
-    write_state(Path("mmcv1.pth"), message_hub=None)
-    broken = write_state(Path("broken.pth"))
-    broken.write_bytes(broken.read_bytes()[:-100])
-    for given, message in (("none.pth", "{}"), ("broken.pth", "{}"), ("mmcv1.pth", weights)):
-        line = rejected(
-            "train", DEMO / f"{SEG}.py", "--resume", given, *cfg_options(SEG, shapes, 4)
-        )
-        assert message.format(given) in line
+def write_broken(path: Path) -> None:
+    write_state(path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    "write, message",
+    [
+        (lambda path: None, "state.pth"),
+        (write_broken, "state.pth"),
+        (
+            lambda path: write_state(path, message_hub=None),
+            "cannot resume from state.pth: it holds weights, not the state of a run",
+        ),
+    ],
+    ids=["missing", "broken", "weights"],
+)
+def test_resume_from_what_is_not_a_state_is_refused(write, message, shapes):
+    write(Path("state.pth"))
+    flags = ("--resume", "state.pth", *cfg_options(SEG, shapes, 4))
+    assert message in rejected("train", DEMO / f"{SEG}.py", *flags)
+
+
+def test_a_segmentor_resumes_from_a_path_with_spaces_and_keeps_its_options(shapes):
+    """mmseg's own --resume takes no path, and its --cfg-options no spaces."""
+    path = write_state(Path("my drive, 2/iter_2.pth"))
+    flags = ("--work-dir", "work", "--resume", path, *cfg_options(SEG, shapes, 4))
+    cfg = started("train", DEMO / f"{SEG}.py", *flags, "optim_wrapper.optimizer.lr=0.5")
+    assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, str(path), "work")
+    assert (cfg.train_cfg.max_iters, cfg.optim_wrapper.optimizer.lr) == (4, 0.5)
+    assert [file.name for file in Path("work").iterdir()] == [f"{SEG}.py"]
+
+
+def test_a_flag_that_the_library_does_not_know_ends_before_the_checks(shapes, capsys):
+    options = cfg_options(SEG, shapes, 1)
+    with pytest.raises(SystemExit) as end:
+        run_tool("train", [str(DEMO / f"{SEG}.py"), "--unknown", *options, "load_from=none.pth"])
+    assert end.value.code == 2 and "--unknown" in capsys.readouterr().err

@@ -1,0 +1,9 @@
+"""A training or a test as a user starts it: own data, the config of a fine-tuning, checks, and the
+script of the library.
+"""
+
+from .config import write_finetuning_config
+from .finetuning import finetune
+from .run import run_tool
+
+__all__ = ["finetune", "run_tool", "write_finetuning_config"]

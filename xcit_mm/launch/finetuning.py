@@ -1,0 +1,47 @@
+"""`train --from MODEL --data DATA`: the config of a fine-tuning, checked and trained."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from ..utils.cli import cli_main
+from .config import write_finetuning_config
+from .formats import EXPECTED
+from .run import run_tool
+
+
+def finetune(argv: list[str]) -> int:
+    """Write the config of a fine-tuning, check it, and train it. Return the exit code.
+
+    Args:
+        argv: Command line with `--from`, `--data` and flags of the library's tools/train.py.
+    """
+    parser = argparse.ArgumentParser(
+        usage="train --from MODEL --data DATA [--config CONFIG] [FLAG ...]"
+    )
+    parser.add_argument(
+        "--from", dest="model", required=True, help="a model's name or a work folder"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help=f"{EXPECTED}; folders of images and maps"
+    )
+    parser.add_argument("--config", type=Path, help="config to write (default: NAME_OF_DATA.py)")
+    options, flags = parser.parse_known_args(argv)
+    data = options.data.resolve()
+    name = data.stem if data.is_file() else data.name
+    config = options.config or Path(re.sub(r"\W+", "-", name) + ".py")
+
+    def prepare() -> None:
+        if "--launcher" in flags:
+            raise ValueError(
+                f"--from writes {config} in one process: then train it with --launcher"
+            )
+        write_finetuning_config(options.model, data, config)
+        print(
+            f"written: {config}. If a check fails, correct config or data, then train {config}",
+            file=sys.stderr,
+        )
+
+    code = cli_main(prepare, "the run has not started", ValueError, OSError, ModuleNotFoundError)
+    return code or run_tool("train", [str(config), *flags])

@@ -1,0 +1,250 @@
+"""Train and test with the script of the library that a config belongs to, after checks."""
+
+import argparse
+import copy
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+
+from ..checks.doctor import check_test, check_training
+from ..checks.findings import Finding
+from ..checks.preflight import find_script
+from ..training.batches import UnequalBatch
+from ..utils.atomic import atomic_path
+from ..utils.cli import cli_main, parse_cfg_options
+from ..utils.compat import log_config_to_file_only
+from ..utils.configs import part_class, read_config, type_name
+from ..utils.errors import reason
+from ..utils.scripts import load_script
+from ..weights.matching import CheckpointMismatch
+from ..weights.reader import check_checkpoint
+from ..weights.zoo import (
+    find_checkpoint_in,
+    find_config,
+    find_model,
+    last_checkpoint,
+    load_checkpoint,
+)
+
+
+def run_tool(tool: str, argv: list[str]) -> int:
+    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same command
+    line.
+
+    The checks write nothing, and an error is one line. `--resume` has the same meaning for all
+    libraries: the run resumes from the given checkpoint, by default from the last checkpoint of the
+    work directory. Without a checkpoint the run starts as without `--resume`.
+
+    Args:
+        tool: 'train' or 'test'.
+        argv: Command line after the name of the program.
+
+    Returns:
+        The exit code.
+    """
+    prepare = _prepare_training if tool == "train" else _prepare_test
+    options, flags = _parser(tool).parse_known_intermixed_args(argv)
+    options.flags = flags
+    rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    options.prints = rank == "0"
+
+    def run() -> int:
+        try:
+            script = prepare(options)
+        except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+            sys.exit(reason(error))
+        _set_command_line(options)
+        with log_config_to_file_only():
+            script.main()
+        if tool == "train" and options.prints:
+            print(f"weights: {find_checkpoint_in(options.work_dir)}", file=sys.stderr)
+            print(f"predict: xcit-mm predict PHOTO.jpg --model {options.work_dir}", file=sys.stderr)
+        return 0
+
+    next_step = "--resume resumes from the last checkpoint"
+    if tool == "test":
+        next_step = "the test has no scores yet"
+    return cli_main(run, next_step, CheckpointMismatch, UnequalBatch, ConnectionError)
+
+
+def _parser(tool: str) -> argparse.ArgumentParser:
+    """Return a parser of those flags of the libraries' scripts that the checks need."""
+    is_training = tool == "train"
+    hint = " To fine-tune a published model: train --from MODEL --data DATA."
+    parser = argparse.ArgumentParser(
+        usage=f"{Path(sys.argv[0]).name} CONFIG {'' if is_training else '[CHECKPOINT] '}[FLAG ...]",
+        epilog=f"Other flags are those of the config's library.{hint if is_training else ''}",
+    )
+    add = parser.add_argument
+    add("config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
+    if is_training:
+        resume_help = "resume from a checkpoint (default: the run's last)"
+        add("--resume", nargs="?", const="", help=resume_help)
+        add("--amp", action="store_true", help="train in mixed precision")
+    else:
+        add("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
+        add("--show-dir", help="draw predictions beside ground truth")
+        add("--tta", action="store_true", help="predict several views of each image")
+    work_dir_help = "folder of logs and checkpoints (default: work_dirs/CONFIG)"
+    add("--work-dir", type=Path, help=work_dir_help)
+    add("--skip-checks", action="store_true", help="start the run without checks")
+    add("--cfg-options", nargs="+", action="extend", default=[], help="KEY=VALUE of the config")
+    add("--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)")
+    return parser
+
+
+def _prepare_training(options: argparse.Namespace) -> ModuleType:
+    """Return the library's script, after checks that the training can start."""
+    options.config = find_config(options.config)
+    cfg = _read_config("train", options)
+    _choose_precision(options, cfg)
+    script = _load_script(options)
+    checkpoint = _find_state(options)
+    start = checkpoint or cfg.get("load_from") or "its init_cfg"
+    checked = copy.deepcopy(cfg)
+    if checkpoint:
+        checked.load_from = None  # the run does not read it
+    _check(options, check_training(checked, leave_large=True))
+    if checkpoint:
+        _resume(options, cfg, checkpoint)
+    if options.prints:
+        print(
+            f"{type_name(cfg.model)}, {_length(cfg)} from {start}; "
+            f"logs and config: {options.work_dir}",
+            file=sys.stderr,
+        )
+    return script
+
+
+def _prepare_test(options: argparse.Namespace) -> ModuleType:
+    """Return the library's script, after checks that the test can start."""
+    options.config, options.checkpoint = find_model(options.config, options.checkpoint)
+    options.flags.insert(0, options.checkpoint)
+    if options.tta:
+        options.flags.append("--tta")
+    if options.show_dir:
+        options.flags += ["--show-dir", options.show_dir]
+    cfg = _read_config("test", options)
+    script = _load_script(options)
+    check_checkpoint(options.checkpoint)
+    _check(options, check_test(cfg, drawn=bool(options.show_dir)))
+    return script
+
+
+def _read_config(tool: str, options: argparse.Namespace) -> Config:
+    """Read the config of a run, find its library's script, and choose its work folder."""
+    cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
+    if options.launcher != "none" and get_device() in ("cpu", "mps"):
+        problem = "mmengine starts several processes on GPUs only, and this machine has none"
+        raise ValueError(f"{problem}: leave --launcher")
+    options.script = find_script(cfg, options.config, tool)
+    default = cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem
+    options.work_dir = options.work_dir or Path(default)
+    return cfg
+
+
+def _load_script(options: argparse.Namespace) -> ModuleType:
+    """Import the library's script. Its own parser ends the command if it does not know a flag."""
+    script = load_script(options.script)
+    _set_command_line(options)
+    script.parse_args()
+    return script
+
+
+def _set_command_line(options: argparse.Namespace) -> None:
+    """Set the command line of the library's script."""
+    sys.argv = [str(options.script), options.config, *options.flags]
+    sys.argv += ["--work-dir", str(options.work_dir), "--launcher", options.launcher]
+    if options.cfg_options:
+        sys.argv += ["--cfg-options", *options.cfg_options]
+
+
+def _choose_precision(options: argparse.Namespace, cfg: Config) -> None:
+    """Train in bfloat16 if mixed precision is wanted on a CPU, else as the library does."""
+    wrapper = part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.default_scope)
+    if get_device() == "cpu" and (options.amp or wrapper is AmpOptimWrapper):
+        cfg.optim_wrapper.type = "mmengine.CPUAmpOptimWrapper"
+        options.cfg_options.append(f"optim_wrapper.type={cfg.optim_wrapper.type}")
+    elif options.amp:
+        options.flags.append("--amp")
+
+
+def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
+    """Print notes, and raise an error for the first failure, unless checks are skipped."""
+    if options.skip_checks:
+        return
+    for finding in findings:
+        if finding.level == "FAIL":
+            raise ValueError(f"{finding.message()} (--skip-checks starts the run without checks)")
+        if finding.level == "note" and options.prints:
+            print(finding, file=sys.stderr)
+
+
+def _find_state(options: argparse.Namespace) -> str | None:
+    """Return the checkpoint from which the run resumes, or None for a run from the start."""
+    if options.resume is None:
+        return None
+    checkpoint = options.resume or _find_last(options.work_dir)
+    if checkpoint:
+        _check_state(checkpoint)
+    elif options.prints:
+        print(
+            f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration",
+            file=sys.stderr,
+        )
+    return checkpoint
+
+
+def _find_last(work_dir: Path) -> str | None:
+    """Return the last checkpoint of a run, or the newest: a kill may leave an empty pointer."""
+    checkpoint = last_checkpoint(work_dir)
+    if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
+        return checkpoint
+    saved = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
+    return str(max(saved, key=lambda path: path.stat().st_mtime)) if saved else None
+
+
+def _check_state(checkpoint: str) -> None:
+    """Raise ValueError or OSError unless a checkpoint can be read and holds the state of a run of
+    mmengine.
+    """
+    content = load_checkpoint(checkpoint)
+    meta = content.get("meta") if isinstance(content, dict) else None
+    has_position = isinstance(meta, dict) and {"epoch", "iter"} <= meta.keys()
+    if not has_position or content.get("message_hub") is None:
+        problem = "it holds weights, not the state of a run"
+        raise ValueError(
+            f"cannot resume from {checkpoint}: {problem}: start from it with load_from"
+        )
+
+
+def _resume(options: argparse.Namespace, cfg: Config, checkpoint: str) -> None:
+    """Let the library's script resume from a checkpoint."""
+    if cfg.default_scope != "mmseg":
+        options.flags += ["--resume", checkpoint]
+        return
+    # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
+    # into the config, at the place where the run stores its config anyway.
+    config = options.work_dir / f"{Path(options.config).stem}.py"
+    cfg.load_from = checkpoint
+    with atomic_path(config) as unfinished:
+        cfg.dump(unfinished)
+    options.config = str(config)
+    options.cfg_options = []
+    options.flags.append("--resume")
+
+
+def _length(cfg: Config) -> str:
+    """Return the length of a training, such as '1000 iters'."""
+    loop = cfg.get("train_cfg") or {}
+    for unit in ("iters", "epochs"):
+        if loop.get(f"max_{unit}"):
+            return f"{loop[f'max_{unit}']} {unit}"
+    return ""
