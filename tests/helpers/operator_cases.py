@@ -1,6 +1,6 @@
 """Inputs of the operators in torch, and their results by a compiled mmcv.
 
-python tests/operator_cases.py    # in an environment with a compiled mmcv: writes the golden values
+In tests/, in an environment with a compiled mmcv, `python -m helpers.operator_cases` writes them.
 """
 
 import itertools
@@ -28,8 +28,9 @@ BOXES = {
 
 
 def rois(dtype: torch.dtype, boxes: str | None = None) -> Tensor:
-    """All boxes, or the boxes of a kind, alternately in the first and the second image."""
-    chosen = [box for kind, some in BOXES.items() if boxes in (None, kind) for box in some]
+    """All boxes, or those of a name, alternately in the first and the second image."""
+    names = BOXES if boxes is None else [boxes]
+    chosen = [box for name in names for box in BOXES[name]]
     corners = torch.tensor(chosen, dtype=dtype).reshape(-1, 4)
     return torch.cat([torch.arange(len(chosen), dtype=dtype)[:, None] % 2, corners], dim=1)
 
@@ -58,16 +59,19 @@ def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Ten
 
 
 def boxes(number: int, spread: int, levels: int = 1, whole: bool = False) -> tuple[Tensor, Tensor]:
-    """Random boxes of 4 to 124 pixels on `levels` distant canvases. `whole` coordinates and few
-    scores make ties.
+    """Random boxes of 4 to 124 pixels on `levels` distant canvases.
+
+    `whole` coordinates and few scores make ties.
     """
     random = np.random.RandomState(number)
-    center, size = random.rand(number, 2) * spread, random.rand(number, 2) * 120 + 4
+    center = random.rand(number, 2) * spread
+    size = random.rand(number, 2) * 120 + 4
     corners = np.concatenate([center - size / 2, center + size / 2], axis=1)
     corners += random.randint(levels, size=(number, 1)) * 10_000
     scores = random.rand(number)
     if whole:
-        corners, scores = np.floor(corners / 16) * 16, np.floor(scores * 8) / 8
+        corners = np.floor(corners / 16) * 16
+        scores = np.floor(scores * 8) / 8
     return torch.from_numpy(corners).float(), torch.from_numpy(scores).float()
 
 
@@ -88,15 +92,16 @@ def golden_values() -> dict[str, np.ndarray]:
     """Results of all cases by the installed mmcv."""
     from mmcv.ops import nms
 
-    values = {}
+    results = {}
     for name, options in roi_align_cases():
         for dtype in (torch.float32, torch.float64):
-            values[f"{name} {dtype}"], values[f"{name} {dtype} grad"] = pool(
-                rois(dtype), dtype, **options
-            )
-    for name, (given, options) in NMS.items():
-        values[name] = nms(*boxes(**given), **options)[1].int()
-    return {name: value.numpy() for name, value in values.items()}
+            pooled, grad = pool(rois(dtype), dtype, **options)
+            results[f"{name} {dtype}"] = pooled
+            results[f"{name} {dtype} grad"] = grad
+    for name, (arguments, options) in NMS.items():
+        _, kept = nms(*boxes(**arguments), **options)
+        results[name] = kept.int()
+    return {name: result.numpy() for name, result in results.items()}
 
 
 if __name__ == "__main__":

@@ -57,16 +57,14 @@ def test_scripts_of_mmdet_and_mmseg_train_and_test(tmp_path, shapes):
 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "shapes").symlink_to(shapes)
-    detector, segmentor = (
-        f"{CONFIGS}/demo/{name}_xcit-n12-p16_shapes.py" for name in ("mask-rcnn", "fpn")
-    )
+    detector = f"{CONFIGS}/demo/mask-rcnn_xcit-n12-p16_shapes.py"
     spawn = "train_dataloader.multiprocessing_context=spawn"  # its workers import all anew
-    train = python(
-        script("mmdet", "train"), detector, "--work-dir", "a", "--cfg-options", *SHORT, spawn
-    )
-    assert "coco/segm_mAP" in train
+    options = ("--work-dir", "a", "--cfg-options", *SHORT, spawn)
+    assert "coco/segm_mAP" in python(script("mmdet", "train"), detector, *options)
     # mmdet's own test.py imports mmcv.ops before it reads the config, so this package's tool
     # replaces it.
     assert "coco/segm_mAP" in python(ROOT / "tools" / "test.py", detector, "a/iter_2.pth")
+
+    segmentor = f"{CONFIGS}/demo/fpn_xcit-n12-p16_shapes.py"
     python(script("mmseg", "train"), segmentor, "--work-dir", "b", "--cfg-options", *SHORT)
     assert "mIoU" in python(script("mmseg", "test"), segmentor, "b/iter_2.pth")

@@ -7,6 +7,7 @@ import mmcv.ops
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.operator_cases import FILE, NMS, boxes, golden_values, pool, roi_align_cases, rois
 from mmcv.ops import multi_scale_deform_attn, nms, roi_align
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
@@ -25,9 +26,8 @@ def operators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.node.get_closest_marker("compiled"):
         if not is_compiled():
             required = request.config.option.markexpr == "compiled"
-            (pytest.fail if required else pytest.skip)(
-                "mmcv is not compiled; make test-slow runs this where it is"
-            )
+            end = pytest.fail if required else pytest.skip
+            end("mmcv is not compiled; make test-slow runs this where it is")
         return
     for module in (*FUNCTIONS, DEFORMABLE):
         monkeypatch.setattr(module, "ext_module", mmcv_ext)
@@ -35,22 +35,22 @@ def operators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="module")
 def golden() -> Iterator[np.lib.npyio.NpzFile]:
-    with np.load(FILE) as values:
-        yield values
+    with np.load(FILE) as arrays:
+        yield arrays
 
 
-def assert_close(found: torch.Tensor, expected: np.ndarray, tolerance: float) -> None:
-    assert found.shape == expected.shape
+def assert_close(result: torch.Tensor, expected: np.ndarray, tolerance: float) -> None:
+    assert result.shape == expected.shape
     scale = np.maximum(np.abs(expected), 1)
-    assert (np.abs(found.double().numpy() - expected) <= tolerance * scale).all()
+    assert (np.abs(result.double().numpy() - expected) <= tolerance * scale).all()
 
 
 @pytest.mark.compiled
 def test_golden_values_are_those_of_this_mmcv(golden):
-    found = golden_values()
-    assert set(golden) == set(found)
-    for name, value in found.items():
-        np.testing.assert_allclose(value, golden[name], rtol=1e-6, atol=1e-6, err_msg=name)
+    results = golden_values()
+    assert set(golden) == set(results)
+    for name, result in results.items():
+        np.testing.assert_allclose(result, golden[name], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 class TestRoIAlign:
@@ -65,9 +65,8 @@ class TestRoIAlign:
 
     @pytest.mark.parametrize("aligned", [True, False])
     def test_bfloat16_has_the_rounded_result_of_float32(self, golden, aligned):
-        pooled, grad = pool(
-            rois(torch.bfloat16), torch.bfloat16, sampling_ratio=0, pool_mode="avg", aligned=aligned
-        )
+        options = dict(sampling_ratio=0, pool_mode="avg", aligned=aligned)
+        pooled, grad = pool(rois(torch.bfloat16), torch.bfloat16, **options)
         assert pooled.dtype == grad.dtype == torch.bfloat16
         name = f"avg ratio=0 aligned={aligned} torch.float32"
         assert_close(pooled, golden[name], 2**-8)
@@ -80,9 +79,8 @@ class TestRoIAlign:
         assert_close(pooled, golden["avg ratio=0 aligned=True torch.float32"], 2e-6)
 
     def test_no_rois(self):
-        pooled, grad = pool(
-            torch.zeros(0, 5), torch.float32, sampling_ratio=0, pool_mode="avg", aligned=True
-        )
+        options = dict(sampling_ratio=0, pool_mode="avg", aligned=True)
+        pooled, grad = pool(torch.zeros(0, 5), torch.float32, **options)
         assert pooled.shape == (0, 3, 2, 3)
         assert not grad.any()
 
@@ -98,36 +96,33 @@ class TestRoIAlign:
         ],
     )
     def test_an_invalid_roi_is_named(self, roi, message):
-        given = torch.cat([rois(torch.float32, "common"), torch.tensor([roi]).float()])
+        boxes = torch.cat([rois(torch.float32, "common"), torch.tensor([roi]).float()])
         with pytest.raises(ValueError, match=message):
-            roi_align(torch.ones(2, 1, 8, 8), given, (2, 2), 0.25, 0, "avg", True)
+            roi_align(torch.ones(2, 1, 8, 8), boxes, (2, 2), 0.25, 0, "avg", True)
 
     def test_maxima_are_rejected(self):
-        with pytest.raises(
-            NotImplementedError, match="roi_align with pool_mode='max' is missing: a compiled mmcv"
-        ):
-            pool(
-                rois(torch.float32), torch.float32, sampling_ratio=0, pool_mode="max", aligned=True
-            )
+        options = dict(sampling_ratio=0, pool_mode="max", aligned=True)
+        message = "roi_align with pool_mode='max' is missing: a compiled mmcv"
+        with pytest.raises(NotImplementedError, match=message):
+            pool(rois(torch.float32), torch.float32, **options)
 
 
 class TestNMS:
     @pytest.mark.parametrize("name", NMS)
     def test_keeps_the_boxes_that_compiled_mmcv_keeps(self, golden, name):
-        given, options = NMS[name]
-        dets, kept = nms(*boxes(**given), **options)
+        arguments, options = NMS[name]
+        corners, scores = boxes(**arguments)
+        detections, kept = nms(corners, scores, **options)
         assert kept.tolist() == golden[name].tolist()
-        assert torch.equal(dets[:, 4], boxes(**given)[1][kept])
+        assert torch.equal(detections[:, 4], scores[kept])
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_other_types(self, golden, dtype):
         # Whole multiples of 16 below 4096 are exact in each type.
-        given, options = NMS["ties and duplicates"]
-        corners, scores = boxes(**given)
-        assert (
-            nms(corners.to(dtype), scores.to(dtype), **options)[1].tolist()
-            == golden["ties and duplicates"].tolist()
-        )
+        arguments, options = NMS["ties and duplicates"]
+        corners, scores = boxes(**arguments)
+        _, kept = nms(corners.to(dtype), scores.to(dtype), **options)
+        assert kept.tolist() == golden["ties and duplicates"].tolist()
 
     def test_a_box_without_area_suppresses_nothing(self):
         point = torch.tensor([[3.0, 3, 3, 3]]).repeat(2, 1)
@@ -135,9 +130,7 @@ class TestNMS:
 
 
 class TestGPUOperators:
-    """mmdet and mmcv call these operators on a GPU, and code in torch on a CPU, with the same
-    results.
-    """
+    """mmdet and mmcv call these operators on a GPU only, and have code in torch for a CPU."""
 
     @pytest.mark.parametrize("gamma, alpha", [(2.0, 0.25), (0.5, 0.9)])
     def test_sigmoid_focal_loss(self, gamma, alpha):
@@ -145,12 +138,11 @@ class TestGPUOperators:
         logits = (torch.randn(40, 7, dtype=torch.float64) * 8).requires_grad_()
         labels = torch.randint(8, (40,))  # 7 is the background
         loss = mmcv.ops.sigmoid_focal_loss(logits, labels, gamma, alpha, None, "sum")
-        one_hot = torch.nn.functional.one_hot(labels, 8)[:, :7]
+        one_hot = F.one_hot(labels, 8)[:, :7]
         expected = py_sigmoid_focal_loss(logits, one_hot, gamma=gamma, alpha=alpha, reduction="sum")
         torch.testing.assert_close(loss, expected)
-        torch.testing.assert_close(
-            *(torch.autograd.grad(value, logits)[0] for value in (loss, expected))
-        )
+        grads = [torch.autograd.grad(scalar, logits) for scalar in (loss, expected)]
+        torch.testing.assert_close(*grads)
 
     def test_sigmoid_focal_loss_of_certain_logits_is_finite(self):
         logits = torch.tensor([[100.0, -100.0], [-100.0, 100.0]], requires_grad=True)
@@ -160,19 +152,15 @@ class TestGPUOperators:
     def test_deformable_attention(self):
         torch.manual_seed(0)
         shapes = torch.tensor([[4, 5], [2, 3]])
-        value, places, weights = (
-            torch.randn(2, 26, 2, 3),
-            torch.rand(2, 6, 2, 2, 4, 2),
-            torch.rand(2, 6, 2, 2, 4),
-        )
-        inputs = [tensor.double().requires_grad_() for tensor in (value, places, weights)]
+        value = torch.randn(2, 26, 2, 3).double().requires_grad_()
+        places = torch.rand(2, 6, 2, 2, 4, 2).double().requires_grad_()
+        weights = torch.rand(2, 6, 2, 2, 4).double().requires_grad_()
         function = DEFORMABLE.MultiScaleDeformableAttnFunction.apply
-        found = function(inputs[0], shapes, torch.tensor([0, 20]), inputs[1], inputs[2], 64)
-        expected = DEFORMABLE.multi_scale_deformable_attn_pytorch(
-            inputs[0], shapes, inputs[1], inputs[2]
-        )
-        assert torch.equal(found, expected)
-        grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (found, expected)]
+        result = function(value, shapes, torch.tensor([0, 20]), places, weights, 64)
+        expected = DEFORMABLE.multi_scale_deformable_attn_pytorch(value, shapes, places, weights)
+        assert torch.equal(result, expected)
+        inputs = (value, places, weights)
+        grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (result, expected)]
         torch.testing.assert_close(*grads)
 
 
@@ -186,42 +174,37 @@ class TestDeformableConvolution:
         self, modulated, groups, deform_groups, stride
     ):
         torch.manual_seed(0)
-        x, weight = torch.randn(2, 4, 9, 8).double(), torch.randn(6, 4 // groups, 3, 3).double()
-        bias = torch.randn(6).double()
-        size = torch.nn.functional.conv2d(x, weight, None, stride, 1, 1, groups).shape[2:]
-        offset = torch.zeros(2, deform_groups * 18, *size).double()
+        x = torch.randn(2, 4, 9, 8).double().requires_grad_()
+        weight = torch.randn(6, 4 // groups, 3, 3).double().requires_grad_()
+        bias = torch.randn(6).double().requires_grad_()
+        shifted = F.pad(x, (1, 1, 0, 2))
+        height, width = F.conv2d(x, weight, None, stride, 1, 1, groups).shape[2:]
+        expected = F.conv2d(shifted, weight, None, stride, 0, 1, groups)[:, :, :height, :width]
+        offset = torch.zeros(2, deform_groups * 18, height, width).double()
         offset[:, 0::2] = 1  # one row down
-        mask = torch.full((2, deform_groups * 9, *size), 0.5).double()
-        tensors = [
-            tensor.requires_grad_()
-            for tensor in (x, weight, offset, *((mask, bias) if modulated else ()))
-        ]
+        offset.requires_grad_()
+        options = (stride, 1, 1, groups, deform_groups)
         if modulated:
-            found = mmcv.ops.modulated_deform_conv2d(
-                x, offset, mask, weight, bias, stride, 1, 1, groups, deform_groups
-            )
+            mask = torch.full((2, deform_groups * 9, height, width), 0.5).double()
+            result = mmcv.ops.modulated_deform_conv2d(x, offset, mask, weight, bias, *options)
+            expected = 0.5 * expected + bias[:, None, None]
         else:
-            found = mmcv.ops.deform_conv2d(x, offset, weight, stride, 1, 1, groups, deform_groups)
-        shifted = torch.nn.functional.pad(x, (1, 1, 0, 2))
-        expected = torch.nn.functional.conv2d(shifted, weight, None, stride, 0, 1, groups)[
-            :, :, : size[0], : size[1]
-        ]
-        expected = 0.5 * expected + bias[:, None, None] if modulated else expected
-        torch.testing.assert_close(found, expected)
-        grads = torch.autograd.grad(found.square().sum(), tensors)
-        assert grads[2].any()
-        torch.testing.assert_close(
-            grads[:2], torch.autograd.grad(expected.square().sum(), tensors[:2])
-        )
+            result = mmcv.ops.deform_conv2d(x, offset, weight, *options)
+        torch.testing.assert_close(result, expected)
+        *grads, grad_of_offset = torch.autograd.grad(result.square().sum(), (x, weight, offset))
+        assert grad_of_offset.any()
+        expected_grads = torch.autograd.grad(expected.square().sum(), (x, weight))
+        torch.testing.assert_close(grads, list(expected_grads))
 
     def test_offsets_larger_than_the_output_are_read_in_order(self):
-        x, weight = torch.randn(1, 2, 8, 8), torch.randn(2, 2, 3, 3)
-        offset, mask = torch.randn(1, 18, 8, 8), torch.rand(1, 9, 8, 8)
-        found = mmcv.ops.modulated_deform_conv2d(x, offset, mask, weight, None, 2, 1)
+        x = torch.randn(1, 2, 8, 8)
+        weight = torch.randn(2, 2, 3, 3)
+        offset = torch.randn(1, 18, 8, 8)
+        mask = torch.rand(1, 9, 8, 8)
+        result = mmcv.ops.modulated_deform_conv2d(x, offset, mask, weight, None, 2, 1)
         first = [t.flatten()[: t.shape[1] * 16].view(1, -1, 4, 4) for t in (offset, mask)]
-        torch.testing.assert_close(
-            found, mmcv.ops.modulated_deform_conv2d(x, *first, weight, None, 2, 1)
-        )
+        expected = mmcv.ops.modulated_deform_conv2d(x, *first, weight, None, 2, 1)
+        torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize(
@@ -232,15 +215,13 @@ class TestDeformableConvolution:
     ],
 )
 def test_a_missing_operator_is_named_when_called(name, brings):
-    with pytest.raises(
-        NotImplementedError,
-        match=rf"^mmcv's operator {name} is missing: {brings} brings it, .*install",
-    ):
+    message = rf"^mmcv's operator {name} is missing: {brings} brings it, .*install"
+    with pytest.raises(NotImplementedError, match=message):
         getattr(mmcv_ext, name)(1)
 
 
 def test_class_weights_of_the_focal_loss_are_rejected():
+    logits = torch.zeros(2, 2)
+    labels = torch.zeros(2).long()
     with pytest.raises(NotImplementedError, match="class weights"):
-        mmcv.ops.sigmoid_focal_loss(
-            torch.zeros(2, 2), torch.zeros(2).long(), 2.0, 0.25, torch.ones(2), "sum"
-        )
+        mmcv.ops.sigmoid_focal_loss(logits, labels, 2.0, 0.25, torch.ones(2), "sum")
