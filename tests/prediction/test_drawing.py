@@ -59,12 +59,11 @@ def test_a_detector_without_masks_gets_boxes_and_labels(image):
     assert np.array_equal(found.draw(min_score=2), image)
 
 
-def test_a_label_outside_the_image_is_moved_into_it(image):
-    for corner in ((0, 0), (280, 180)):
-        found = squares(image, corner, masks=None)
-        assert (
-            np.abs(found.draw().astype(int) - found.draw(labels=False)).sum(axis=2) > 0
-        ).sum() > 200
+@pytest.mark.parametrize("corner", [(0, 0), (280, 180)])
+def test_a_label_outside_the_image_is_moved_into_it(corner, image):
+    prediction = squares(image, corner, masks=None)
+    difference = prediction.draw().astype(int) - prediction.draw(labels=False)
+    assert (np.abs(difference).sum(axis=2) > 0).sum() > 200
 
 
 def test_a_map_is_blended_beside_a_legend_of_its_classes(image):

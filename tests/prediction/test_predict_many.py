@@ -135,8 +135,8 @@ def test_a_photo_that_was_replaced_is_predicted_again(kind, models, photos, call
     assert call(*command, out)[0] == 0
     shutil.copy(photos / "01.png", folder / "a.png")
     code, _, errors = call(*command, out)
-    assert code == 0 and "1 files have changed and are predicted again" in errors
-    assert "changed" not in call(*command, out)[2]
+    assert code == 0 and "predicted again, since the files have changed: " in errors
+    assert "again" not in call(*command, out)[2]
     assert call(*command, tmp_path / "fresh")[0] == 0
     assert merged(out) == merged(tmp_path / "fresh")
     for name in ("a.png.jpg", "b.png.jpg"):
@@ -156,8 +156,8 @@ def test_a_photo_that_vanished_stays_in_the_results_and_is_counted(models, photo
     (folder / "01.png").unlink()
     code, printed, errors = call(*command, "--score-thr", 0)
     assert code == 0 and "2 predicted" in printed
-    assert "1 results are of files that vanished" in errors
-    assert "1 results keep their earlier drawing" in errors and "01.png" in errors
+    assert "results of files that have vanished, kept: " in errors
+    assert "results that keep an earlier drawing: " in errors and "01.png" in errors
 
 
 def test_a_failure_of_a_replaced_photo_leaves_no_drawing_of_the_former(
@@ -372,15 +372,20 @@ def test_ctrl_c_keeps_what_is_completed(models, photos, call, tmp_path, before_f
     assert merged(tmp_path / "out") == merged(tmp_path / "fresh")
 
 
-def test_ids_stay_and_those_of_a_json_are_not_given_twice(models, photos, call, refusal, tmp_path):
+@pytest.mark.parametrize(("id_", "name"), [(1, "02.png"), (9, "00.png")])
+def test_an_id_of_a_json_that_contradicts_earlier_results_is_refused(
+    id_, name, predicted, refusal, photos, tmp_path
+):
+    (tmp_path / "images.json").write_text(json.dumps(dict(images=[dict(id=id_, file_name=name)])))
+    message = refusal("infer", tmp_path / "images.json", "--root", photos, *predicted[2:])
+    assert "another image or id in the results: give another --out" in message
+
+
+def test_ids_stay_and_those_of_a_json_are_not_given_twice(models, photos, call, tmp_path):
     out = ("--out", tmp_path / "out", "--no-visualizations")
     model = model_of(models["seg"])
     assert call("infer", photos / "00.png", photos / "01.png", *model, *out)[0] == 0
     path = tmp_path / "images.json"
-    for id_, name in ((1, "02.png"), (9, "00.png")):
-        path.write_text(json.dumps(dict(images=[dict(id=id_, file_name=name)])))
-        message = refusal("infer", path, "--root", photos, *model, *out)
-        assert "another image or id in the results: give another --out" in message
     path.write_text(json.dumps(dict(images=[dict(id=4, file_name="02.png")])))
     assert call("infer", path, "--root", photos, *model, *out)[0] == 0
     assert call("infer", photos / "0[0-5].png", *model, *out)[0] == 0

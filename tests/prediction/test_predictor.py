@@ -148,28 +148,43 @@ def test_masks_of_tiles_are_decoded():
     assert repr(squares(compact=True).above(1)) == "Prediction of 40x60 pixels: no objects"
 
 
-def test_supervision_reads_the_objects():
-    for compact in (True, False):
-        found = squares(compact)
-        detections = found.to_supervision()
-        assert np.array_equal(detections.xyxy, found.boxes)
-        assert np.array_equal(np.asarray(detections.mask), found.masks)
-        assert detections.class_id.tolist() == [1, 0] and detections.confidence.tolist() == [
-            0.9,
-            0.4,
-        ]
-        assert detections["class_name"].tolist() == ["dog", "cat"]
-        assert len(found.above(1).to_supervision()) == 0 and found.above(1).draw().sum() == 0
+@pytest.mark.parametrize("compact", [True, False])
+def test_supervision_reads_the_objects(compact):
+    prediction = squares(compact)
+    detections = prediction.to_supervision()
+    assert np.array_equal(detections.xyxy, prediction.boxes)
+    assert np.array_equal(np.asarray(detections.mask), prediction.masks)
+    assert detections.class_id.tolist() == [1, 0]
+    assert detections.confidence.tolist() == [0.9, 0.4]
+    assert detections["class_name"].tolist() == ["dog", "cat"]
+    nothing = prediction.above(1)
+    assert len(nothing.to_supervision()) == 0 and nothing.draw().sum() == 0
+
+
+def test_compact_masks_are_drawn_and_stored_as_arrays_are():
     assert np.array_equal(squares(True).draw(), squares(False).draw())
     assert squares(True).to_coco() == squares(False).to_coco()
 
 
-def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
-    (tmp_path / "text.jpg").write_text("no image")
-    deep = Image.fromarray(np.zeros((40, 40), np.uint16))
-    for image, kind, message in [
-        (tmp_path / "none.jpg", FileNotFoundError, "none.jpg"),
-        (tmp_path / "text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
+@pytest.mark.parametrize("compact", [True, False])
+def test_coco_results_restore_the_prediction(compact):
+    prediction = squares(compact)
+    results = prediction.to_coco(5, [30, 10])
+    restored = Prediction.from_coco(results, prediction.image, prediction.names, [30, 10])
+    assert np.array_equal(restored.boxes, prediction.boxes)
+    assert np.array_equal(restored.masks, prediction.masks)
+    assert np.array_equal(restored.labels, prediction.labels)
+    assert restored.to_coco(5, [30, 10]) == pytest.approx(results)
+    assert len(Prediction.from_coco([], prediction.image, prediction.names)) == 0
+    with pytest.raises(ValueError, match=r"masks of \[40, 60\] pixels, but the image has"):
+        Prediction.from_coco(results, np.zeros((20, 60, 3), np.uint8), prediction.names, [30, 10])
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "message"),
+    [
+        ("none.jpg", FileNotFoundError, "none.jpg"),
+        ("text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
         (
             "http://127.0.0.1:9/a.jpg",
             OSError,
@@ -181,12 +196,23 @@ def test_wrong_images_are_rejected_in_one_line(predictors, tmp_path):
             r"image of float64, \(40, 40, 3\): give \(H, W, 3\), BGR, uint8",
         ),
         (np.zeros((40, 40), np.uint8), ValueError, r"image of uint8, \(40, 40\): give"),
-        (deep, ValueError, "image of mode I;16: give a path or an array"),
+        (
+            Image.fromarray(np.zeros((40, 40), np.uint16)),
+            ValueError,
+            "image of mode I;16: give a path or an array",
+        ),
         (torch.zeros(3, 40, 40), TypeError, "image of type Tensor: give a path"),
-    ]:
-        with pytest.raises(kind, match=message) as error:
-            predictors["seg"](image)
-        assert "\n" not in str(error.value)
+    ],
+    ids=["missing", "text", "url", "float", "grey", "16 bits", "tensor"],
+)
+def test_a_wrong_image_is_rejected_in_one_line(
+    image, kind, message, predictors, tmp_path, monkeypatch
+):
+    (tmp_path / "text.jpg").write_text("no image")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message) as error:
+        predictors["seg"](image)
+    assert "\n" not in str(error.value)
 
 
 def test_a_wrong_name_lists_similar_names():
@@ -194,14 +220,31 @@ def test_a_wrong_name_lists_similar_names():
         xcit_mm.Predictor.from_pretrained("maskrcnn_xcit_smal_12_p16")
 
 
-def test_a_name_or_a_device_that_does_not_fit_is_explained_in_words_of_python(models):
-    for arguments, options, message in [
-        (models["det"], dict(device="cuda:99"), "^device cuda:99 cannot be used"),
-        (models["seg"], dict(min_score=0.5), "only detectors have scores"),
-        (models["det"], dict(overlap=9), "give the tile's side too"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            xcit_mm.Predictor.from_config(*arguments, **options)
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("det", dict(device="cuda:99"), "^device cuda:99 cannot be used"),
+        ("seg", dict(min_score=0.5), "only detectors have scores"),
+        ("det", dict(overlap=9), "give the tile's side too"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_explained_in_words_of_python(
+    kind, options, message, models
+):
+    with pytest.raises(ValueError, match=message):
+        xcit_mm.Predictor.from_config(*models[kind], **options)
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_a_model_in_memory_predicts_as_one_from_files(kind, predictors, photo):
+    predictor = xcit_mm.Predictor(predictors[kind].model, predictors[kind].cfg)
+    prediction = predictor(photo)
+    expected = predictors[kind](photo)
+    if kind == "det":
+        assert prediction.to_coco() == expected.to_coco()
+    else:
+        assert np.array_equal(prediction.segmentation, expected.segmentation)
+    assert predictor.settings == predictors[kind].settings
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error():

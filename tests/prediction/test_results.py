@@ -20,23 +20,26 @@ from xcit_mm.prediction.preprocessing import Preprocessing
 METRICS = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
 
 
-def test_a_pipeline_that_cannot_load_arrays_raises(models, tmp_path):
-    config = tmp_path / "config.py"
-    for pipeline, problem in (
+@pytest.mark.parametrize(
+    ("pipeline", "problem"),
+    [
         ([dict(type="PackSegInputs")], "LoadImageFromFile is not found"),
         (
             [dict(type="LoadImageFromFile"), dict(type="Unknown")],
             "the test pipeline cannot be built",
         ),
         ([], "has no pipeline"),
-    ):
-        lines = (
-            f"_base_ = {models['seg'][0]!r}\n",
-            f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))",
-        )
-        config.write_text("".join(lines))
-        with pytest.raises(ValueError, match=problem):
-            Preprocessing(Config.fromfile(config))
+    ],
+)
+def test_a_pipeline_that_cannot_load_arrays_raises(pipeline, problem, models, tmp_path):
+    config = tmp_path / "config.py"
+    lines = (
+        f"_base_ = {models['seg'][0]!r}\n",
+        f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))",
+    )
+    config.write_text("".join(lines))
+    with pytest.raises(ValueError, match=problem):
+        Preprocessing(Config.fromfile(config))
 
 
 def test_pycocotools_reports_the_metrics_of_mmdet(models, call, shapes, tmp_path):

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,7 @@ LABELS = "labels"
 VISUALIZATIONS = "visualizations"
 MAX_DEATHS = 3  # of processes, after which an item is not tried again
 KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
+AGAIN = "the same command goes on when it can"
 TIMEOUT = 600  # seconds without an image from the processes that read
 
 
@@ -117,9 +119,11 @@ class Engine:
             for item in suspects:
                 self._predict_suspect(item, deaths[item.path])
                 done(1)
-        except OSError:  # the disk is full, say
-            self.journal.end()
-            raise
+        except OSError as error:  # the disk is full, say
+            with suppress(OSError):
+                self.journal.end()
+            problem = error.strerror or error
+            raise OSError(f"{self.out} cannot be written: {problem}; {AGAIN}") from error
 
     def _predict_suspect(self, item: Item, deaths: int) -> None:
         if deaths >= MAX_DEATHS:

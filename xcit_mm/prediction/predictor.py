@@ -56,7 +56,7 @@ class Predictor:
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
-        model: The model, in eval mode.
+        model: The model, in eval mode, on `device`.
         cfg: The config.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
@@ -83,28 +83,43 @@ class Predictor:
         dtype: str = "float32",
         min_score: float | None = None,
     ) -> None:
-        _check_options(cfg, device, tile, overlap, batch_size, dtype, min_score)
-        self.cfg = cfg
-        self.is_detector = cfg.default_scope == "mmdet"
+        scope = cfg.get("default_scope")
+        if scope not in ("mmdet", "mmseg"):
+            raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
+        if min_score is not None and scope != "mmdet":
+            raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+        if overlap is not None and tile is None:
+            raise ValueError(f"{overlap=} without a tile: give the tile's side too")
+        if dtype not in (*DTYPES, "auto"):
+            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
+        if batch_size < 1:
+            raise ValueError(f"{batch_size=}: must be positive")
+        check_device(device)
         self.tile = tile
-        if tile is not None and overlap is None:
-            overlap = tile // 4
-        self.overlap = overlap or 0
+        self.overlap = 0
+        if tile is not None:
+            self.overlap = tile // 4 if overlap is None else overlap
+            windows(tile, tile, self.overlap)  # checks them
+        self.cfg = cfg
+        self.is_detector = scope == "mmdet"
         self.batch_size = batch_size
         self.min_score = min_score
         self.arguments: dict[str, Any] | None = None
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
         self.preprocess = Preprocessing(cfg)
-        self.model = revert_sync_batchnorm(model).eval()
-        if device is not None:
-            self.model.to(device)
-        device = next(self.model.parameters()).device.type
-        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
-        if self.dtype != torch.float32:
-            prepare_for_autocast(self.model)
         # Batch size by image size, for sizes that ran out of memory.
         self._limits: dict[tuple[int, int], int] = {}
+        if device is None:
+            device = next((str(weight.device) for weight in model.parameters()), "cpu")
+        self.device = device
+        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
+        self._set_model(model)
+
+    def _set_model(self, model: nn.Module) -> None:
+        self.model = revert_sync_batchnorm(model).eval().to(self.device)
+        if self.dtype != torch.float32:
+            prepare_for_autocast(self.model)
 
     @classmethod
     def from_config(
@@ -123,11 +138,10 @@ class Predictor:
         """
         cfg = read_config(config)
         check_checkpoint(checkpoint)
-        _check_options(cfg, device, **options)
         check_backbone(cfg)
-        Preprocessing(cfg)  # raises before the weights are read
-        model = load_model(cfg, checkpoint)
-        predictor = cls(model, cfg, device or get_device(), **options)
+        # Wrong options raise before the weights are read, and perhaps downloaded.
+        predictor = cls(nn.Identity(), cfg, device or get_device(), **options)
+        predictor._set_model(load_model(cfg, checkpoint))
         is_local = "://" not in str(checkpoint)
         path = os.path.abspath(checkpoint) if is_local else str(checkpoint)
         predictor.arguments = dict(config=os.path.abspath(config), checkpoint=path) | options
@@ -256,7 +270,7 @@ class Predictor:
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement] | None:
         """Predict a batch, or release its memory and return None if memory ran out."""
-        device = next(self.model.parameters()).device.type
+        device = torch.device(self.device).type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
                 return self.model.test_step(pseudo_collate(batch))
@@ -299,32 +313,6 @@ class Predictor:
         if masks is not None:  # without objects, SOLO's masks and labels are floats
             masks = masks.astype(bool, copy=False)
         return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
-
-
-def _check_options(
-    cfg: Config,
-    device: str | None = None,
-    tile: int | None = None,
-    overlap: int | None = None,
-    batch_size: int = 1,
-    dtype: str = "float32",
-    min_score: float | None = None,
-) -> None:
-    """Raise ValueError for an option of `Predictor` that is invalid or does not fit the config."""
-    scope = cfg.get("default_scope")
-    if scope not in ("mmdet", "mmseg"):
-        raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
-    if min_score is not None and scope != "mmdet":
-        raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
-    if overlap is not None and tile is None:
-        raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-    if tile is not None:
-        windows(tile, tile, tile // 4 if overlap is None else overlap)  # checks them
-    if dtype not in (*DTYPES, "auto"):
-        raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
-    if batch_size < 1:
-        raise ValueError(f"{batch_size=}: must be positive")
-    check_device(device)
 
 
 def _checksum(model: nn.Module) -> int:

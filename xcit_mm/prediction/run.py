@@ -3,10 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line, progress_bar
@@ -81,7 +81,7 @@ def predict_many(
     rank, size = rank_and_size()
     category_ids = _category_ids(predictor, listing.categories)
     if workers is None:  # a model on the CPU uses all cores itself
-        workers = 0 if next(predictor.model.parameters()).device.type == "cpu" else 2
+        workers = 0 if predictor.device == "cpu" else 2
     engine = Engine(out, predictor, category_ids, drawing, workers, Journal(out))
     opened = _open(engine, listing, overwrite) if rank == 0 else nullcontext()
     with opened:
@@ -89,7 +89,7 @@ def predict_many(
         progress = read_journals(out)
         pending = _list_pending(listing.items, progress, retry_failed)
         if rank == 0:
-            _print_notes(pending, progress)
+            _print_notes(pending, progress.entries)
         own_items = items_of_rank(pending) if ray is None else pending
         name = f"rank {rank}" if size > 1 else None
         bar_options = dict(desc=name, position=rank, disable=not own_items)
@@ -190,19 +190,15 @@ def _has_changed(entry: Entry) -> bool:
     return stamp is not None and stamp != entry.stamp
 
 
-def _print_notes(pending: Sequence[Item], progress: Progress) -> None:
+def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
     """Print how many predicted files have changed or vanished."""
-    entries = progress.entries
-    changed = [item.path for item in pending if item.path in entries and not _failed(item, entries)]
+    known = [item.path for item in pending if item.path in entries]
+    changed = [path for path in known if entries[path].error is None]
     if changed:
-        print_line(f"{len(changed)} files have changed and are predicted again: {preview(changed)}")
+        print_line(f"predicted again, since the files have changed: {preview(changed)}")
     vanished = [path for path in entries if "://" not in path and not os.path.exists(path)]
     if vanished:
-        print_line(f"{len(vanished)} results are of files that vanished: {preview(vanished)}")
-
-
-def _failed(item: Item, entries: Mapping[str, Entry]) -> bool:
-    return entries[item.path].error is not None
+        print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 
 
 def _check_ids(items: Sequence[Item], entries: Mapping[str, Entry]) -> None:
@@ -245,72 +241,64 @@ def _merge(engine: Engine, entries: Mapping[str, Entry]) -> RunReport:
     out = engine.out
     predictor = engine.predictor
     ids = number_entries(entries)
+    failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
+    images: list[dict[str, Any]] = []
+    with _open_list(out / PREDICTIONS, predictor.is_detector) as add_result:
+        for path, id_ in ids.items():
+            entry = entries[path]
+            if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
+                continue
+            for record in entry.iter_results():
+                image = dict(id=id_, file_name=entry.item.name)
+                if entry.item.is_video:
+                    image["frame"] = record["frame"]
+                    image["id"] = frame_id(id_, record["frame"])
+                images.append(image | dict(height=record["height"], width=record["width"]))
+                for result in record.get("objects", []):
+                    add_result(dict(image_id=image["id"]) | result)
     categories = [
         dict(id=id_, name=name)
         for id_, name in zip(engine.category_ids, predictor.names, strict=True)
     ]
-    end = f'], "categories": {json.dumps(categories)}, "annotations": []}}'
-    failures = []
-    predicted = 0
-    with (
-        _open_list(out / IMAGES, '{"images": [', end) as add_image,
-        _open_list(out / PREDICTIONS, "[", "]", predictor.is_detector) as add_result,
-    ):
-        for path in ids:
-            entry = entries[path]
-            if entry.error is None:
-                predicted += 1
-            else:
-                failures.append(f"{path}: {entry.error}")
-                if not entry.item.is_video:  # a video keeps the frames before the failure
-                    continue
-            for record in entry.iter_results():
-                image = dict(id=ids[path], file_name=entry.item.name)
-                if entry.item.is_video:
-                    image["id"] = frame_id(ids[path], record["frame"])
-                    image["frame"] = record["frame"]
-                add_image(image | dict(height=record["height"], width=record["width"]))
-                for result in record.get("objects", []):
-                    add_result(dict(image_id=image["id"]) | result)
-    return RunReport(out, predicted, failures)
+    content = dict(images=images, categories=categories, annotations=[])
+    with _open_result(out / IMAGES) as file:
+        file.write(json.dumps(content).encode())
+    return RunReport(out, len(entries) - len(failures), failures)
+
+
+def _open_result(path: Path) -> AbstractContextManager[IO[bytes]]:
+    """Open a file that replaces an earlier one when it is complete."""
+    return atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished")
 
 
 @contextmanager
-def _open_list(
-    path: Path, start: str, end: str, is_written: bool = True
-) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Open a list in a JSON file, and yield a function that writes an item."""
+def _open_list(path: Path, is_written: bool) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """Open a JSON file, and yield a function that adds an item, which is not kept in memory."""
     if not is_written:
         yield lambda item: None
         return
-    separator = start
+    with _open_result(path) as file:
+        separator = b"["
 
-    def write(item: dict[str, Any]) -> None:
-        nonlocal separator
-        file.write(f"{separator}{json.dumps(item)}".encode())
-        separator = ",\n"
+        def add(item: dict[str, Any]) -> None:
+            nonlocal separator
+            file.write(separator + json.dumps(item).encode())
+            separator = b",\n"
 
-    with atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished") as file:
-        yield write
-        if separator == start:
-            file.write(start.encode())
-        file.write(end.encode())
+        yield add
+        file.write(b"[]" if separator == b"[" else b"]")
 
 
 def _draw_again(engine: Engine, entries: Mapping[str, Entry]) -> None:
     """Draw what was drawn with other options, and print how many cannot be drawn."""
     if engine.drawing is None:
         return
-    outdated = [
-        entry
-        for entry in entries.values()
-        if entry.error is None and entry.drawing != engine.drawing
-    ]
     problems = []
-    for entry in outdated:
-        try:
-            engine.draw_again(entry)
-        except InputError as error:
-            problems.append(str(error))
+    for entry in entries.values():
+        if entry.error is None and entry.drawing != engine.drawing:
+            try:
+                engine.draw_again(entry)
+            except InputError as error:
+                problems.append(str(error))
     if problems:
-        print_line(f"{len(problems)} results keep their earlier drawing: {preview(problems)}")
+        print_line(f"results that keep an earlier drawing: {preview(problems)}")

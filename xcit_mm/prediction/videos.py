@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 
 import cv2
@@ -54,19 +55,20 @@ def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinishe
     for first in islice(images, 1):
         height, width = first.shape[:2]
         info = sv.VideoInfo(width, height, sv.VideoInfo.from_video_path(source).fps or 25.0)
-        count = 1
+        written = 0
         with atomic_path(path, unfinished):
-            with sv.VideoSink(str(unfinished), info) as sink:
-                sink.write_frame(first)
-                for image in images:
+            with ExitStack() as opened:
+                try:
+                    sink = opened.enter_context(sv.VideoSink(str(unfinished), info))
+                except RuntimeError as error:
+                    raise OSError(f"OpenCV cannot write {path.name}") from error
+                for image in chain([first], images):
                     sink.write_frame(image)
-                    count += 1
+                    written += 1
             readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
-            if readable < count:
-                raise OSError(
-                    f"{path} cannot be written: {readable} of {count} frames can be read back, "
-                    "the disk may be full"
-                )
+            if readable < written:
+                problem = f"{readable} of {written} frames can be read back"
+                raise OSError(f"{problem} of {path.name}, the disk may be full")
 
 
 def _count_frames(path: Path) -> int:
