@@ -221,7 +221,7 @@ def test_a_hanging_image_ends_the_process_that_reads(
     monkeypatch.setattr(engine, "TIMEOUT", 2)
     command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out", "--workers", 1)
     for _ in range(3):
-        assert "timed out after 2 seconds: the same command" in refusal(*command)
+        assert "timed out after 2 seconds: the same command goes on" in refusal(*command)
     code, printed, errors = call(*command)
     assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors
 

@@ -114,7 +114,7 @@ def test_a_disk_that_is_full_ends_the_run_and_the_same_command_ends_it_later(
     script.write_text(LIMITED.format(tools=str(ROOT / "tools"), command=list(map(str, command))))
     ended = run(sys.executable, script)
     assert ended.returncode == 1, ended.stderr[-2000:]
-    assert "frames can be read back, the disk may be full" in ended.stderr.splitlines()[-1]
+    assert "of 6 frames of a.avi.mp4 can be read back; free space" in ended.stderr.splitlines()[-1]
     assert not list((tmp_path / "out").rglob("*.mp4"))
     assert run(sys.executable, INFER, *command[1:]).returncode == 0
     drawing = tmp_path / "out" / "visualizations" / "a.avi.mp4"

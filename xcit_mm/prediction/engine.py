@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ LABELS = "labels"
 VISUALIZATIONS = "visualizations"
 MAX_DEATHS = 3  # of processes, after which an item is not tried again
 KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
-AGAIN = "the same command goes on when it can"
+AGAIN = "the same command goes on"
 TIMEOUT = 600  # seconds without an image from the processes that read
 
 
@@ -93,6 +95,7 @@ class Engine:
     drawing: dict[str, Any] | None
     workers: int
     journal: Journal
+    _readers: list[BaseProcess] = field(default_factory=list, init=False)
 
     def predict(
         self, items: Sequence[Item], deaths: Mapping[str, int], done: Callable[[int], object]
@@ -123,7 +126,9 @@ class Engine:
             with suppress(OSError):
                 self.journal.end()
             problem = error.strerror or error
-            raise OSError(f"{self.out} cannot be written: {problem}; {AGAIN}") from error
+            raise OSError(
+                f"{self.out} cannot be written: {problem}; free space, and {AGAIN}"
+            ) from error
 
     def _predict_suspect(self, item: Item, deaths: int) -> None:
         if deaths >= MAX_DEATHS:
@@ -158,10 +163,13 @@ class Engine:
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_without_threads,
         )
+        others = active_children()
+        images = iter(loader)
+        self._readers = [process for process in active_children() if process not in others]
         try:
-            yield from loader
+            yield from images
         except RuntimeError as error:  # of the loader: the reader itself raises nothing
-            raise ReaderDied(f"{reason(error)}: the same command finds the image") from error
+            raise ReaderDied(f"{reason(error)}: {AGAIN}") from error
 
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
         """Collect batches of one size, and images that cannot be read."""
@@ -187,16 +195,13 @@ class Engine:
             return [str(image.error) for image in batch]
         try:
             return list(self.predictor(pixels))
-        except Exception:  # models and pipelines raise many types
-            # Alone, an image fails by its own fault. torch also raises the death of a process that
-            # reads here, once.
-            return [self._predict_alone(image) for image in pixels]
-
-    def _predict_alone(self, pixels: np.ndarray) -> Prediction | str:
-        try:
-            return self.predictor(pixels)
-        except Exception as error:
-            return reason(error)
+        except Exception as error:  # models and pipelines raise many types
+            # torch raises the death of a reading process wherever this process is.
+            if any(process.exitcode for process in self._readers):
+                raise ReaderDied(f"{reason(error)}: {AGAIN}") from error
+            if len(batch) == 1:
+                return [reason(error)]
+        return [result for image in batch for result in self._predict_batch([image])]
 
     def _finish(self, image: ReadImage, result: Prediction | str) -> None:
         """Write the drawing and the map of an image, and then its record."""

@@ -67,8 +67,8 @@ def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinishe
                     written += 1
             readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
             if readable < written:
-                problem = f"{readable} of {written} frames can be read back"
-                raise OSError(f"{problem} of {path.name}, the disk may be full")
+                counts = f"{readable} of {written} frames"
+                raise OSError(f"{counts} of {path.name} can be read back")
 
 
 def _count_frames(path: Path) -> int:
