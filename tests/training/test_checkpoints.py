@@ -1,5 +1,8 @@
 """Checkpoints are complete and finite, replace each other in time, and hold the place in the data."""
 
+import itertools
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
 
-from xcit_mm import ResumableCheckpointHook
+import xcit_mm  # noqa: F401  # registers the hook
 from xcit_mm.weights.reader import load_from_file
+from xcit_mm.weights.work_dirs import find_checkpoint_in
 
 
 class Line(BaseModel):
@@ -26,22 +30,28 @@ class Line(BaseModel):
         return dict(loss=out.square().mean()) if mode == "loss" else [out]
 
 
-class Rising(BaseMetric):
-    """A score that improves every time."""
+class Scores(BaseMetric):
+    """The scores of one validation after another."""
 
-    score = 0
+    def __init__(self, scores: Iterable[float]) -> None:
+        super().__init__()
+        self.scores = iter(scores)
 
     def process(self, data_batch, data_samples) -> None:
         self.results.append(0)
 
     def compute_metrics(self, results) -> dict:
-        self.score += 1
-        return dict(score=self.score, other=self.score)
+        score = next(self.scores)
+        return dict(score=score, other=score)
 
 
 def train_a_line(
-    work_dir: Path, iterations: int = 3, param_scheduler: dict | None = None, **hook
-) -> ResumableCheckpointHook | None:
+    work_dir: Path,
+    iterations: int = 3,
+    scores: Iterable[float] | None = None,
+    load_from: Path | None = None,
+    **hook,
+) -> None:
     torch.manual_seed(0)
     batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 2)
     checkpoint = dict(dict(type="ResumableCheckpointHook", by_epoch=False, interval=1), **hook)
@@ -53,14 +63,13 @@ def train_a_line(
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=iterations, val_interval=1),
         val_cfg=dict(),
-        val_evaluator=Evaluator(Rising()),
-        param_scheduler=param_scheduler,
+        val_evaluator=Evaluator(Scores(scores or itertools.count(1))),
+        load_from=load_from and str(load_from),
         default_hooks=dict(checkpoint=checkpoint),
         resume=True,
         experiment_name=f"{work_dir.name}{iterations}",
     )
     runner.train()
-    return next((hook for hook in runner._hooks if isinstance(hook, ResumableCheckpointHook)), None)
 
 
 @pytest.mark.parametrize("keep", [1, 2])
@@ -104,6 +113,68 @@ def test_former_checkpoints_are_removed_after_the_new_ones_are_written(best, tmp
     assert {path.name for path in numbered.glob("best_*")} == {
         name.replace("last", "iter_3") for name in names
     }
+
+
+BEST = dict(save_best="score", rule="greater", max_keep_ckpts=2)
+
+
+def kill_after_best(work_dir: Path, iteration: int, monkeypatch, **run) -> None:
+    """Train until the best checkpoint of an iteration is saved, but not yet the last again."""
+    save = Runner.save_checkpoint
+
+    def save_and_stop(runner, out_dir, filename, *args, **options) -> None:
+        save(runner, out_dir, filename, *args, **options)
+        if filename.startswith("best_score") and runner.iter == iteration:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "save_checkpoint", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_a_line(work_dir, **run)
+
+
+def best_files(work_dir: Path) -> list[str]:
+    return sorted(path.name for path in work_dir.glob("best_*"))
+
+
+@pytest.mark.parametrize("is_former_removed", [True, False])
+def test_after_a_kill_the_best_checkpoint_and_its_score_are_kept(
+    is_former_removed, tmp_path, monkeypatch
+):
+    kill_after_best(tmp_path, 1, monkeypatch, scores=[40], **BEST)
+    former = (tmp_path / "best_score_iter_1.pth").read_bytes()
+    kill_after_best(tmp_path, 2, monkeypatch, scores=[90], **BEST)
+    if not is_former_removed:
+        (tmp_path / "best_score_iter_1.pth").write_bytes(former)
+    train_a_line(tmp_path, 4, scores=[50, 60], **BEST)
+    assert best_files(tmp_path) == ["best_score_iter_2.pth"]
+    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_2.pth")
+    train_a_line(tmp_path, 5, scores=[95], **BEST)
+    assert best_files(tmp_path) == ["best_score_iter_5.pth"]
+
+
+def test_after_a_kill_a_constant_name_holds_the_best(tmp_path, monkeypatch):
+    options = dict(BEST, filename_tmpl="last.pth")
+    kill_after_best(tmp_path, 2, monkeypatch, scores=[40, 90], **options)
+    train_a_line(tmp_path, 4, scores=[50, 60], **options)
+    assert load_from_file(tmp_path / "best_score_last.pth")["meta"]["iter"] == 2
+
+
+def test_a_run_that_resumes_in_another_folder_removes_no_checkpoint_of_the_first(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    train_a_line(first, 2, scores=[40, 50], **BEST)
+    train_a_line(second, 4, scores=[30, 60], load_from=first / "iter_2.pth", **BEST)
+    assert best_files(first) == ["best_score_iter_2.pth"]
+    assert best_files(second) == ["best_score_iter_4.pth"]
+
+
+def test_a_copied_folder_resumes_without_the_original(tmp_path):
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    train_a_line(first, 2, scores=[40, 50], **BEST)
+    shutil.copytree(first, copy)
+    train_a_line(copy, 3, scores=[60], load_from=copy / "iter_2.pth", **BEST)
+    assert best_files(first) == ["best_score_iter_2.pth"]
+    assert best_files(copy) == ["best_score_iter_3.pth"]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +248,13 @@ def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None) ->
     return indices.seen
 
 
-def test_numbers_of_batches_continue_after_a_resume(tmp_path):
+@pytest.mark.parametrize("stop", [2, 4, 5])
+def test_numbers_of_batches_continue_after_a_resume(stop, tmp_path):
+    """Also from the checkpoint of an epoch's last iteration."""
     whole = train_in_epochs(tmp_path / "whole", 2)
     assert [batch[1] for batch in whole] == [0, 1, 2, 3] * 2
-    resumed = train_in_epochs(tmp_path / "work", 2, stop=2) + train_in_epochs(tmp_path / "work", 2)
-    assert resumed == whole
+    first_part = train_in_epochs(tmp_path / "work", 2, stop)
+    assert first_part + train_in_epochs(tmp_path / "work", 2) == whole
 
 
 class Unequal(Numbers):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.weight_files import path_of, same
-from mmengine.config import Config
 
 from xcit_mm.weights.published import PUBLISHED
 from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint, shipped_models
@@ -67,55 +66,8 @@ def test_a_wrong_name_is_rejected_with_similar_names(model, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.fixture
-def work_dir(tmp_path) -> Path:
-    """The folder of a run that has saved iter_1.pth and iter_2.pth."""
-    folder = tmp_path / "work_dirs" / "mine"
-    folder.mkdir(parents=True)
-    Config(dict(a=dict(b=[1, (2, -3.5)], c={"d e": None}))).dump(folder / "mine.py")
-    for name in ("iter_1.pth", "iter_2.pth"):
-        torch.save(dict(state_dict={}), folder / name)
-    (folder / "last_checkpoint").write_text(str(folder / "iter_2.pth"))
-    return folder
-
-
 def files(folder: Path, checkpoint: str) -> tuple[str, str]:
     return str(folder / "mine.py"), str(folder / checkpoint)
-
-
-@pytest.mark.parametrize("original_stays", [True, False])
-def test_a_moved_work_folder_has_its_own_checkpoints(original_stays, work_dir, tmp_path):
-    shutil.copytree(work_dir, tmp_path / "moved")
-    if not original_stays:
-        shutil.rmtree(work_dir)
-    assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
-    (
-        tmp_path / "moved" / "iter_2.pth"
-    ).unlink()  # the file of the other folder does not stand in for it
-    assert find_model(str(tmp_path / "moved")) == files(tmp_path / "moved", "iter_2.pth")
-
-
-def test_a_run_may_save_outside_of_its_folder(work_dir, tmp_path):
-    (tmp_path / "large_disk").mkdir()
-    (work_dir / "iter_2.pth").rename(tmp_path / "large_disk" / "iter_2.pth")
-    for place in (str(tmp_path / "large_disk" / "iter_2.pth"), "s3://bucket/iter_2.pth"):
-        (work_dir / "last_checkpoint").write_text(place)
-        assert find_model(str(work_dir)) == (str(work_dir / "mine.py"), place)
-
-
-def test_the_best_checkpoint_comes_before_the_last_and_the_only_one_is_enough(work_dir):
-    (work_dir / "best_mIoU_iter_1.pth").touch()
-    assert find_model(str(work_dir)) == files(work_dir, "best_mIoU_iter_1.pth")
-    (work_dir / "best_mIoU_iter_1.pth").unlink()
-    (work_dir / "last_checkpoint").write_text("")  # as a kill may leave it
-    with pytest.raises(
-        ValueError, match=r"mine has the checkpoints iter_1.pth, iter_2.pth: give one"
-    ):
-        find_model(str(work_dir))
-    assert find_config(str(work_dir)) == str(work_dir / "mine.py")
-    (work_dir / "iter_2.pth").rename(work_dir / "model.safetensors")
-    (work_dir / "iter_1.pth").unlink()
-    assert find_model(str(work_dir)) == files(work_dir, "model.safetensors")
 
 
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):

@@ -25,13 +25,8 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
-from ..weights.zoo import (
-    find_checkpoint_in,
-    find_config,
-    find_model,
-    last_checkpoint,
-    load_checkpoint,
-)
+from ..weights.work_dirs import find_checkpoint_in, last_checkpoint
+from ..weights.zoo import find_config, find_model, load_checkpoint
 
 
 def run_tool(tool: str, argv: list[str]) -> int:

@@ -15,8 +15,8 @@ from ..utils.errors import reason
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model, match_trunk
 from ..weights.published import PUBLISHED
+from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from ..weights.zoo import (
-    CHECKPOINT_SUFFIXES,
     HUB_PREFIX,
     find_config,
     find_model,

@@ -160,7 +160,10 @@ class NumberedLoop:
         loop = self._loop
         self._batches.epoch = loop.epoch
         if not self._endless:
-            self._batches.first = loop.iter % max(1, len(self._batches))
+            length = max(1, len(self._batches))
+            # A checkpoint of the last iteration of an epoch is saved before the epoch ends.
+            is_complete = loop.iter == (loop.epoch + 1) * length
+            self._batches.first = length if is_complete else loop.iter % length
             return
         self._batches.first = loop.iter
         # The loop skips the batches before its place, so as many come before the loader's own.

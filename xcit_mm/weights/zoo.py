@@ -15,13 +15,13 @@ from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
 from ..utils.configs import SUFFIXES
-from ..utils.errors import preview, reason
+from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
 from .reader import load_from_file
+from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
 HUB_PREFIX = "hf://"
-CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
 
 
 @functools.cache
@@ -94,14 +94,12 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
                 f"no checkpoint at {model}: check the path, or give the name of a model"
             )
         return find_config_in(path.parent), model
-    models, name = shipped_models(), model.removeprefix("xcit://")
+    models = shipped_models()
+    name = model.removeprefix("xcit://")
     if name not in models:
-        fix = (
-            f"try {', '.join(similar_names(name, models)) or 'the names of `xcit-mm weights list`'}"
-        )
-        raise ValueError(
-            f"{model} is neither a config (*.py) nor a model's name nor a work folder: {fix}"
-        )
+        similar = ", ".join(similar_names(name, models)) or "the names of `xcit-mm weights list`"
+        problem = f"{model} is neither a config (*.py) nor a model's name nor a work folder"
+        raise ValueError(f"{problem}: try {similar}")
     return models[name]
 
 
@@ -137,68 +135,12 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
     """List all names with the words of a name, or else those that begin nearly as it does."""
     words = re.split("[-_ ]", name.lower())
-    beginnings = {each: each[: len(name) + 1] for each in names}
-    found = [each for each in names if all(word in each for word in words)]
-    return found or [
-        each
-        for each in names
-        if SequenceMatcher(None, name.lower(), beginnings[each]).ratio() > 0.8
+    with_words = [known for known in names if all(word in known for word in words)]
+    return with_words or [
+        known
+        for known in names
+        if SequenceMatcher(None, name.lower(), known[: len(name) + 1]).ratio() > 0.8
     ]
-
-
-def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, or None.
-
-    The run wrote its path, but the folder may have been moved or copied since. The file of that
-    name in the folder itself is taken, unless the run saved it in a folder that is no work folder,
-    or on a server.
-    """
-    pointer = work_dir / "last_checkpoint"
-    saved = pointer.read_text().strip() if pointer.is_file() else ""
-    if not saved:  # a kill may leave an empty file
-        return None
-    own, original = work_dir / Path(saved).name, Path(saved)
-    elsewhere = "://" in saved or (
-        original.is_file() and not (original.parent / pointer.name).exists()
-    )
-    return saved if elsewhere and not own.is_file() else str(own)
-
-
-def find_config_in(folder: Path) -> str:
-    """Return the only config of a folder.
-
-    Raises:
-        FileNotFoundError: If the folder has none or several.
-    """
-    configs = sorted(folder.glob("*.py"))
-    if len(configs) != 1:
-        found = ", ".join(path.name for path in configs) or "none"
-        raise FileNotFoundError(
-            f"{folder} must have one config, but has {found}: give config and checkpoint"
-        )
-    return str(configs[0])
-
-
-def find_checkpoint_in(folder: Path) -> str | None:
-    """Return the best checkpoint of a training's folder, or its last; or the only checkpoint of
-    another folder.
-
-    Raises:
-        ValueError: If the folder has several checkpoints, none of which is the best or the last.
-    """
-    best = max(folder.glob("best_*.pth"), key=lambda path: path.stat().st_mtime, default=None)
-    chosen = str(best) if best else last_checkpoint(folder)
-    files = (
-        []
-        if chosen
-        else sorted(path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}"))
-    )
-    if len(files) > 1:
-        names = preview([path.name for path in files])
-        raise ValueError(
-            f"{folder} has the checkpoints {names}: give one, or name the best best_*.pth"
-        )
-    return chosen or (str(files[0]) if files else None)
 
 
 def download_model(name: str) -> Path:
