@@ -1,10 +1,13 @@
-"""The batches of a resumed run are those of the undisturbed run, and the earlier ones are not
-loaded.
-"""
+"""The batches of a resumed run are those of the whole run, and earlier batches are not loaded."""
 
+import copy
 import itertools
+import pickle
 import random
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import mmdet.datasets  # noqa: F401
 import mmseg.datasets  # noqa: F401
@@ -24,23 +27,31 @@ INFINITE = dict(type="InfiniteSampler", shuffle=True)
 SHUFFLED = dict(type="DefaultSampler", shuffle=True)
 
 
+def unwrapped(data: dict) -> dict:
+    return data
+
+
 def loader_config(
-    photos, workers: int = 0, sampler: dict = SHUFFLED, batch_sampler: bool = True, wrap=lambda d: d
-):
+    photos: Path,
+    workers: int = 0,
+    sampler: dict = SHUFFLED,
+    batch_sampler: bool = True,
+    wrap: Callable[[dict], dict] = unwrapped,
+) -> Any:
     """The training data of Mask R-CNN's recipe, with smaller images."""
     config = read_config_file(CONFIGS / "_base_" / "xcit_amp-ms-crop-3x_coco.py").train_dataloader
-    choice = config.dataset.pipeline[3].transforms
-    choice[0][0].scales = [(side, 100) for side in (32, 48, 64)]
-    choice[1][0].scales, choice[1][1].crop_size, choice[1][2].scales = (
-        [(60, 400)],
-        (40, 60),
-        [(48, 100), (64, 100)],
-    )
+    (resize,), (wide_resize, crop, last_resize) = config.dataset.pipeline[3].transforms
+    resize.scales = [(side, 100) for side in (32, 48, 64)]
+    wide_resize.scales = [(60, 400)]
+    crop.crop_size = (40, 60)
+    last_resize.scales = [(48, 100), (64, 100)]
     config.dataset.update(data_root=str(photos), ann_file="annotations/instances_training.json")
     config.dataset.data_prefix = dict(img="images/training/")
     config.dataset.metainfo = dict(classes=("circle", "square", "triangle", "star"))
     config.update(num_workers=workers, persistent_workers=workers > 0)
-    config.sampler, config.dataset = sampler, wrap(config.dataset)  # `update` would merge them
+    # `update` would merge these two.
+    config.sampler = sampler
+    config.dataset = wrap(config.dataset)
     if not batch_sampler:
         config.pop("batch_sampler")
     return config
@@ -55,73 +66,82 @@ def numbered(config: dict | DataLoader, endless: bool) -> DataLoader:
 
 
 def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
-    loader.batch_sampler.epoch, loader.batch_sampler.first = epoch, first
-    read = itertools.islice(loader, count)
-    return [
-        (
-            batch["inputs"],
-            [
-                (s.img_id, s.img_shape, s.get("flip"), s.gt_instances.bboxes.tensor)
-                for s in batch["data_samples"]
-            ],
-        )
-        for batch in read
-    ]
+    """Inputs, ids, shapes, flips and boxes of batches."""
+    loader.batch_sampler.epoch = epoch
+    loader.batch_sampler.first = first
+    read = []
+    for batch in itertools.islice(loader, count):
+        samples = [
+            (sample.img_id, sample.img_shape, sample.get("flip"), sample.gt_instances.bboxes.tensor)
+            for sample in batch["data_samples"]
+        ]
+        read.append((batch["inputs"], samples))
+    return read
 
 
 WRAPPERS = dict(
-    plain=lambda data: data,
+    plain=unwrapped,
     repeated=lambda data: dict(type="RepeatDataset", times=2, dataset=data),
     concatenated=lambda data: dict(type="ConcatDataset", datasets=[data, data]),
     balanced=lambda data: dict(type="ClassBalancedDataset", oversample_thr=0.9, dataset=data),
 )
 
 
-MANY = [
-    pytest.param(
-        wrapper, sampler, True, marks=[pytest.mark.slow] * (wrapper in ("repeated", "balanced"))
-    )
-    for wrapper in WRAPPERS
-    for sampler in (SHUFFLED, INFINITE)
-]
-
-
-@pytest.mark.parametrize("wrapper, sampler, batch_sampler", [*MANY, ("balanced", SHUFFLED, False)])
+@pytest.mark.parametrize("sampler", [SHUFFLED, INFINITE], ids=["epochs", "endless"])
+@pytest.mark.parametrize(
+    "wrapper, batch_sampler",
+    [
+        ("plain", True),
+        ("concatenated", True),
+        ("balanced", False),
+        pytest.param("repeated", True, marks=pytest.mark.slow),
+        pytest.param("balanced", True, marks=pytest.mark.slow),
+    ],
+)
 def test_resumed_batches_are_those_of_the_whole_run(photos, wrapper, sampler, batch_sampler):
     endless = sampler is INFINITE
     epoch = 0 if endless else 2
 
     def loader() -> DataLoader:
-        return numbered(
-            loader_config(photos, 0, sampler, batch_sampler, WRAPPERS[wrapper]), endless
-        )
+        config = loader_config(photos, 0, sampler, batch_sampler, WRAPPERS[wrapper])
+        return numbered(config, endless)
 
     length = 9 if endless else len(loader())
     whole = batches(loader(), epoch, 0, length)
     assert len(whole) == length
-    for first in (length - 2, length):
-        rest = batches(loader(), epoch, first, length - first)
-        torch.testing.assert_close(rest, whole[first:], rtol=0, atol=0)
-    later = batches(loader(), epoch + (not endless), length if endless else 0, 2)
+    rest = batches(loader(), epoch, length - 2, 2)
+    torch.testing.assert_close(rest, whole[-2:], rtol=0, atol=0)
+    if endless:
+        later = batches(loader(), epoch, length, 2)
+    else:
+        later = batches(loader(), epoch + 1, 0, 2)
+        assert batches(loader(), epoch, length, 1) == []
     assert str(later) != str(whole[:2])
 
 
-def test_number_of_workers_and_persistent_ones_make_no_difference(photos):
-    epochs = {}
-    for workers in (0, 1, 2):
-        loader = numbered(loader_config(photos, workers), endless=False)
-        epochs[workers] = [
-            batches(loader, epoch, 1, 9) for epoch in range(2)
-        ]  # the same workers load both
-    torch.testing.assert_close(epochs[1], epochs[0], rtol=0, atol=0)
-    torch.testing.assert_close(epochs[2], epochs[0], rtol=0, atol=0)
+def read_two_epochs(photos: Path, workers: int) -> list:
+    """Batches of two epochs, which the same workers load."""
+    loader = numbered(loader_config(photos, workers), endless=False)
+    return [batches(loader, epoch, 1, 9) for epoch in range(2)]
+
+
+@pytest.fixture(scope="module")
+def two_epochs(photos) -> list:
+    return read_two_epochs(photos, workers=0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_number_of_workers_and_persistent_workers_make_no_difference(workers, photos, two_epochs):
+    torch.testing.assert_close(read_two_epochs(photos, workers), two_epochs, rtol=0, atol=0)
 
 
 class Noise(Dataset):
     """Random numbers of each generator, and the indices that were loaded."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.pipeline, self.loaded = length, "noise", []
+        self.length = length
+        self.pipeline = "noise"
+        self.loaded = []
 
     def __len__(self) -> int:
         return self.length
@@ -145,18 +165,28 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     assert len(loader.dataset.loaded) == 2
 
 
-def test_hooks_replace_the_pipeline_of_a_seeded_data_set():
-    import copy
-    import pickle
+def pickled(data: SeededDataset) -> SeededDataset:
+    return pickle.loads(pickle.dumps(data))
 
-    data = Noise(3)
-    seeded = SeededDataset(data, (1, 0))
-    seeded.pipeline = "other"
-    assert data.pipeline == seeded.pipeline == "other"
-    for other in (pickle.loads(pickle.dumps(seeded)), copy.deepcopy(seeded)):
-        assert other[(0, 1, 2), 1] == seeded[(0, 1, 2), 1] != seeded[(0, 1, 3), 1]
+
+class TestSeededDataSet:
+    def test_hooks_replace_its_pipeline(self):
+        data = Noise(3)
+        seeded = SeededDataset(data, (1, 0))
+        seeded.pipeline = "other"
+        assert data.pipeline == seeded.pipeline == "other"
+
+    @pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+    def test_a_copy_has_its_numbers(self, copied):
+        seeded = SeededDataset(Noise(3), (1, 0))
+        other = copied(seeded)
+        assert other[(0, 1, 2), 1] == seeded[(0, 1, 2), 1]
         assert not hasattr(other, "missing")
-    assert SeededDataset(data, (1, 1))[(0, 1, 2), 1] != seeded[(0, 1, 2), 1]
+
+    def test_another_place_or_seed_has_other_numbers(self):
+        seeded = SeededDataset(Noise(3), (1, 0))
+        assert seeded[(0, 1, 3), 1] != seeded[(0, 1, 2), 1]
+        assert SeededDataset(Noise(3), (1, 1))[(0, 1, 2), 1] != seeded[(0, 1, 2), 1]
 
 
 def test_data_of_less_than_a_batch_end_an_endless_loader():

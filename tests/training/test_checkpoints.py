@@ -1,4 +1,4 @@
-"""Checkpoints are complete and finite, replace each other in time, and hold the place in the data."""
+"""Checkpoints are complete and finite, replace each other in time, and tell the next batch."""
 
 import itertools
 import shutil
@@ -74,44 +74,48 @@ def train_a_line(
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_constant_file_name_is_one_complete_file(keep, tmp_path):
-    name = dict(filename_tmpl="last.pth", max_keep_ckpts=keep)
-    train_a_line(tmp_path, **name)
+    train_a_line(tmp_path, filename_tmpl="last.pth", max_keep_ckpts=keep)
     assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
     assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
-    train_a_line(
-        tmp_path, iterations=4, **dict(name, max_keep_ckpts=1)
-    )  # resumed with fewer to keep
+    # Resumed with fewer to keep.
+    train_a_line(tmp_path, iterations=4, filename_tmpl="last.pth", max_keep_ckpts=1)
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
-@pytest.mark.parametrize("best", ["score", ["score", "other"]])
-def test_former_checkpoints_are_removed_after_the_new_ones_are_written(best, tmp_path, monkeypatch):
-    names = {f"best_{key}_last.pth" for key in ([best] if isinstance(best, str) else best)}
-    train_a_line(
-        tmp_path,
-        iterations=2,
-        filename_tmpl="last.pth",
-        max_keep_ckpts=1,
-        save_best=best,
-        rule="greater",
-    )
+two_bests = pytest.mark.parametrize(
+    "best, names", [("score", {"best_score"}), (["score", "other"], {"best_score", "best_other"})]
+)
+
+
+@two_bests
+def test_constant_names_of_the_best_checkpoints_are_complete_files(best, names, tmp_path):
+    options = dict(filename_tmpl="last.pth", max_keep_ckpts=1, save_best=best, rule="greater")
+    train_a_line(tmp_path, iterations=2, **options)
+    names = {f"{name}_last.pth" for name in names}
     assert {path.name for path in tmp_path.glob("*.pth")} == {"last.pth", *names}
     assert all(load_from_file(str(tmp_path / name))["meta"]["iter"] == 2 for name in names)
-    numbered, pointer = tmp_path / "numbered", tmp_path / "numbered" / "last_checkpoint"
-    existing, unlink = [], Path.unlink
+
+
+@two_bests
+def test_former_checkpoints_are_removed_after_the_new_ones_are_written(
+    best, names, tmp_path, monkeypatch
+):
+    pointer = tmp_path / "last_checkpoint"
+    counts = set()
+    unlink = Path.unlink
 
     def count(path: Path, **options) -> None:
-        existing.extend(len(list(numbered.glob(name))) for name in ("best_score*", "iter_*"))
+        counts.update(len(list(tmp_path.glob(name))) for name in ("best_score*", "iter_*"))
         unlink(path, **options)
         if pointer.exists():
             assert Path(pointer.read_text()).is_file()
 
     monkeypatch.setattr(Path, "unlink", count)
-    train_a_line(numbered, max_keep_ckpts=1, save_best=best, rule="greater")
-    assert {2} < set(existing)  # the former and the new one
-    assert {path.name for path in numbered.glob("iter_*.pth")} == {"iter_3.pth"}
-    assert {path.name for path in numbered.glob("best_*")} == {
-        name.replace("last", "iter_3") for name in names
+    train_a_line(tmp_path, max_keep_ckpts=1, save_best=best, rule="greater")
+    assert {2} < counts  # the former and the new one
+    assert {path.name for path in tmp_path.glob("iter_*.pth")} == {"iter_3.pth"}
+    assert {path.name for path in tmp_path.glob("best_*")} == {
+        f"{name}_iter_3.pth" for name in names
     }
 
 
@@ -178,21 +182,22 @@ def test_a_copied_folder_resumes_without_the_original(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [dict(), dict(filename_tmpl="last.pth", save_best="score", rule="greater")]
+    "names, count",
+    [(dict(), 1), (dict(filename_tmpl="last.pth", save_best="score", rule="greater"), 2)],
 )
-def test_weights_that_are_not_finite_replace_no_checkpoint(names, tmp_path, monkeypatch):
-    added = iter([1.0, float("inf")])
+def test_weights_that_are_not_finite_replace_no_checkpoint(names, count, tmp_path, monkeypatch):
+    steps = iter([1.0, float("inf")])
+
+    def train_step(model: Line, *_, **__) -> dict:
+        return dict(loss=model.linear.bias.data.add_(next(steps)))
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Line,
-            "train_step",
-            lambda model, *_, **__: dict(loss=model.linear.bias.data.add_(next(added))),
-        )
+        patch.setattr(Line, "train_step", train_step)
         with pytest.raises(FloatingPointError, match=r"linear\.bias is not finite"):
             train_a_line(tmp_path, max_keep_ckpts=1, **names)
     saved = [load_from_file(str(path)) for path in tmp_path.glob("*.pth")]
-    assert [content["meta"]["iter"] for content in saved] == [1] * (1 + ("save_best" in names))
-    assert all(content["state_dict"]["linear.bias"].isfinite() for content in saved)
+    assert [checkpoint["meta"]["iter"] for checkpoint in saved] == [1] * count
+    assert all(checkpoint["state_dict"]["linear.bias"].isfinite() for checkpoint in saved)
     train_a_line(tmp_path, max_keep_ckpts=1, **names)  # resumes
 
 
@@ -210,32 +215,32 @@ class Indices(Hook):
     """Collects the sample and the number of every batch."""
 
     def __init__(self, stop: int | None = None) -> None:
-        self.seen, self.stop = [], stop
+        self.seen = []
+        self.stop = stop
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter == self.stop:
             raise KeyboardInterrupt
-        self.seen.append(
-            (runner.epoch, batch_idx, *(int(sample) for sample in data_batch["inputs"]))
-        )
+        samples = [int(sample) for sample in data_batch["inputs"]]
+        self.seen.append((runner.epoch, batch_idx, *samples))
 
 
 def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None) -> list[tuple]:
     indices = Indices(stop)
+    loader = dict(
+        dataset=Numbers(),
+        batch_size=batch_size,
+        sampler=dict(type="DefaultSampler", shuffle=True),
+        collate_fn=dict(type="default_collate"),
+    )
+    checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)
     runner = Runner(
         Line(),
         work_dir=str(work_dir),
-        train_dataloader=dict(
-            dataset=Numbers(),
-            batch_size=batch_size,
-            sampler=dict(type="DefaultSampler", shuffle=True),
-            collate_fn=dict(type="default_collate"),
-        ),
+        train_dataloader=loader,
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
         train_cfg=dict(type="EpochBasedTrainLoop", max_epochs=2),
-        default_hooks=dict(
-            checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)
-        ),
+        default_hooks=dict(checkpoint=checkpoint),
         custom_hooks=[indices],
         resume=True,
         randomness=dict(seed=0),
@@ -278,23 +283,23 @@ def test_batch_that_cannot_be_collated_names_the_files_and_shapes(tmp_path):
             torch.stack([sample.gt_sem_seg.data for sample in data_samples])
             return dict(loss=self.linear(torch.ones(1)).sum())
 
+    loader = dict(
+        dataset=Unequal(),
+        batch_size=4,
+        sampler=dict(type="DefaultSampler", shuffle=False),
+        collate_fn=dict(type="pseudo_collate"),
+    )
     runner = Runner(
         Stacked(),
         work_dir=str(tmp_path),
-        train_dataloader=dict(
-            dataset=Unequal(),
-            batch_size=4,
-            sampler=dict(type="DefaultSampler", shuffle=False),
-            collate_fn=dict(type="pseudo_collate"),
-        ),
+        train_dataloader=loader,
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=2),
         default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook")),
         experiment_name=tmp_path.name,
     )
-    with pytest.raises(
-        ValueError, match=r"differ in shape: 4.png has \(1, 8, 8\), 5.png has \(3, 8, 8\)"
-    ):
+    message = r"differ in shape: 4.png has \(1, 8, 8\), 5.png has \(3, 8, 8\)"
+    with pytest.raises(ValueError, match=message):
         runner.train()
 
 
