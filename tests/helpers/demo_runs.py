@@ -1,4 +1,4 @@
-"""Demo configs, shortened and on other data, as command lines of tools/train.py and tools/test.py."""
+"""Demo configs, shortened and on other data, as arguments of tools/train.py and tools/test.py."""
 
 import json
 from pathlib import Path
@@ -14,20 +14,22 @@ SCORES = {"fpn_xcit-n12-p16_shapes": "mIoU", "mask-rcnn_xcit-n12-p16_shapes": "c
 
 def cfg_options(config: str, data: Path, iterations: int, workers: int = 0) -> list[str]:
     """--cfg-options that point a demo config at `data` and shorten it."""
-    given = [
+    options = [
         "default_hooks.checkpoint.interval=2",
         "default_hooks.logger.interval=1",
         "train_dataloader.batch_size=2",
+        f"train_cfg.max_iters={iterations}",
+        f"train_cfg.val_interval={iterations}",
     ]
-    given += [f"train_cfg.max_iters={iterations}", f"train_cfg.val_interval={iterations}"]
     for split in ("train", "val", "test"):
         loader = f"{split}_dataloader"
-        given += [f"{loader}.dataset.data_root={data}", f"{loader}.num_workers={workers}"]
-        given += [f"{loader}.persistent_workers={workers > 0}"]
+        options.append(f"{loader}.dataset.data_root={data}")
+        options.append(f"{loader}.num_workers={workers}")
+        options.append(f"{loader}.persistent_workers={workers > 0}")
     if config.startswith("mask"):
         ann_file = data / "annotations" / "instances_validation.json"
-        given += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
-    return ["--cfg-options", *given]
+        options += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
+    return ["--cfg-options", *options]
 
 
 def printed_scores(folder: Path) -> list[dict]:
@@ -37,14 +39,12 @@ def printed_scores(folder: Path) -> list[dict]:
     return [line for line in lines if any(score in line for score in SCORES.values())]
 
 
-def assert_same_state(one: Path, other: Path) -> None:
-    """Check that two checkpoints hold the same weights, optimizer, EMA, schedule and position, bit
-    for bit.
-    """
-    a, b = load_from_file(str(one)), load_from_file(str(other))
+def assert_same_state(expected: Path, file: Path) -> None:
+    """Check that two checkpoints hold the same weights, optimizer, EMA, schedule and position."""
+    a = load_from_file(str(expected))
+    b = load_from_file(str(file))
     for part in ("state_dict", "optimizer", "ema_state_dict"):
         torch.testing.assert_close(a.get(part), b.get(part), rtol=0, atol=0)
     assert a["param_schedulers"] == b["param_schedulers"]
-    assert [a["meta"][key] for key in ("epoch", "iter")] == [
-        b["meta"][key] for key in ("epoch", "iter")
-    ]
+    for key in ("epoch", "iter"):
+        assert a["meta"][key] == b["meta"][key]

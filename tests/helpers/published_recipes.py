@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 DECAY = dict(mask_rcnn=0.05, semantic_fpn=0.01, upernet=0.01)
 LEARNING_RATE = dict(mask_rcnn=1e-4, semantic_fpn=6e-5, upernet=6e-5)
-PER_EPOCH = (
-    40  # iterations; more than 1 because warm-up counts iterations and the schedule counts epochs
-)
+# Iterations; more than 1, because warm-up counts iterations and the schedule counts epochs.
+PER_EPOCH = 40
 LENGTH = dict(mask_rcnn=36 * PER_EPOCH, semantic_fpn=80000, upernet=160000)  # iterations
 
 
@@ -18,21 +17,16 @@ def published_rates(task: str) -> np.ndarray:
     """Return the learning rate before each iteration."""
     iteration = np.arange(LENGTH[task])
     if task == "mask_rcnn":
-        epoch = iteration // PER_EPOCH
-        curve = (0.001 + 0.999 * np.minimum(iteration / 500, 1)) * 0.1 ** (
-            (epoch >= 27).astype(int) + (epoch >= 33)
-        )
+        warm_up = 0.001 + 0.999 * np.minimum(iteration / 500, 1)
+        decay = 0.1 ** np.digitize(iteration // PER_EPOCH, (27, 33))
     else:
-        curve = (1e-6 + (1 - 1e-6) * np.minimum(iteration / 1500, 1)) * (
-            1 - iteration / LENGTH[task]
-        )
-    return LEARNING_RATE[task] * curve
+        warm_up = 1e-6 + (1 - 1e-6) * np.minimum(iteration / 1500, 1)
+        decay = 1 - iteration / LENGTH[task]
+    return LEARNING_RATE[task] * warm_up * decay
 
 
 def stepped_rates(cfg: Config, wrapper: OptimWrapper, iterations: int) -> np.ndarray:
-    """Step a config's schedulers and return the learning rates before each iteration, (iterations,
-    groups).
-    """
+    """Step a config's schedulers and return the learning rates, (iterations, groups)."""
     init_default_scope(cfg.default_scope)
     schedulers = [
         PARAM_SCHEDULERS.build(s, default_args=dict(optimizer=wrapper)) for s in cfg.param_scheduler

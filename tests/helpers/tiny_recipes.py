@@ -38,9 +38,7 @@ def shrink(node: object, by: int) -> None:
 
 
 def tiny(leaf: Path, shapes: Path) -> Config:
-    """Return a leaf config with a small trunk, few proposals and the shapes data set at about 100
-    pixels.
-    """
+    """Return a leaf config with a small trunk, few proposals, and shapes of about 100 pixels."""
     cfg = read(leaf)
     cfg.model.backbone.update(TRUNK, init_cfg=None)
     for part in ("neck",) if cfg.model.get("neck") else ("decode_head", "panoptic_head"):

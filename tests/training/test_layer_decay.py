@@ -13,9 +13,9 @@ from mmengine.registry import MODELS, init_default_scope
 from xcit_mm import XCiT
 
 RATE = 0.8
-FROZEN = tuple(
-    f"backbone.{part}" for part in ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1.")
-)  # stages=2
+# By frozen_stages=2.
+FROZEN_PARTS = ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1.")
+FROZEN = tuple(f"backbone.{part}" for part in FROZEN_PARTS)
 CONFIG = dict(
     mask_rcnn="mask_rcnn/mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py",
     semantic_fpn="semantic_fpn/fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py",
@@ -23,9 +23,10 @@ CONFIG = dict(
 )
 
 
-def build(
-    task: str, rate: float = RATE, **backbone
-) -> tuple[torch.nn.Module, Config, OptimWrapper]:
+Built = tuple[torch.nn.Module, Config, OptimWrapper]
+
+
+def build(task: str, rate: float = RATE, **backbone) -> Built:
     cfg = read_config_file(CONFIGS / CONFIG[task])
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.update(backbone)
@@ -60,9 +61,8 @@ def test_every_parameter_has_its_rate_throughout_the_schedule(task):
         index = place[id(parameter)]
         assert groups[index]["weight_decay"] == decay, name
         assert scales.setdefault(index, expected_scale(name)) == expected_scale(name), name
-    assert (
-        len(groups) == len(scales) <= 22
-    )  # two for each of ten blocks and two for the other parameters
+    # Two for each of ten blocks and two for the other parameters.
+    assert len(groups) == len(scales) <= 22
     assert scales[0] == 1.0  # the rate that the log shows is the base rate
 
     # The whole schedule of detection, and that of segmentation past the warm-up:
@@ -80,21 +80,22 @@ HALVES = dict(
 
 
 def test_shared_layer_steps_once():
-    model = torch.nn.ModuleDict(
-        dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), one=torch.nn.Linear(2, 2))
-    )
-    model["two"] = torch.nn.Sequential(model["one"])
-    before = model["one"].bias.detach().clone()
+    shared = torch.nn.Linear(2, 2)
+    heads = dict(first_head=shared, second_head=torch.nn.Sequential(shared))
+    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), **heads))
+    initial = shared.bias.detach().clone()
     optimizer = build_optim_wrapper(model, HALVES).optimizer
-    model["one"].bias.sum().backward()
+    shared.bias.sum().backward()
     optimizer.step()
-    torch.testing.assert_close(before - model["one"].bias, torch.ones(2))
+    torch.testing.assert_close(initial - shared.bias, torch.ones(2))
 
 
-def test_invalid_options_raise():
-    with pytest.raises(ValueError, match=r"layer_decay_rate=1.5: must be a number above 0"):
-        build("semantic_fpn", rate=1.5)
-    with pytest.raises(ValueError, match=r"layer_decay_rate='0\.5': must be a number"):
-        build("semantic_fpn", rate="0.5")
+@pytest.mark.parametrize("rate", [1.5, "0.5"])
+def test_rate_outside_0_to_1_is_named(rate):
+    with pytest.raises(ValueError, match=rf"layer_decay_rate={rate!r}: must be a number above 0"):
+        build("semantic_fpn", rate=rate)
+
+
+def test_model_without_a_backbone_of_this_package_is_named():
     with pytest.raises(ValueError, match="Conv2d has 0 XCiT backbones"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES)

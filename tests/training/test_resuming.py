@@ -13,8 +13,10 @@ from xcit_mm.weights.reader import load_from_file
 SEG, DET = SCORES
 # Calls at which a process is killed: the n-th call of a method of hooks, or of os.replace, by which
 # a checkpoint gets its name. Checkpoints are two iterations apart.
-STARTUP, ITERATION = ("before_run", 1), ("before_train_iter", 4)
-WRITING, POINTING = ("before_replace", 2), ("after_replace", 2)
+STARTUP = ("before_run", 1)
+ITERATION = ("before_train_iter", 4)
+WRITING = ("before_replace", 2)
+POINTING = ("after_replace", 2)
 CHANCE = random.Random(0)
 CALLS = (
     "before_train_iter",
@@ -37,17 +39,16 @@ OFTEN = [STARTUP, *((CHANCE.choice(CALLS), CHANCE.randint(1, 3)) for _ in range(
 )
 def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shapes, tmp_path):
     options = [*cfg_options(config, shapes, length, workers), "model.backbone.drop_path_rate=0.2"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole = tmp_path / "whole"
+    broken = tmp_path / "broken"
     train = ("train", DEMO / f"{config}.py", *options, "--work-dir")
     assert run_tool(*train, whole, cwd=tmp_path).returncode == 0
     last = f"iter_{length}.pth"
 
     pointer = broken / "last_checkpoint"
     for kill in kills:
-        assert (
-            run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill).returncode
-            == -signal.SIGKILL
-        )
+        run = run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill)
+        assert run.returncode == -signal.SIGKILL
         assert not (broken / last).exists()
         if pointer.exists():
             load_from_file(pointer.read_text())  # raises if the file is incomplete
@@ -55,23 +56,16 @@ def test_resume_after_kill_is_bit_identical(config, workers, length, kills, shap
     assert run.returncode == 0, run.stderr[-2000:]
 
     assert_same_state(whole / last, broken / last)
-    scores = [printed_scores(folder)[-1] for folder in (whole, broken)]
-    assert scores[0][SCORES[config]] == scores[1][SCORES[config]]
+    score = printed_scores(whole)[-1][SCORES[config]]
+    assert printed_scores(broken)[-1][SCORES[config]] == score
     assert not list(broken.glob(".unfinished"))
     assert len(list(broken.glob("iter_*.pth"))) <= 3
 
-    tested = (
-        "test",
-        DEMO / f"{config}.py",
-        broken / last,
-        "--work-dir",
-        tmp_path / "test",
-        *options,
-    )
-    run = run_tool(*tested, cwd=tmp_path)
+    test = ("test", DEMO / f"{config}.py", broken / last, *options)
+    run = run_tool(*test, "--work-dir", tmp_path / "test", cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     tested = json.loads(next((tmp_path / "test").glob("2*/2*.json")).read_text())
-    assert tested[SCORES[config]] == scores[1][SCORES[config]]
+    assert tested[SCORES[config]] == score
 
 
 def test_full_disk_and_broken_checkpoint_name_a_complete_checkpoint(shapes, tmp_path):

@@ -26,9 +26,7 @@ ITERATIONS = sorted(CHANCE.sample(range(2, EPOCHS * PER_EPOCH), 9) * 2 + [1, EPO
 
 @pytest.fixture(scope="module")
 def config(photos, tmp_path_factory) -> Path:
-    """The recipe of Mask R-CNN, shortened, with drop path, EMA, a warm-up, and checkpoints within
-    epochs.
-    """
+    """Mask R-CNN's recipe, shortened, with drop path, EMA, warm-up, checkpoints within epochs."""
     folder = tmp_path_factory.mktemp("recipe")
     cfg = tiny(MASK_RCNN, photos)
     cfg.model.backbone.drop_path_rate = 0.2
@@ -39,7 +37,8 @@ def config(photos, tmp_path_factory) -> Path:
     for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
         evaluator.ann_file = str(photos / "annotations" / "instances_validation.json")
     cfg.train_cfg.update(max_epochs=EPOCHS, val_interval=EPOCHS)
-    cfg.param_scheduler[0].end, cfg.param_scheduler[1].milestones = 6, [1, 2]
+    cfg.param_scheduler[0].end = 6
+    cfg.param_scheduler[1].milestones = [1, 2]
     cfg.custom_hooks.append(dict(type="EMAHook", momentum=0.1))
     cfg.default_hooks.checkpoint = dict(
         type="ResumableCheckpointHook",
@@ -62,15 +61,8 @@ def workers(number: int) -> list[str]:
 
 
 def train(config: Path, work: Path, *options: str, **death: tuple[str, int]) -> int:
-    given = (
-        "--work-dir",
-        work,
-        "--resume",
-        "--cfg-options",
-        "find_unused_parameters=False",
-        *options,
-    )
-    run = run_tool("train", config, *given, cwd=config.parent, **death)
+    arguments = ("--work-dir", work, "--resume", "--cfg-options", "find_unused_parameters=False")
+    run = run_tool("train", config, *arguments, *options, cwd=config.parent, **death)
     assert run.returncode in (0, -signal.SIGKILL), run.stderr[-2000:]
     return run.returncode
 
@@ -90,9 +82,8 @@ def test_resume_within_an_epoch_is_bit_identical(config, whole, tmp_path):
     # Without a seed in the config, the seed of the checkpoint is used.
     assert train(config, tmp_path, *workers(0), "randomness.seed=None") == 0
     assert_same_state(whole, tmp_path / whole.name)
-    logs = [
-        json.loads(line) for log in tmp_path.glob("2*/vis_data/scalars.json") for line in log.open()
-    ]
+    files = tmp_path.glob("2*/vis_data/scalars.json")
+    logs = [json.loads(line) for log in files for line in log.open()]
     assert max(line["step"] for line in logs if "loss" in line) == EPOCHS * PER_EPOCH
 
 
@@ -104,10 +95,10 @@ def test_20_kills_are_bit_identical(config, whole, tmp_path):
         done = 0
         if (tmp_path / "last_checkpoint").exists():
             done = load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"]
-        left = max(1, iteration - done)
-        deaths += (
-            train(config, tmp_path, *workers(CHANCE.choice([0, 1, 2])), kill_at=(call, left)) != 0
-        )
+        kill = (call, max(1, iteration - done))
+        status = train(config, tmp_path, *workers(CHANCE.choice([0, 1, 2])), kill_at=kill)
+        if status != 0:
+            deaths += 1
     assert deaths == len(ITERATIONS) == 20
     assert train(config, tmp_path) == 0
     assert_same_state(whole, tmp_path / whole.name)
@@ -133,9 +124,8 @@ def train_rank(
         cfg.train_dataloader.sampler = dict(type="InfiniteSampler", shuffle=True)
     cfg.default_hooks.checkpoint.save_best = None
     cfg.train_dataloader.num_workers = 1
-    cfg.model.backbone.norm_cfg = dict(
-        type="BN"
-    )  # SyncBN does not run on CPU under a process group
+    # SyncBN does not run on a CPU under a process group.
+    cfg.model.backbone.norm_cfg = dict(type="BN")
     runner = Runner.from_cfg(cfg)
     runner.model = MMDistributedDataParallel(
         runner.model, find_unused_parameters=True, broadcast_buffers=False
@@ -147,7 +137,8 @@ def train_rank(
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["epochs", "iterations"])
 def test_two_processes_after_20_kills_are_bit_identical(loop, config, tmp_path):
-    whole, broken = tmp_path / loop / "whole", tmp_path / loop / "broken"
+    whole = tmp_path / loop / "whole"
+    broken = tmp_path / loop / "broken"
     whole.parent.mkdir()
     in_two_processes(train_rank, config, whole, tmp_path / "store", None)
     for number in range(20):
