@@ -62,6 +62,9 @@ def parse_args() -> argparse.Namespace:
         help="become 0 and 255 (default: 2 98)",
     )
     parser.add_argument(
+        "--nodata", type=float, metavar="X", help="stored value of no data (default: the file's)"
+    )
+    parser.add_argument(
         "--gsd",
         type=float,
         metavar="METRES",
@@ -102,7 +105,8 @@ def predict(args: argparse.Namespace) -> int:
     device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
     predictor = Predictor.from_config(config, checkpoint, min_score=args.min_score, **speed)
-    names = "bands", "bounds", "percentiles", "gsd", "aoi", "crs", "tile", "overlap", "overwrite"
+    loading = "bands", "bounds", "percentiles", "nodata", "gsd"
+    names = *loading, "aoi", "crs", "tile", "overlap", "overwrite"
     options = {name: getattr(args, name) for name in names}
     if not Path(args.raster).is_dir():
         print(predict_raster(args.raster, predictor, args.out, **options))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import supervision as sv
-import torch
 from mmengine.config import Config
 from scipy.ndimage import find_objects
 
@@ -139,7 +138,7 @@ def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
 class PerfectDetector:
     """Stands for a `Predictor` of rasters and photos."""
 
-    is_detector, model = True, torch.nn.Identity()
+    is_detector, settings = True, dict[str, Any]()
     tile, batch_size, min_score = None, 4, None
 
     def __init__(self, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from mmengine.config import Config
 
 from xcit_mm.prediction import Prediction
@@ -17,7 +16,7 @@ class PixelSegmentor:
 
     is_detector = False
     tile, batch_size, min_score = None, 2, None
-    model: Any = torch.nn.Identity()
+    settings = dict[str, Any]()
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
         self.metainfo = dict(classes=classes, palette=PALETTE)

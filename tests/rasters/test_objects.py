@@ -12,7 +12,14 @@ pytest.importorskip("rasterio")
 geopandas = pytest.importorskip("geopandas")
 import pyproj  # noqa: E402
 import shapely  # noqa: E402
-from helpers.perfect_detector import CLASSES, NO_FAULTS, PerfectDetector, Scene, judge  # noqa: E402
+from helpers.perfect_detector import (  # noqa: E402
+    CLASSES,
+    NO_FAULTS,
+    PerfectDetector,
+    Scene,
+    judge,
+    predicted,
+)
 from helpers.raster_files import NORTH_UP, save  # noqa: E402
 from rasterio.features import geometry_mask  # noqa: E402
 from rasterio.transform import Affine  # noqa: E402
@@ -138,6 +145,23 @@ def test_longitudes_beyond_180_are_wrapped_in_geojson(first, tmp_path):
     assert -180 <= left < right <= 180 and abs((left - first + 180) % 360 - 180) < 0.6
 
 
+@pytest.mark.parametrize(("raster_crs", "first"), [("EPSG:4326", 179.7), ("EPSG:32601", 140_000)])
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857"])
+def test_a_system_that_ends_within_the_raster_is_refused(crs, raster_crs, first, tmp_path):
+    """Polygons across 180 degrees would reach round the world."""
+    scene, detector = Scene(60, 60).add_random(5, 8, 30), PerfectDetector()
+    step = 0.01 if raster_crs == "EPSG:4326" else 1000
+    place = dict(crs=raster_crs, transform=Affine(step, 0, first, 0, -step, 50))
+    options = dict(place, detector=detector, to=crs, tile=64)
+    if (crs, raster_crs) == ("EPSG:4326", "EPSG:4326"):
+        assert predict(tmp_path, scene, **options).total_bounds[2] > 180  # as in the raster
+    else:
+        message = rf"--crs {crs} ends within .*scene\.tif: write \.geojson, or leave --crs out"
+        with pytest.raises(ValueError, match=message):
+            predict(tmp_path, scene, **options)
+        assert detector.seen == 0
+
+
 def test_other_formats_have_the_raster_s_system_or_that_of_crs(tmp_path):
     scene = Scene(100, 100).add_random(5, 8, 30)
     assert predict(tmp_path, scene, to="EPSG:3857", tile=96).crs.to_epsg() == 3857
@@ -174,24 +198,142 @@ def test_empty_tiles_are_not_predicted(tmp_path):
     assert len(table) == 1 and detector.seen == 4  # of 25
 
 
-def test_an_area_of_interest_selects_tiles_and_objects_by_their_centre(tmp_path):
-    scene, detector = Scene(300, 300).add_random(60, 8, 24), PerfectDetector()
-    x, y = NORTH_UP @ (140, 160)
-    area = geopandas.GeoDataFrame(
-        geometry=[shapely.box(x - 25, y - 25, x + 25, y + 25)], crs="EPSG:32633"
+def test_tiles_of_a_single_colour_are_not_predicted(tmp_path):
+    """A black collar without a nodata tag is no image."""
+    scene, detector = Scene(400, 400), PerfectDetector()
+    scene.add(np.array([(300, 300), (340, 300), (340, 340)]))
+    table = predict(tmp_path, scene, detector=detector, tile=100, overlap=20)
+    assert len(table) == 1 and detector.seen == 4  # of 25
+
+
+class Hallucinating(PerfectDetector):
+    """A detector that finds two more objects in every tile."""
+
+    BOXES = ((2, 2, 12, 12), (30, 2, 70, 22))
+
+    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+        masks = np.zeros((2, *images[0].shape[:2]), bool)
+        for mask, (left, top, right, bottom) in zip(masks, self.BOXES, strict=True):
+            mask[top:bottom, left:right] = True
+        self.seen += len(images)
+        return [predicted(image, self.BOXES, [0.9, 0.8], [0, 1], masks) for image in images]
+
+
+@pytest.mark.parametrize("first_valid", [20, 40, 55])
+def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, tmp_path):
+    scene = Scene(100, 100).add_random(9, 8, 24)
+    scene.numbers[:, first_valid:] += 1
+    scene.numbers[:, :first_valid] = 0
+    table = predict(tmp_path, scene, detector=Hallucinating(), nodata=0, tile=100)
+    left = max(30, first_valid)
+    expected = [] if first_valid > 50 else [(70 - left) * 20 / 4]
+    assert table.geometry.area.tolist() == expected
+
+
+class Tiling(PerfectDetector):
+    """A detector that predicts in tiles of its own, like `Predictor(tile=64, overlap=32)`."""
+
+    tile, overlap = 64, 32
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[tuple[int, ...]] = set()
+
+    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+        assert self.tile is None  # else it would tile the tiles
+        self.sizes |= {image.shape[:2] for image in images}
+        return super().__call__(images)
+
+
+@pytest.mark.parametrize(
+    ("options", "tile", "overlap"),
+    [
+        (dict(), 64, 32),
+        (dict(overlap=8), 64, 8),
+        (dict(tile=80), 80, 20),
+        (dict(tile=80, overlap=40), 80, 40),
+    ],
+)
+def test_tiles_of_the_predictor_are_those_of_the_raster(options, tile, overlap, tmp_path):
+    scene = Scene(160, 160).add_random(20, 8, 30)
+    detector, other = Tiling(), PerfectDetector()
+    table = predict(tmp_path, scene, detector=detector, **dict(tile=None) | options)
+    (tmp_path / "out.gpkg").unlink()
+    expected = predict(tmp_path, scene, detector=other, tile=tile, overlap=overlap)
+    assert detector.sizes == {(tile, tile)} and detector.tile == 64
+    assert table.to_json() == expected.to_json()
+
+
+def write_area(path: Path, *shapes: shapely.Geometry) -> Path:
+    """Write shapes in pixels of a raster at `NORTH_UP` as a vector file in degrees."""
+    placed = geopandas.GeoSeries(list(shapes)).affine_transform(NORTH_UP.to_shapely())
+    placed.set_crs("EPSG:32633").to_crs("EPSG:4326").to_file(path)
+    return path
+
+
+class TestAreaOfInterest:
+    CROSSING = shapely.Polygon([(60.1, 80.7), (260, 280), (260.3, 80), (60, 280.2)])
+    OTHER = shapely.Polygon([(99.9, 80.2), (280, 279.8), (280.7, 80), (100, 280)])
+
+    @pytest.mark.parametrize(
+        "shapes",
+        [
+            [shapely.box(90, 110, 190, 210)],
+            [CROSSING],
+            [CROSSING, OTHER],
+            [CROSSING, OTHER.buffer(0)],
+        ],
+        ids=["square", "crosses itself", "two cross themselves", "one is valid"],
     )
-    area.to_crs(4326).to_file(tmp_path / "area.gpkg")
-    table = predict(
-        tmp_path, scene, detector=detector, aoi=tmp_path / "area.gpkg", tile=100, overlap=24
+    def test_it_selects_tiles_and_objects_by_their_centre(self, shapes, tmp_path, capsys):
+        scene, detector = Scene(400, 400).add_random(100, 8, 24), PerfectDetector()
+        aoi = write_area(tmp_path / "area.gpkg", *shapes)
+        table = predict(tmp_path, scene, detector=detector, aoi=aoi, tile=100, overlap=24)
+        tiles = detector.seen
+        boxes = detector([scene.image])[0].boxes
+        centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
+        area = shapely.union_all([shapely.make_valid(shape) for shape in shapes])
+        assert len(table) == area.contains(centres).sum() > 5 and tiles < 25
+        count = sum(not shape.is_valid for shape in shapes)
+        line = f"--aoi {aoi}: {count} shapes cross themselves and are repaired\n"
+        assert (line in capsys.readouterr().err) == (count > 0)
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            shapely.box(150, 20, 200, 60),
+            shapely.box(100, 20, 200, 60),
+            shapely.box(50.2, 50.2, 50.6, 50.6),
+            shapely.box(2e8, 20, 3e8, 60),
+        ],
+        ids=["beside", "touching", "smaller than a pixel", "far away"],
     )
-    boxes = detector([scene.image])[0].boxes
-    centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
-    expected = shapely.box(140 - 50, 160 - 50, 140 + 50, 160 + 50).contains(centres).sum()
-    assert len(table) == expected > 5 and detector.seen - 1 < 16
+    def test_no_pixel_in_it_is_an_error_with_both_extents(self, shape, tmp_path):
+        scene = Scene(100, 100).add_random(5, 8, 30)
+        placed = geopandas.GeoSeries([shape]).affine_transform(NORTH_UP.to_shapely())
+        placed.set_crs("EPSG:32633").to_file(tmp_path / "area.gpkg")
+        raster = r"scene\.tif \(x 500000 to 500050, y 5399950 to 5400000 in EPSG:32633\)"
+        message = rf"^--aoi .* \(x .* in EPSG:32633\) covers no pixel of .*{raster}: give polygons"
+        with pytest.raises(ValueError, match=message) as error:
+            predict(tmp_path, scene, aoi=tmp_path / "area.gpkg", tile=96)
+        assert "\n" not in str(error.value) and not list(tmp_path.glob("out*"))
+
+    def test_an_area_elsewhere_on_the_earth_has_no_place_in_the_raster_s_system(self, tmp_path):
+        scene = Scene(100, 100).add_random(5, 8, 30)
+        area = geopandas.GeoSeries([shapely.box(-75, -89, -74, -88)], crs="EPSG:4326")
+        area.to_file(tmp_path / "area.gpkg")
+        with pytest.raises(ValueError, match=r"\(x -75 to -74, y -89 to -88 in EPSG:4326\) covers"):
+            predict(tmp_path, scene, aoi=tmp_path / "area.gpkg", tile=96)
+
+    def test_a_system_on_one_side_only_is_an_error(self, tmp_path):
+        scene = Scene(100, 100).add_random(5, 8, 30)
+        aoi = write_area(tmp_path / "area.gpkg", shapely.box(0, 0, 50, 50))
+        with pytest.raises(ValueError, match="the raster has no coordinate system"):
+            predict(tmp_path, scene, aoi=aoi, crs=None, transform=Affine.identity(), tile=96)
 
 
 def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(tmp_path):
-    """The pipeline would enlarge it, and the model would see a larger scale than in other rasters."""
+    """The pipeline would enlarge it, and the model would see another scale than elsewhere."""
     scene, sizes = Scene(90, 60).add_random(5, 8, 30), []
 
     class Padded(PerfectDetector):

@@ -2,6 +2,7 @@
 error of one line.
 """
 
+import re
 import warnings
 from pathlib import Path
 
@@ -56,7 +57,8 @@ class TestBands:
         path = save(tmp_path / "a.tif", values)
         with rasterio.open(path) as file:
             assert file.colorinterp[3] == ColorInterp.alpha
-        note = "its band 4 is marked as alpha, but varies as an image does: it is neither used nor a mask"
+        problem = "its band 4 is marked as alpha, but varies as an image does"
+        note = f"{problem}: it is neither used nor a mask"
         assert Raster(path, bands=bands).notes == ([] if bands == [4, 3, 2] else [note])
         image, valid = read(path, bands=bands)
         selected = [number - 1 for number in bands or [1, 2, 3]]
@@ -186,6 +188,48 @@ class TestScale:
         np.testing.assert_allclose(Raster(path).bounds, [(60, 2940)], atol=60)
 
 
+def collar(values: np.ndarray, width: int = 40) -> np.ndarray:
+    """Return bands with zeros around them, as of a scene that was rotated or cut."""
+    return np.pad(values, [(0, 0), (width, width), (width, width)])
+
+
+class TestZerosAroundAScene:
+    SCENE = NOISE[:3].astype(np.uint16) + 3000
+
+    @pytest.mark.parametrize("nodata", [None, 0])
+    def test_the_scale_is_that_of_the_scene(self, nodata, tmp_path):
+        expected = Raster(save(tmp_path / "a.tif", self.SCENE)).bounds
+        raster = Raster(save(tmp_path / "b.tif", collar(self.SCENE)), nodata=nodata)
+        np.testing.assert_allclose(raster.bounds, expected, atol=10)
+        _, valid = raster.read(slice(0, 150), slice(0, 170))
+        if nodata is None:
+            (note,) = raster.notes
+            assert re.match(r"zeros at its border fill \d\d% of a sample: .* --nodata 0 ", note)
+            assert valid.all()
+        else:
+            assert raster.notes == []
+            np.testing.assert_array_equal(valid, collar(np.ones((1, 70, 90), bool))[0])
+
+    @pytest.mark.parametrize(
+        "zeros",
+        [(slice(3), slice(20, 60), slice(20, 60)), (slice(3), slice(5), slice(20)), (0, slice(20))],
+        ids=["inside", "few", "in one band"],
+    )
+    def test_other_zeros_are_values(self, zeros, tmp_path):
+        values = self.SCENE.copy()
+        values[zeros] = 0
+        raster = Raster(save(tmp_path / "a.tif", values), percentiles=(0, 100))
+        assert raster.bounds[0, 0] == 0 and raster.notes == []
+
+    def test_a_stored_value_without_data_is_no_part_of_averages(self, tmp_path):
+        values = np.full((3, 40, 40), 7, np.uint8)
+        values[:, :, ::2] = 9
+        values[:, :, 20:] = 200
+        path = save(tmp_path / "a.tif", values, **UTM)
+        image, valid = read(path, gsd=1, nodata=9)
+        assert image[valid].max() == 200 and set(np.unique(image[:, :10][valid[:, :10]])) == {7}
+
+
 class TestValidity:
     def test_pixels_are_invalid_if_all_bands_are_nodata(self, tmp_path):
         path = save(
@@ -197,14 +241,14 @@ class TestValidity:
         assert valid.tolist() == [[False, True, True]] and image[0, 1].tolist() == [0, 9, 0]
 
     def test_nan_and_infinity_are_invalid(self, tmp_path):
-        values = np.array([[np.nan, np.inf, -np.inf, 0, 1, 2, -9999]], np.float32)
+        values = np.array([[np.nan, np.inf, -np.inf, 1, 2, 3, -9999]], np.float32)
         path = save(tmp_path / "a.tif", values, nodata=-9999)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            image, valid = read(path, bounds=(0, 2))
+            image, valid = read(path, bounds=(1, 3))
         assert valid.tolist() == [[False, False, False, True, True, True, False]]
         assert image[0, :, 0].tolist() == [0, 0, 0, 0, 128, 255, 0]
-        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(0, 2)])
+        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(1, 3)])
 
     def test_an_invalid_band_of_a_valid_pixel_is_0(self, tmp_path):
         image, valid = read(

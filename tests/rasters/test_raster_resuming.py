@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 rasterio = pytest.importorskip("rasterio")
 geopandas = pytest.importorskip("geopandas")
@@ -24,7 +23,7 @@ from helpers.pixel_segmentor import PixelSegmentor  # noqa: E402
 from helpers.processes import arrange_death  # noqa: E402
 from helpers.raster_files import UTM, save  # noqa: E402
 
-from xcit_mm import predict_raster  # noqa: E402
+from xcit_mm import Predictor, predict_raster  # noqa: E402
 from xcit_mm.prediction import Prediction  # noqa: E402
 from xcit_mm.utils.folders import open_folder  # noqa: E402
 
@@ -164,65 +163,77 @@ class TestProcesses:
         assert not case.out.exists()
 
 
-class Changed(PerfectDetector):
-    """A detector whose config, weights or options differ from those of `PerfectDetector`."""
-
-    def __init__(self, config: dict | None = None, **attributes: Any) -> None:
-        super().__init__()
-        self.cfg.merge_from_dict(config or {})
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-
 class TestSettings:
     @pytest.mark.parametrize(
         ("name", "options"),
         [
-            ("config", dict(model=Changed(config={"model.test_cfg.score_thr": 0.9}))),
-            ("weights", dict(model=Changed(model=torch.nn.BatchNorm1d(3)))),
-            ("dtype", dict(model=Changed(dtype=torch.bfloat16))),
-            ("min_score", dict(model=Changed(min_score=0.5))),
             ("tile", dict(tile=128)),
             ("overlap", dict(overlap=30)),
             ("bands", dict(bands=[3, 2, 1])),
             ("bounds", dict(bounds=[0, 100])),
             ("gsd", dict(gsd=1.0)),
+            ("nodata", dict(nodata=0)),
             ("aoi", dict(aoi="area.gpkg")),
             ("crs", dict(crs="EPSG:4326")),
         ],
     )
-    def test_rows_of_other_options_are_refused_by_name(self, name, options, tmp_path):
-        case = self.begun(tmp_path)
-        if "aoi" in options:
-            area = geopandas.GeoDataFrame(geometry=[shapely.box(5e5, 53e5, 5001e2, 54e5)])
-            area.set_crs("EPSG:32633").to_file(tmp_path / "area.gpkg")
-            options = dict(aoi=tmp_path / "area.gpkg")
+    def test_rows_of_other_options_are_refused_by_name(self, name, options, tmp_path, monkeypatch):
+        case = Case(tmp_path, "objects.gpkg")
+        monkeypatch.chdir(tmp_path)
+        polygons = geopandas.GeoDataFrame(geometry=[shapely.box(5e5, 53e5, 5001e2, 54e5)])
+        polygons.set_crs("EPSG:32633").to_file("area.gpkg")
+        self.begin(case)
         self.assert_refused(case, name, **options)
 
-    @pytest.mark.parametrize("library", ["torch", "mmdet"])
-    def test_rows_of_other_versions_are_refused_by_name(self, library, tmp_path, monkeypatch):
-        case = self.begun(tmp_path)
-        monkeypatch.setattr(f"{library}.__version__", "9.9")
-        self.assert_refused(case, library)
+    @pytest.mark.parametrize("name", ["config", "weights", "dtype", "min_score", "torch", "mmdet"])
+    def test_rows_of_another_model_are_refused_by_name(self, name, models, tmp_path, monkeypatch):
+        config, checkpoint = models["det"]
+        case = Case(tmp_path, "objects.gpkg")
+        self.begin(case, Predictor.from_config(config, checkpoint))
+        options = dict(dtype=dict(dtype="bfloat16"), min_score=dict(min_score=0.5)).get(name, {})
+        if name == "config":
+            changed = tmp_path / "few.py"
+            changed.write_text(f"_base_ = {config!r}\nmodel = dict(test_cfg=dict(rcnn=dict(b=1)))")
+            config = changed
+        elif name in ("torch", "mmdet"):
+            monkeypatch.setattr(f"{name}.__version__", "9.9")
+        predictor = Predictor.from_config(config, checkpoint, **options)
+        if name == "weights":
+            next(predictor.model.parameters()).data += 1
+        self.assert_refused(case, name, predictor)
 
     def test_rows_of_another_raster_are_refused_by_name(self, tmp_path):
-        case = self.begun(tmp_path)
+        case = Case(tmp_path, "objects.gpkg")
+        self.begin(case)
         os.utime(case.raster, (1, 1))
         self.assert_refused(case, "modified")
 
-    def begun(self, folder: Path) -> Case:
-        case = Case(folder, "objects.gpkg")
-        with pytest.raises(KeyboardInterrupt):
-            case.die_after(9, interrupt)
-        return case
+    def begin(self, case: Case, model: Any = None) -> None:
+        """Interrupt a run in its second row."""
+        model = model or case.model()
 
-    def assert_refused(self, case: Case, name: str, **options: Any) -> None:
+        class Interrupted(type(model)):
+            calls = 0
+
+            def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+                self.calls += 1
+                if self.calls > 7:
+                    raise KeyboardInterrupt
+                return super().__call__(images)
+
+        model.__class__ = Interrupted
+        with pytest.raises(KeyboardInterrupt):
+            case.predict(model)
+
+    def assert_refused(self, case: Case, name: str, model: Any = None, **options: Any) -> None:
         rows = case.rows
+        assert rows
         with pytest.raises(ValueError, match=rf"results of another run: {name} was .*, is "):
-            case.predict(**options)
+            case.predict(model, **options)
         assert case.rows == rows
-        case.predict(**options, overwrite=True)
-        assert case.out.exists() and not case.rows
+        if model is None:
+            case.predict(**options, overwrite=True)
+            assert case.out.exists() and not case.rows
 
 
 class TestFilesOfTheUser:

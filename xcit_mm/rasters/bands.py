@@ -1,4 +1,6 @@
-"""The bands of a raster that a model gets, and the scale that turns values of any range into bytes."""
+"""The bands of a raster that a model gets, and the scale that turns values of any range into
+bytes.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,10 +8,11 @@ from typing import Any
 import numpy as np
 
 _COLORS = ["red", "green", "blue"]
+_SORTED = sorted(_COLORS)
 
 
 def select_bands(
-    file: Any, given: Sequence[int] | None, channels: int, raw: bool
+    file: Any, bands: Sequence[int] | None, channels: int, raw: bool
 ) -> tuple[int, ...]:
     """Return the numbers of the bands for a model of `channels` channels; see `Raster`.
 
@@ -19,33 +22,32 @@ def select_bands(
     """
     names = [color.name for color in file.colorinterp]
     is_color = channels == 3 and not raw
-    bands = given or [number for number, name in enumerate(names, 1) if raw or name != "alpha"]
-    if given is None and is_color and sorted(names[band - 1] for band in bands) == sorted(_COLORS):
-        bands = [names.index(color) + 1 for color in _COLORS]
-    if wrong := [band for band in bands if not 1 <= band <= file.count]:
-        raise ValueError(f"{file.name} has no band {wrong[0]}, but {file.count} bands, from 1 on")
-    if len(bands) != channels and not (len(bands) == 1 and is_color):
-        listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:8], 1))
-        listed += (
-            ", ..."
-            if file.count > 8
-            else ""
-            if names
-            else f"none, but files in it: {file.subdatasets[:1]}"
-        )
+    selected = bands or [number for number, name in enumerate(names, 1) if raw or name != "alpha"]
+    if bands is None and is_color and sorted(names[band - 1] for band in selected) == _SORTED:
+        selected = [names.index(color) + 1 for color in _COLORS]
+    for band in selected:
+        if not 1 <= band <= file.count:
+            raise ValueError(f"{file.name} has no band {band}, but {file.count} bands, from 1 on")
+    if len(selected) != channels and not (len(selected) == 1 and is_color):
+        given = f"--bands {_join(bands)}: " if bands else ""
+        content = f"{file.count} bands ({_describe_bands(file, names)})"
         meaning = "its red, green and blue, or one for all," if is_color else "as many"
-        option = f"--bands {_join(given)}: " if given else ""
-        problem = (
-            f"{option}{file.name} has {file.count} bands ({listed}), but the model takes {channels}"
-        )
-        raise ValueError(f"{problem}: give {meaning} as --bands {_join(range(1, channels + 1))}")
-    if any(file.dtypes[band - 1].startswith("complex") for band in bands):
+        fix = f"give {meaning} as --bands {_join(range(1, channels + 1))}"
+        raise ValueError(f"{given}{file.name} has {content}, but the model takes {channels}: {fix}")
+    if any(file.dtypes[band - 1].startswith("complex") for band in selected):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
-    if not raw and names[bands[0] - 1] == "palette":
-        raise ValueError(
-            f"{file.name} has a palette: convert it by `gdal_translate -expand rgb {file.name} OUT.tif`"
-        )
-    return tuple(bands)
+    if not raw and names[selected[0] - 1] == "palette":
+        command = f"gdal_translate -expand rgb {file.name} OUT.tif"
+        raise ValueError(f"{file.name} has a palette: convert it by `{command}`")
+    return tuple(selected)
+
+
+def _describe_bands(file: Any, names: Sequence[str]) -> str:
+    """Return the first bands with their names, or the first file in a container."""
+    if not names:
+        return f"none, but files in it: {file.subdatasets[:1]}"
+    described = [f"{number} {name}" for number, name in enumerate(names[:8], 1)]
+    return ", ".join(described + (["..."] if len(names) > 8 else []))
 
 
 def _join(numbers: Sequence[float]) -> str:
@@ -97,8 +99,7 @@ def to_bytes(values: np.ndarray, valid: np.ndarray, bounds: np.ndarray) -> np.nd
     """Scale values (n, h, w) to uint8: the lower bound and below to 0, the upper and above to 255,
     invalid to 0.
     """
-    low, high = bounds[:, 0, None, None], bounds[:, 1, None, None]
-    scaled = np.where(valid, values, low).astype(
-        np.float64
-    )  # the file's own type may overflow in a difference
+    low, high = bounds.T[..., None, None]
+    # The file's own type may overflow in a difference.
+    scaled = np.where(valid, values, low).astype(np.float64)
     return np.rint((scaled - low) / (high - low) * 255).clip(0, 255).astype(np.uint8)

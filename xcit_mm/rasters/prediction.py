@@ -7,10 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import shapely
 import torch
 from mmengine.config import Config
-from shapely.affinity import affine_transform
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.predictor import Predictor
@@ -20,6 +18,7 @@ from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, open_folder
 from . import maps, objects
 from .files import UNFINISHED
+from .polygons import read_area
 from .raster import Raster
 from .rows import Rows, list_rows, rows_folder
 
@@ -32,6 +31,7 @@ def predict_raster(
     bands: Sequence[int] | None = None,
     bounds: Sequence[float] | None = None,
     percentiles: Sequence[float] | None = None,
+    nodata: float | None = None,
     gsd: float | None = None,
     aoi: str | Path | None = None,
     crs: str | None = None,
@@ -48,12 +48,13 @@ def predict_raster(
         raster: Path or URL of a file that GDAL reads.
         predictor: A detector or segmentor. Its `batch_size`, `dtype` and `min_score` apply.
         out: `.tif` for a segmentor; `.gpkg`, `.geojson` or `.parquet` for a detector.
-        bands, bounds, percentiles, gsd: As of `Raster`. Default of `gsd`: that of the config.
+        bands, bounds, percentiles, nodata, gsd: As of `Raster`. `gsd` may stand in the config.
         aoi: Vector file, whose polygons limit the prediction.
         crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON
             WGS 84.
-        tile: Side of a tile in pixels. Default: that of the config's images.
-        overlap: Minimum overlap of tiles in pixels. Default: a quarter of the tile.
+        tile: Side of a tile in pixels. Default: that of the predictor, or of the config's images.
+        overlap: Minimum overlap of tiles in pixels. Default: that of the predictor, or a quarter of
+            the tile.
         overwrite: Whether to replace a result of an earlier call, and to start again.
 
     Returns:
@@ -75,12 +76,11 @@ def predict_raster(
             check_output(out, [raster] if aoi is None else [raster, aoi])
             is_kept = _is_result(out, predictor.is_detector, overwrite) and not overwrite
             if not is_kept:
-                options = dict(bands=bands, bounds=bounds, percentiles=percentiles, gsd=gsd)
+                options: dict[str, Any] = dict(bands=bands, bounds=bounds, percentiles=percentiles)
+                options |= dict(nodata=nodata, gsd=gsd)
                 source = _open_raster(raster, predictor.cfg, options)
-                if source.crs is None and (crs or out.suffix == ".geojson"):
-                    fix = "write .gpkg or .parquet without --crs"
-                    raise ValueError(f"{raster} has no coordinate system: {fix}")
-                area = None if aoi is None else _read_area(aoi, source)
+                _check_place(source, out, crs)
+                area = None if aoi is None else read_area(aoi, source)
                 tile, overlap = _tiling(predictor, tile, overlap)
                 rows = Rows(source, predictor, out, area, tile, overlap)
                 if is_first:
@@ -174,40 +174,34 @@ def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
     if out.suffix not in suffixes:
         model = "detector" if is_detector else "segmentor"
         raise ValueError(f"--out {out}: a {model} writes {', '.join(suffixes)}, give such a name")
-    if crs is None:
-        return
-    if not is_detector:
+    if crs is not None and not is_detector:
         raise ValueError(f"--crs {crs}: a map has the raster's, use gdalwarp -t_srs")
-    if out.suffix == ".geojson":
+    if crs is not None and out.suffix == ".geojson":
         raise ValueError(f"--crs {crs}: GeoJSON is in WGS 84, leave it out")
-    import pyproj
 
-    pyproj.CRS(crs)  # raises before the prediction
+
+def _check_place(raster: Raster, out: Path, crs: str | None) -> None:
+    """Raise ValueError if the coordinate system of the result does not suit the raster."""
+    import geopandas
+
+    if raster.crs is None and (crs or out.suffix == ".geojson"):
+        fix = "write .gpkg or .parquet without --crs"
+        raise ValueError(f"{raster.path} has no coordinate system: {fix}")
+    if crs is not None:
+        shapes = [raster.footprint, raster.footprint.centroid]
+        footprint, centre = geopandas.GeoSeries(shapes, crs=raster.crs).to_crs(crs)
+        if not footprint.contains(centre):  # torn where longitudes end at 180 degrees
+            fix = "write .geojson, or leave --crs out"
+            raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")
 
 
 def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:
-    """Return side and minimum overlap of tiles."""
-    tile = tile or predictor.tile or ModelInput(predictor.cfg).side
+    """Return side and minimum overlap of tiles: those given, of the predictor, or of the config."""
+    if tile is None and predictor.tile is not None:
+        return predictor.tile, predictor.overlap if overlap is None else overlap
+    tile = tile or ModelInput(predictor.cfg).side
     if tile is None:
         raise ValueError(
             "the config does not state the size of its images: give --tile PIXELS, that of training"
         )
     return tile, tile // 4 if overlap is None else overlap
-
-
-def _read_area(path: str | Path, raster: Raster) -> Any:
-    """Return the polygons of a vector file in pixels of a raster."""
-    import geopandas
-
-    table = geopandas.read_file(path)
-    polygons = table.geometry[table.geom_type.isin(["Polygon", "MultiPolygon"])]
-    if polygons.empty or polygons.crs is None or raster.crs is None:
-        problem = (
-            "has no polygons" if polygons.empty else f"or {raster.path} has no coordinate system"
-        )
-        raise ValueError(f"--aoi {path} {problem}: give a file with them, or leave it out")
-    area = affine_transform(
-        polygons.to_crs(raster.crs).union_all(), (~raster.transform).to_shapely()
-    )
-    shapely.prepare(area)
-    return area

@@ -1,18 +1,22 @@
 """Rasters larger than memory, of any bands and range, read by windows as a model takes them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shapely
+from shapely.affinity import affine_transform
 
 from .bands import estimate_bounds, parse_bounds, select_bands, to_bytes
 from .gdal import CACHE_SIZE, gdal, open_raster
 
 PERCENTILES = (2.0, 98.0)
 _MAX_CACHE = 2**31  # bytes, for the strips of a row of tiles
-_SAMPLE, _SAMPLES = 128, 16  # side of a patch in pixels, patches along each axis
+_SAMPLE = 128  # side in pixels of a window of the sample
+_SAMPLES = 16  # windows of the sample along each axis
+_MAX_ZEROS = 0.1  # share of a sample, above which zeros at the border are no data
 
 
 class Raster:
@@ -33,6 +37,7 @@ class Raster:
             Default: files of 8 bits are not scaled, others by `percentiles` of a sample of the
             raster.
         percentiles: Percentiles that become 0 and 255.
+        nodata: Stored value of pixels without data. Default: the file's.
 
     Attributes:
         height, width: Size in pixels.
@@ -54,52 +59,55 @@ class Raster:
         gsd: float | None = None,
         bounds: Sequence[float] | None = None,
         percentiles: Sequence[float] = PERCENTILES,
+        nodata: float | None = None,
     ) -> None:
+        if not 0 <= percentiles[0] < percentiles[1] <= 100:
+            fix = "give two from 0 to 100, the lower one first"
+            raise ValueError(f"--percentiles {percentiles}: {fix}")
         self.path = str(path)
         self.gsd = gsd
+        self.nodata = nodata
+        self.notes: list[str] = []
         self._channels = channels
         self._raw = raw
-        if not 0 <= percentiles[0] < percentiles[1] <= 100:
-            raise ValueError(
-                f"--percentiles {percentiles}: give two from 0 to 100, the lower one first"
-            )
         with gdal(path):
             file = open_raster(path)
             _check_place(file)
             self.bands = select_bands(file, bands, channels, raw)
-            self._file = file = file if gsd is None else _resample(file, gsd)
-            self.height, self.width, self.transform = file.height, file.width, file.transform
+            self._file = file if gsd is None else _resample(file, gsd, nodata)
+            self.height = self._file.height
+            self.width = self._file.width
+            self.transform = self._file.transform
             # Engineering systems have no place on the earth.
-            self.crs = (
-                file.crs if file.crs and (file.crs.is_projected or file.crs.is_geographic) else None
-            )
+            is_on_earth = file.crs and (file.crs.is_projected or file.crs.is_geographic)
+            self.crs = file.crs if is_on_earth else None
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
-            self._cache = CACHE_SIZE
-            self.notes = list(self._iter_notes())
+            self._is_masked = self._has_mask()
+            self._cache = self._cache_size()
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
-                self.bounds = estimate_bounds(
-                    map(self._read, self._windows(_SAMPLES)), percentiles, self.path
-                )
+                self.bounds = self._estimate_bounds(percentiles)
 
-    def _iter_notes(self) -> Iterator[str]:
+    @property
+    def footprint(self) -> shapely.Polygon:
+        """The raster's rectangle in its coordinate system."""
+        box = shapely.box(0, 0, self.width, self.height)
+        return affine_transform(box, self.transform.to_shapely())
+
+    def _has_mask(self) -> bool:
+        """Return whether the file's mask is one. Its alpha may be an image."""
         from rasterio.enums import MaskFlags
 
-        file = self._file
-        flags = file.mask_flag_enums[self.bands[0] - 1]
-        self._is_masked = True
-        if MaskFlags.alpha in flags:
-            alpha = [color.name for color in file.colorinterp].index("alpha") + 1
-            self._is_masked = alpha not in self.bands and (self._raw or not self._varies(alpha))
-            if alpha not in self.bands and not self._is_masked:
-                problem = f"its band {alpha} is marked as alpha, but varies as an image does"
-                yield f"{problem}: it is neither used nor a mask"
-        row_size = file.width * file.count * np.dtype(self.dtype).itemsize
-        if file.block_shapes[0][1] >= file.width and row_size * file.height > CACHE_SIZE:
-            self._cache = min(max(CACHE_SIZE, 2048 * row_size), _MAX_CACHE)
-            options = "-co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER"
-            command = f"gdal_translate {options} {self.path} OUT.tif"
-            yield f"it is stored in strips, which takes time and memory: convert it by `{command}`"
+        if MaskFlags.alpha not in self._file.mask_flag_enums[self.bands[0] - 1]:
+            return True
+        alpha = [color.name for color in self._file.colorinterp].index("alpha") + 1
+        if alpha in self.bands:
+            return False
+        if self._raw or not self._varies(alpha):
+            return True
+        problem = f"its band {alpha} is marked as alpha, but varies as an image does"
+        self.notes.append(f"{problem}: it is neither used nor a mask")
+        return False
 
     def _varies(self, alpha: int) -> bool:
         """Return whether an alpha band varies as an image. Writers mark the fourth of four bands,
@@ -107,21 +115,57 @@ class Raster:
 
         A mask has two values, and few between them where its edges were resampled.
         """
-        values = np.concatenate(
-            [self._file.read(alpha, window=window).ravel() for window in self._windows(4)]
-        )
-        values = values[values > 0]
-        return bool(values.size) and bool((values < values.max()).mean() > 0.25)
+        windows = self._windows(4)
+        values = [self._file.read(alpha, window=window).ravel() for window in windows]
+        opaque = np.concatenate(values)
+        opaque = opaque[opaque > 0]
+        return bool(opaque.size) and bool((opaque < opaque.max()).mean() > 0.25)
+
+    def _cache_size(self) -> int:
+        """Return the bytes of cache that a row of tiles needs."""
+        row_size = self.width * self._file.count * np.dtype(self.dtype).itemsize
+        is_in_strips = self._file.block_shapes[0][1] >= self.width
+        if not is_in_strips or row_size * self.height <= CACHE_SIZE:
+            return CACHE_SIZE
+        options = "-co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER"
+        command = f"gdal_translate {options} {self.path} OUT.tif"
+        problem = "it is stored in strips, which takes time and memory"
+        self.notes.append(f"{problem}: convert it by `{command}`")
+        return min(max(CACHE_SIZE, 2048 * row_size), _MAX_CACHE)
+
+    def _estimate_bounds(self, percentiles: Sequence[float]) -> np.ndarray:
+        """Compute percentiles of a sample, without the zeros around a scene."""
+        samples = []
+        zeros = []
+        is_at_border = False
+        for rows, columns in self._windows(_SAMPLES):
+            values, valid = self._read((rows, columns))
+            is_zero = valid.all(axis=0) & (values == 0).all(axis=0)
+            border = np.zeros(is_zero.shape, bool)
+            border[0] = rows[0] == 0
+            border[-1] |= rows[1] == self.height
+            border[:, 0] |= columns[0] == 0
+            border[:, -1] |= columns[1] == self.width
+            is_at_border |= bool((is_zero & border).any())
+            samples.append((values, valid))
+            zeros.append(is_zero)
+        share = np.mean([is_zero.mean() for is_zero in zeros])
+        if is_at_border and _MAX_ZEROS < share < 1:
+            for (_, valid), is_zero in zip(samples, zeros, strict=True):
+                valid &= ~is_zero
+            problem = f"zeros at its border fill {share:.0%} of a sample"
+            fix = "they do not count for the scale, and with --nodata 0 they are no part of it"
+            self.notes.append(f"{problem}: {fix}")
+        return estimate_bounds(samples, percentiles, self.path)
 
     def _windows(self, count: int) -> list[Any]:
-        """Spread small windows evenly over the raster."""
+        """Spread small windows evenly over the raster, `count` along each axis."""
         spans = []
         for length in (self._file.height, self._file.width):
             size = min(_SAMPLE, length)
-            starts = np.unique(
-                np.linspace(0, length - size, min(count, -(-length // size))).astype(int)
-            )
-            spans.append([(int(start), int(start) + size) for start in starts])
+            number = min(count, -(-length // size))
+            starts = np.unique(np.linspace(0, length - size, number).astype(int)).tolist()
+            spans.append([(start, start + size) for start in starts])
         return list(product(*spans))
 
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -130,14 +174,17 @@ class Raster:
             list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked
         )
         pixels = np.ma.getdata(values)
-        return pixels, ~np.ma.getmaskarray(values) & np.isfinite(pixels)
+        valid = ~np.ma.getmaskarray(values) & np.isfinite(pixels)
+        if self.nodata is not None:
+            valid &= pixels != self.nodata
+        return pixels, valid
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window as the model's pipeline takes it, and the validity of its pixels.
 
         A pixel is invalid by the file's mask or alpha, or if all selected bands are nodata, NaN or
-        infinity. Invalid values of scaled bands become 0, as NaN and infinity of raw bands. Bytes
-        stay as they are stored.
+        infinity. In a window of a single colour, which is no image, all are. Invalid values of
+        scaled bands become 0, as NaN and infinity of raw bands. Bytes stay as they are stored.
 
         Returns:
             The image, (h, w, 3), BGR, or (h, w, channels) in the order of `bands`, uint8 or, if
@@ -145,6 +192,7 @@ class Raster:
         """
         with gdal(self.path, cache=self._cache):
             values, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
+        is_constant = bool((values == values[:, :1, :1]).all())
         if self._raw:
             values = np.nan_to_num(values, posinf=0, neginf=0)
         elif self.bounds is not None:
@@ -153,55 +201,63 @@ class Raster:
             values = values.repeat(self._channels, axis=0)
         if self._channels == 3 and not self._raw:
             values = values[::-1]
-        return np.ascontiguousarray(values.transpose(1, 2, 0)), valid.max(axis=0)
+        image = np.ascontiguousarray(values.transpose(1, 2, 0))
+        return image, valid.max(axis=0) & (not is_constant)
 
 
 def _check_place(file: Any) -> None:
     """Raise ValueError if a file has a place on a map that is not a transform."""
-    points = file.gcps[0]
-    if file.transform.is_identity and (points or file.rpcs):
-        kind, option = (
-            ("ground control points", "")
-            if points
-            else ("rational polynomial coefficients", " -rpc")
-        )
-        command = f"gdalwarp{option} -r bilinear {file.name} OUT.tif"
-        raise ValueError(
-            f"{file.name} is placed on the map by {kind}: rectify it first by `{command}`"
-        )
+    points, _ = file.gcps
+    if not file.transform.is_identity or not (points or file.rpcs):
+        return
+    place = "ground control points" if points else "rational polynomial coefficients"
+    option = "" if points else " -rpc"
+    command = f"gdalwarp{option} -r bilinear {file.name} OUT.tif"
+    raise ValueError(
+        f"{file.name} is placed on the map by {place}: rectify it first by `{command}`"
+    )
 
 
-def _resample(file: Any, gsd: float) -> Any:
+def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
     """Return a file as it would be with pixels of `gsd` metres in the middle of the raster."""
-    import pyproj
     from rasterio.enums import MaskFlags, Resampling
     from rasterio.vrt import WarpedVRT
 
     if file.crs is None or file.transform.is_identity:
         fix = "assign one by gdal_edit.py -a_srs"
         raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    x, y = file.width / 2, file.height / 2
-    xs, ys = zip(
-        *(file.transform * point for point in ((x, y), (x + 1, y), (x, y + 1))), strict=True
-    )
-    to_degrees = pyproj.Transformer.from_crs(file.crs, "EPSG:4326", always_xy=True)
-    lon, lat = to_degrees.transform(xs, ys)
-    metres = pyproj.Geod(ellps="WGS84").inv(lon[:1] * 2, lat[:1] * 2, lon[1:], lat[1:])[2]
-    factors = [gsd / side for side in metres]
-    if all(
-        abs(factor - 1) < 0.02 for factor in factors
-    ):  # the scale of a projection is no reason to blur the image
-        return file
-    width, height = (
-        max(round(n / f), 1) for n, f in zip((file.width, file.height), factors, strict=True)
-    )
+    across, down = (gsd / side for side in _pixel_size(file))
+    if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
+        return file  # the scale of a projection is no reason to blur the image
+    width = max(round(file.width / across), 1)
+    height = max(round(file.height / down), 1)
     transform = file.transform * file.transform.scale(file.width / width, file.height / height)
-    names = [color.name for color in file.colorinterp]
-    levels = [
-        number for number, factor in enumerate(file.overviews(1)) if factor <= 1.02 * min(factors)
-    ]
-    resampling = Resampling.average if min(factors) > 1 else Resampling.bilinear
+    finest = min(across, down)
+    levels = [level for level, factor in enumerate(file.overviews(1)) if factor <= 1.02 * finest]
     source = open_raster(file.name, overview_level=levels[-1]) if levels else file
-    has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and "alpha" not in names
-    grid = dict(crs=file.crs, transform=transform, width=width, height=height)
-    return WarpedVRT(source, resampling=resampling, add_alpha=has_mask, **grid)
+    is_transparent = any(color.name == "alpha" for color in file.colorinterp)
+    has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and not is_transparent
+    return WarpedVRT(
+        source,
+        crs=file.crs,
+        transform=transform,
+        width=width,
+        height=height,
+        resampling=Resampling.average if finest > 1 else Resampling.bilinear,
+        add_alpha=has_mask,
+        **({} if nodata is None else dict(src_nodata=nodata, nodata=nodata)),
+    )
+
+
+def _pixel_size(file: Any) -> list[float]:
+    """Return width and height in metres of the pixel in the middle of a raster."""
+    import pyproj
+
+    column, row = file.width / 2, file.height / 2
+    corners = [
+        file.transform * point for point in ((column, row), (column + 1, row), (column, row + 1))
+    ]
+    to_degrees: Any = pyproj.Transformer.from_crs(file.crs, "EPSG:4326", always_xy=True)
+    (lon, *lons), (lat, *lats) = to_degrees.transform(*zip(*corners, strict=True))
+    _, _, metres = pyproj.Geod(ellps="WGS84").inv([lon, lon], [lat, lat], lons, lats)
+    return metres

@@ -3,21 +3,21 @@
 import os
 import zlib
 from collections.abc import Iterator
-from importlib import import_module
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
-import torch
 
 from ..prediction.cluster import rank_and_size
+from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
 from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import progress_bar
 from ..utils.configs import ModelInput
-from ..version import __version__
 from . import maps, objects
 from .files import UNFINISHED, write_bytes
 from .raster import Raster
@@ -32,6 +32,21 @@ def list_rows(out: Path) -> list[Path]:
     """List the files of rows and the unfinished files of a result."""
     folder = rows_folder(out)
     return [*folder.glob("row-*"), *folder.glob(f"{UNFINISHED}*")]
+
+
+class _Tile(NamedTuple):
+    """A tile of a row.
+
+    Attributes:
+        image: (h, w, bands), padded to the size of a tile where the raster is smaller.
+        valid: Whether each pixel has data, (h, w), bool.
+        inside: Whether it also lies in the area of interest.
+    """
+
+    column: Window
+    image: np.ndarray
+    valid: np.ndarray
+    inside: np.ndarray
 
 
 class Rows:
@@ -52,6 +67,9 @@ class Rows:
     ) -> None:
         self.raster = raster
         self.predictor = predictor
+        if predictor.tile is not None:  # it would tile the tiles again
+            self.predictor = copy(predictor)
+            self.predictor.tile = None
         self.out = out
         self.area = area
         self.tile = tile
@@ -75,10 +93,11 @@ class Rows:
 
         path = Path(self.raster.path)
         bounds = self.raster.bounds
-        return _model_settings(self.predictor) | dict(
+        return self.predictor.settings | dict(
             tile=self.tile,
             overlap=self.overlap,
             gsd=self.raster.gsd,
+            nodata=self.raster.nodata,
             bands=self.raster.bands,
             bounds=None if bounds is None else bounds.tolist(),
             size=[self.raster.height, self.raster.width],
@@ -118,67 +137,62 @@ class Rows:
         """Return the content of a row's file."""
         if not self.predictor.is_detector:
             return maps.encode_labels(self._predict_labels(row))
-        tiles = self._predict_tiles(row)
-        reported = (reported_objects(found, row, column) for column, found, _ in tiles)
+        reported = []
+        for tile, prediction in self._predict_tiles(row):
+            prediction = _cut_to_valid(prediction, tile.valid)
+            reported.append(reported_objects(prediction, row, tile.column))
         return objects.encode_objects(concatenate(reported))
 
     def _predict_labels(self, row: Window) -> Iterator[tuple[int, np.ndarray]]:
         """Yield first column and classes of the interior of each tile."""
         nodata = maps.no_class(self.classes)
-        for column, prediction, valid in self._predict_tiles(row):
-            height, width = valid.shape
-            labels = np.where(valid, prediction.segmentation[:height, :width], nodata)
+        for tile, prediction in self._predict_tiles(row):
+            labels = np.where(tile.inside, prediction.segmentation, nodata)
             labels = labels.astype(np.uint8 if nodata == 255 else np.uint16)
-            yield column.inside.start, labels[row.crop, column.crop]
+            yield tile.column.inside.start, labels[row.crop, tile.column.crop]
 
-    def _predict_tiles(self, row: Window) -> Iterator[tuple[Window, Any, np.ndarray]]:
-        """Yield column, prediction and valid pixels of each tile that has any, in batches."""
-        batch: list[tuple[Window, np.ndarray, np.ndarray]] = []
+    def _predict_tiles(self, row: Window) -> Iterator[tuple[_Tile, Any]]:
+        """Yield the tiles with data in the area of interest, and their predictions."""
+        batch: list[_Tile] = []
         for column in self.columns:
-            image, valid = self._read(row, column)
-            if valid.any():
-                batch.append((column, image, valid))
+            tile = self._read(row, column)
+            if tile is not None:
+                batch.append(tile)
             is_full = len(batch) == self.predictor.batch_size
             if is_full or (batch and column is self.columns[-1]):
-                predictions = self.predictor([image for _, image, _ in batch])
-                for (tile, _, valid), prediction in zip(batch, predictions, strict=True):
-                    yield tile, prediction, valid
+                predictions = self.predictor([tile.image for tile in batch])
+                yield from zip(batch, predictions, strict=True)
                 batch = []
 
-    def _read(self, row: Window, column: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Read a tile and its valid pixels, all of which are False outside the area of interest."""
+    def _read(self, row: Window, column: Window) -> _Tile | None:
+        """Read a tile, or return None if it has no data in the area of interest."""
         from rasterio.features import geometry_mask
 
-        shape = row.stop - row.start, column.stop - column.start
-        span = slice(row.start, row.stop), slice(column.start, column.stop)
-        inside = np.bool_(True)
-        if self.area is not None:
-            if not self.area.intersects(
-                shapely.box(column.start, row.start, column.stop, row.stop)
-            ):
-                return np.zeros((0, 0, 0)), np.zeros(shape, bool)
-            shift = type(self.raster.transform).translation(column.start, row.start)
-            inside = geometry_mask([self.area], shape, shift, invert=True)
-        image, valid = self.raster.read(*span)
+        tile = shapely.box(column.start, row.start, column.stop, row.stop)
+        if self.area is not None and not self.area.intersects(tile):
+            return None
+        rows = slice(row.start, row.stop)
+        columns = slice(column.start, column.stop)
+        image, valid = self.raster.read(rows, columns)
         if self._is_padded:
-            image = np.pad(image, [*((0, max(self.tile - length, 0)) for length in shape), (0, 0)])
-        return image, valid & inside
+            below, right = (max(self.tile - length, 0) for length in valid.shape)
+            image = np.pad(image, [(0, below), (0, right), (0, 0)])
+            valid = np.pad(valid, [(0, below), (0, right)])
+        inside = valid
+        if self.area is not None:
+            shift = type(self.raster.transform).translation(column.start, row.start)
+            inside = valid & geometry_mask([self.area], valid.shape, shift, invert=True)
+        return _Tile(column, image, valid, inside) if inside.any() else None
 
 
-def _model_settings(predictor: Predictor) -> dict[str, Any]:
-    """Return everything about a model that determines its results."""
-    cfg = predictor.cfg
-    library = import_module("mmdet" if predictor.is_detector else "mmseg")
-    config = zlib.crc32(repr(cfg.to_dict()).encode())
-    weights = 0
-    for name, tensor in predictor.model.state_dict().items():
-        content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        weights = zlib.crc32(content, zlib.crc32(name.encode(), weights))
-    settings = dict(
-        config=f"{Path(cfg.filename or '').name} ({config:08x})",
-        weights=f"{weights:08x}",
-        dtype=str(getattr(predictor, "dtype", torch.float32)).removeprefix("torch."),
-        min_score=predictor.min_score,
-        xcit_mm=__version__,
-    )
-    return settings | {module.__name__: str(module.__version__) for module in (torch, library)}
+def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
+    """Drop objects whose centre has no data, and cut masks to the pixels that have data."""
+    instances: Any = prediction.instances
+    x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
+    height, width = valid.shape
+    is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
+    if prediction.masks is not None:
+        masks = prediction.masks & valid
+        instances = replace(instances, mask=masks)
+        is_valid &= masks.any(axis=(1, 2))
+    return replace(prediction, instances=instances[is_valid])
