@@ -6,7 +6,7 @@ of the tiling.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import cv2
 import numpy as np
@@ -58,7 +58,7 @@ class Scene:
         return True
 
     def add_random(self, count: int, smallest: float, largest: float, seed: int = 0) -> "Scene":
-        """Draw ellipses and rectangles, each of any angle, whose longer sides have these lengths."""
+        """Draw ellipses and rectangles of any angle, whose longer sides have these lengths."""
         rng = np.random.default_rng(seed)
         while self.count < count:
             length = rng.uniform(smallest, largest)
@@ -138,7 +138,8 @@ def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
 class PerfectDetector:
     """Stands for a `Predictor` of rasters and photos."""
 
-    is_detector, settings = True, dict[str, Any]()
+    is_detector = True
+    settings: ClassVar[dict[str, Any]] = {}
     tile, batch_size, min_score = None, 4, None
 
     def __init__(self, **options: Any) -> None:

@@ -1,6 +1,6 @@
 """A segmentor in place of a network, whose class is a function of each pixel."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mmengine.config import Config
@@ -16,7 +16,7 @@ class PixelSegmentor:
 
     is_detector = False
     tile, batch_size, min_score = None, 2, None
-    settings = dict[str, Any]()
+    settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
         self.metainfo = dict(classes=classes, palette=PALETTE)
