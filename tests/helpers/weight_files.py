@@ -1,5 +1,4 @@
-"""Weights files of every project, written here: its names and wrapping around golden values. Models
-to load them.
+"""Weights files of every project, with golden values in its names and wrapping; small models.
 
 The names, and the published parameter that each stands for, come from files that the projects' own
 code wrote (`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models
@@ -34,12 +33,11 @@ _CHECKPOINTS = SHARED / "golden" / "checkpoints"
 
 def _golden(shapes: dict[str, list[int]]) -> dict[str, Tensor]:
     """Golden values in float32 of tensors by name, with or without the prefix of a backbone."""
-    state = {
-        key: parameter(key.removeprefix("backbone."), tuple(shape)) for key, shape in shapes.items()
-    }
-    return {
-        key: value.float() if value.is_floating_point() else value for key, value in state.items()
-    }
+    state = {}
+    for key, shape in shapes.items():
+        tensor = parameter(key.removeprefix("backbone."), tuple(shape))
+        state[key] = tensor.float() if tensor.is_floating_point() else tensor
+    return state
 
 
 def official(patch_size: int) -> dict[str, Tensor]:
@@ -48,46 +46,38 @@ def official(patch_size: int) -> dict[str, Tensor]:
 
 
 def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
-    """The same tensors under another project's names; a third of a published one is NAME/0, /1 or
-    /2.
+    """The same tensors under another project's names.
+
+    A third of a published tensor NAME is NAME/0, NAME/1 or NAME/2.
     """
-    published, state = official(patch_size), OrderedDict()
+    published = official(patch_size)
+    state = OrderedDict()
     for key, shape in KEYS[f"{project}_p{patch_size}"].items():
         name, _, third = _NAMES[project][key].partition("/")
-        state[key] = (published[name].chunk(3)[int(third)] if third else published[name]).clone()
-        assert list(state[key].shape) == shape
+        tensor = published[name].chunk(3)[int(third)] if third else published[name]
+        assert list(tensor.shape) == shape
+        state[key] = tensor.clone()
     return state
 
 
 def _training_file() -> dict:
-    state, args = official(16), argparse.Namespace(model="xcit_pico", lr=5e-4)
+    state = official(16)
+    args = argparse.Namespace(model="xcit_pico", lr=5e-4)
     schedule = dict(optimizer=dict(state={}, param_groups=[]), lr_scheduler=dict(epoch=3), epoch=3)
     return dict(model=state, **schedule, model_ema=dict(state), args=args)
 
 
 def _maskrcnn(patch_size: int) -> dict:
-    meta = dict(
-        mmdet_version="2.11.0",
-        config="model = dict()",
-        CLASSES=("person", "car"),
-        epoch=36,
-        iter=263880,
-    )
-    return dict(
-        meta=meta,
-        state_dict=_golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"]),
-        optimizer=dict(state={}, param_groups=[]),
-    )
+    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person", "car"))
+    state = _golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"])
+    optimizer = dict(state={}, param_groups=[])
+    return dict(meta=dict(meta, epoch=36, iter=263880), state_dict=state, optimizer=optimizer)
 
 
 def _semfpn() -> dict:
-    meta = dict(
-        mmseg_version="0.11.0",
-        config="model = dict()",
-        CLASSES=("wall",),
-        PALETTE=[[120, 120, 120]],
-    )
-    return dict(meta=meta, state_dict=_golden(DENSE_KEYS["semfpn_p16"]))
+    meta = dict(mmseg_version="0.11.0", config="model = dict()", CLASSES=("wall",))
+    state = _golden(DENSE_KEYS["semfpn_p16"])
+    return dict(meta=dict(meta, PALETTE=[[120, 120, 120]]), state_dict=state)
 
 
 def _dino() -> dict[str, Tensor]:
@@ -98,13 +88,12 @@ def _dino_training_file() -> dict:
     head = {"head.mlp.0.weight": torch.ones(8, 32), "head.last_layer.weight_g": torch.ones(4, 1)}
     teacher = {f"backbone.{key}": value for key, value in _dino().items()} | head
     student = {f"module.{key}": torch.zeros_like(value) for key, value in teacher.items()}
-    return dict(
-        student=student,
-        teacher=teacher,
-        optimizer={},
-        epoch=100,
-        args=argparse.Namespace(arch="xcit"),
-    )
+    training = dict(optimizer={}, epoch=100, args=argparse.Namespace(arch="xcit"))
+    return dict(student=student, teacher=teacher, **training)
+
+
+def _mmpretrain(patch_size: int) -> dict:
+    return dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", patch_size))
 
 
 # Content by the name of the file; a .safetensors file holds tensors only.
@@ -115,10 +104,8 @@ _CONTENTS: dict[str, Callable[[], dict]] = {
     "timm_p16.pth": lambda: _named_as("timm", 16),
     "timm_p16.safetensors": lambda: _named_as("timm", 16),
     "timm_p8.safetensors": lambda: _named_as("timm", 8),
-    "mmpretrain_p16.pth": lambda: dict(
-        meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 16)
-    ),
-    "mmpretrain_p8.pth": lambda: dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", 8)),
+    "mmpretrain_p16.pth": lambda: _mmpretrain(16),
+    "mmpretrain_p8.pth": lambda: _mmpretrain(8),
     "official-maskrcnn_p16.pth": lambda: _maskrcnn(16),
     "official-maskrcnn_p8.pth": lambda: _maskrcnn(8),
     "official-semfpn_p16.pth": _semfpn,
@@ -131,11 +118,9 @@ CLASSIFIERS = [
 
 
 def sources(*names: str) -> list[str]:
-    """Files of these names, all by default: written here and, where they lie beside the clone, the
-    projects' own.
-    """
-    own = [f"own/{name}" for name in names or _CONTENTS if (_CHECKPOINTS / name).exists()]
-    return [*(names or _CONTENTS), *own]
+    """Files of these names, by default all, and the projects' own where they are present."""
+    names = names or tuple(_CONTENTS)
+    return [*names, *(f"own/{name}" for name in names if (_CHECKPOINTS / name).exists())]
 
 
 def path_of(source: str, folder: Path) -> Path:
@@ -143,11 +128,11 @@ def path_of(source: str, folder: Path) -> Path:
     name = source.removeprefix("own/")
     if name != source:
         return _CHECKPOINTS / name
-    path, content = folder / name, _CONTENTS[name]()
+    path = folder / name
     if path.suffix == ".safetensors":
-        save_file(content, path)
+        save_file(_CONTENTS[name](), path)
     else:
-        torch.save(content, path)
+        torch.save(_CONTENTS[name](), path)
     return path
 
 
@@ -159,14 +144,8 @@ def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
     init_default_scope("mmseg")
-    head = dict(
-        type="mmseg.FCNHead",
-        in_channels=16,
-        in_index=0,
-        channels=8,
-        num_convs=1,
-        num_classes=num_classes,
-    )
+    head = dict(type="mmseg.FCNHead", in_channels=16, in_index=0, channels=8, num_convs=1)
+    head["num_classes"] = num_classes
     backbone = dict(type="XCiT", arch=MINI, in_channels=bands, norm_cfg=dict(type="BN"))
     return MODELS.build(dict(type="mmseg.EncoderDecoder", backbone=backbone, decode_head=head))
 
@@ -174,9 +153,7 @@ def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
 def load_in_runner(
     model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook
 ) -> None:
-    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default where training
-    starts.
-    """
+    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default for training."""
     loop = Mock(spec=BaseLoop) if train else None
     runner = SimpleNamespace(model=model, _train_loop=loop, _resume=resume)
     checkpoint = dict(checkpoint)

@@ -1,4 +1,6 @@
-"""Weights for RGB in models of other bands: by a rule, on request, and only where training starts."""
+"""Weights for RGB in models of other bands: by a rule, on request, only where training starts."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,61 +25,55 @@ def test_first_layer_gives_the_output_of_rgb_and_only_the_stem_changes(
     torch.save(published.state_dict(), tmp_path / "rgb.pth")
     model = XCiT(MINI, in_channels=bands, patch_embed=patch_embed).double()
     load_pretrained(model, str(tmp_path / "rgb.pth"), fill_stem=rule)
-    state, original = model.state_dict(), published.state_dict()
+    original = published.state_dict()
     stem = stem_key(original)
-    assert same({**state, stem: original[stem]}, original)
+    assert same({**model.state_dict(), stem: original[stem]}, original)
 
-    layers = [
-        m.patch_embed.proj if patch_embed == "linear" else m.patch_embed.proj[0][0]
-        for m in (model, published)
-    ]
-    # 'rgb-zero' ignores other bands; the other rules are equal for grey images.
-    image = (
-        noise(2, bands, 64, 48)
-        if rule == "rgb-zero"
-        else noise(2, 1, 64, 48).expand(-1, bands, -1, -1)
-    )
+    first = model.get_submodule(stem.removesuffix(".weight"))
+    first_of_rgb = published.get_submodule(stem.removesuffix(".weight"))
+    if rule == "rgb-zero":  # ignores other bands
+        image = noise(2, bands, 64, 48)
+    else:  # gives the output of a grey image
+        image = noise(2, 1, 64, 48).expand(-1, bands, -1, -1)
     rgb = image[:, :3] if bands >= 3 else image.expand(-1, 3, -1, -1)
     if rule == "rgb-mean":  # the colors keep their filters
-        torch.testing.assert_close(layers[0].weight[:, :3] * bands / 3, layers[1].weight)
-    found = layers[0](image)
-    torch.testing.assert_close(found, layers[1](rgb), rtol=1e-12, atol=1e-12)
-    found.square().sum().backward()
-    assert (layers[0].weight.grad != 0).all()  # all bands are learned
+        torch.testing.assert_close(first.weight[:, :3] * bands / 3, first_of_rgb.weight)
+    output = first(image)
+    torch.testing.assert_close(output, first_of_rgb(rgb), rtol=1e-12, atol=1e-12)
+    output.square().sum().backward()
+    assert (first.weight.grad != 0).all()  # all bands are learned
+
+
+def initialised_by(file: Path, bands: int, rule: str | None) -> XCiT:
+    init_cfg = dict(type="Pretrained", checkpoint=str(file), fill_stem=rule)
+    model = XCiT(MINI, in_channels=bands, init_cfg=init_cfg)
+    model.init_weights()
+    return model
+
+
+@pytest.mark.parametrize("bands", [3, 4])
+def test_a_file_for_as_many_bands_is_loaded_as_it_is(bands, tmp_path):
+    state = XCiT(MINI, in_channels=bands).state_dict()
+    torch.save(state, tmp_path / "file.pth")
+    assert same(initialised_by(tmp_path / "file.pth", bands, "rgb-mean").state_dict(), state)
+
+
+NEEDS_MORE = "fill_stem='rgb-mean' needs in_channels above 3, the model has 2: take 'mean'"
 
 
 @pytest.mark.parametrize(
-    "file_bands, bands, rule, message",
+    "bands_of_file, bands, rule, message",
     [
-        (
-            3,
-            4,
-            None,
-            r"rgb.pth does .* for 3 bands, the model has in_channels=4; to fine-tune: fill_stem='rgb-mean' .* init_cfg",
-        ),
-        (3, 3, "rgb-mean", None),
-        (4, 4, "rgb-mean", None),
-        (4, 5, "rgb-mean", "its stem is for 4 bands, the model has in_channels=5$"),
-        (
-            3,
-            2,
-            "rgb-mean",
-            "fill_stem='rgb-mean' needs in_channels above 3, the model has 2: take 'mean'",
-        ),
+        (3, 4, None, r"for 3 bands, .* in_channels=4; to fine-tune: fill_stem='rgb-mean' .* init_"),
+        (4, 5, "rgb-mean", r"its stem is for 4 bands, the model has in_channels=5$"),
+        (3, 2, "rgb-mean", NEEDS_MORE),
     ],
 )
-def test_rule_acts_only_on_request_and_on_need(file_bands, bands, rule, message, tmp_path):
-    source, file = XCiT(MINI, in_channels=file_bands), str(tmp_path / "rgb.pth")
-    torch.save(source.state_dict(), file)
-    model = XCiT(
-        MINI, in_channels=bands, init_cfg=dict(type="Pretrained", checkpoint=file, fill_stem=rule)
-    )
-    if message is None:
-        model.init_weights()
-        assert same(model.state_dict(), source.state_dict())
-        return
+def test_other_bands_need_a_rule_and_a_file_for_rgb(bands_of_file, bands, rule, message, tmp_path):
+    torch.save(XCiT(MINI, in_channels=bands_of_file).state_dict(), tmp_path / "file.pth")
     with pytest.raises(ValueError, match=message) as error:
-        model.init_weights()
+        initialised_by(tmp_path / "file.pth", bands, rule)
+    assert "file.pth does not fit" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -89,38 +85,45 @@ def test_rule_acts_only_on_request_and_on_need(file_bands, bands, rule, message,
     ],
 )
 def test_unknown_rule_raises_at_once(build):
-    with pytest.raises(
-        ValueError, match="fill_stem='repeat': choose one of 'mean', 'rgb-mean', 'rgb-zero'"
-    ):
+    message = "fill_stem='repeat': choose one of 'mean', 'rgb-mean', 'rgb-zero'"
+    with pytest.raises(ValueError, match=message):
         build(fill_stem="repeat")
 
 
 def test_nan_is_rejected_before_the_mean_spreads_it(tmp_path):
+    key = "patch_embed.proj.0.0.weight"
     state = XCiT(MINI).state_dict()
-    state["patch_embed.proj.0.0.weight"][0, 1, 0, 0] = torch.nan
-    state["patch_embed.proj.0.0.weight"] = state["patch_embed.proj.0.0.weight"].to(
-        torch.float8_e4m3fn
-    )
+    state[key][0, 1, 0, 0] = torch.nan
+    state[key] = state[key].to(torch.float8_e4m3fn)
     torch.save(state, tmp_path / "rgb.pth")
-    with pytest.raises(
-        ValueError, match=r"patch_embed.proj.0.0.weight with values that are not finite"
-    ):
+    with pytest.raises(ValueError, match=f"{key} with values that are not finite"):
         load_pretrained(XCiT(MINI, in_channels=4), str(tmp_path / "rgb.pth"), fill_stem="mean")
 
 
-def test_load_from_fills_a_segmentor_of_other_bands_on_request_but_not_in_testing_and_resuming():
-    source, target = dict(state_dict=segmentor().state_dict()), segmentor(bands=4)
-    with pytest.raises(
-        CheckpointMismatch,
-        match=r"for 3 bands, the model has in_channels=4; to fine-tune.*fill_stem",
-    ):
-        load_in_runner(target, source)
-    for use in (dict(train=False), dict(resume=True)):
-        with pytest.raises(
-            CheckpointMismatch, match=r"for 3 bands, the model has in_channels=4; to fine-tune"
-        ):
-            load_in_runner(target, source, fill_stem="rgb-mean", **use)
-    load_in_runner(target, source, fill_stem="rgb-zero")
-    state, key = target.state_dict(), "backbone.patch_embed.proj.0.0.weight"
-    assert not state[key][:, 3].any()
-    assert same({**state, key: state[key][:, :3]}, source["state_dict"])
+class TestLoadFrom:
+    @pytest.fixture
+    def checkpoint(self) -> dict:
+        return dict(state_dict=segmentor().state_dict())
+
+    def test_a_segmentor_of_other_bands_is_filled_on_request(self, checkpoint):
+        model = segmentor(bands=4)
+        load_in_runner(model, checkpoint, fill_stem="rgb-zero")
+        state = model.state_dict()
+        stem = state["backbone.patch_embed.proj.0.0.weight"]
+        assert not stem[:, 3].any()
+        state["backbone.patch_embed.proj.0.0.weight"] = stem[:, :3]
+        assert same(state, checkpoint["state_dict"])
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            dict(fill_stem="rgb-mean", train=False),
+            dict(fill_stem="rgb-mean", resume=True),
+        ],
+        ids=["without a rule", "testing", "resuming"],
+    )
+    def test_otherwise_it_is_refused(self, options, checkpoint):
+        message = r"for 3 bands, the model has in_channels=4; to fine-tune.*fill_stem"
+        with pytest.raises(CheckpointMismatch, match=message):
+            load_in_runner(segmentor(bands=4), checkpoint, **options)

@@ -1,5 +1,6 @@
 """Files of every layout fill backbones and whole models, or change nothing."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -28,46 +29,43 @@ from xcit_mm.weights.reader import load_from_file
 
 
 def model_from(file: Path, arch: dict = PICO, patch_size: int = 16, **pretrained) -> XCiT:
-    """A backbone with a golden pyramid and other values elsewhere, its trunk loaded from the file."""
-    model = fill(
-        XCiT(arch, patch_size, init_cfg=dict(type="Pretrained", checkpoint=str(file), **pretrained))
-    )
+    """A backbone with a golden pyramid and random values elsewhere, its trunk from the file."""
+    init_cfg = dict(type="Pretrained", checkpoint=str(file), **pretrained)
+    model = fill(XCiT(arch, patch_size, init_cfg=init_cfg))
     for name, p in model.named_parameters():
         if not name.startswith("fpn"):
             nn.init.normal_(p)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
+    initial = {key: value.clone() for key, value in model.state_dict().items()}
     try:
         model.init_weights()
     except Exception:
-        assert same(model.state_dict(), before), "half loaded"
+        assert same(model.state_dict(), initial), "half loaded"
         raise
     return model
 
 
 @pytest.mark.parametrize("source", sources())
-def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
+@pytest.mark.parametrize("height, width", [(64, 96), (75, 101), (224, 160)])
+def test_files_of_every_project_give_the_golden_pyramid(source, height, width, tmp_path):
     patch_size = 8 if "_p8" in source else 16
     model = model_from(path_of(source, tmp_path), patch_size=patch_size)
-    for height, width in [(64, 96), (75, 101), (224, 160)]:
-        with torch.inference_mode():
-            maps = model(image(height, width, batch=2).float())
-        assert (
-            deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", f"{height}x{width}") < 1e-4
-        )
+    with torch.inference_mode():
+        maps = model(image(height, width, batch=2).float())
+    file = GOLDEN / f"pyramid_pico_p{patch_size}.npz"
+    assert deviation(maps, file, f"{height}x{width}") < 1e-4
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("layout", ["official", "timm", "mmpretrain"])
 def test_conversion_gives_the_project_s_names_and_is_bit_identical_back(layout, patch_size):
     state = official(patch_size)
-    content = to_layout(parse_checkpoint(dict(model=state)), layout)
-    converted = content.get("state_dict", content.get("model", content))
-    assert {key: list(value.shape) for key, value in converted.items()} == KEYS[
-        f"{layout}_p{patch_size}"
-    ]
-    found = parse_checkpoint(content)
-    assert (found.layout, found.task) == (layout, "classifier")
-    assert same(found.trunk, state)
+    converted = to_layout(parse_checkpoint(dict(model=state)), layout)
+    tensors = converted.get("state_dict", converted.get("model", converted))
+    shapes = {key: list(value.shape) for key, value in tensors.items()}
+    assert shapes == KEYS[f"{layout}_p{patch_size}"]
+    weights = parse_checkpoint(converted)
+    assert (weights.layout, weights.task) == (layout, "classifier")
+    assert same(weights.trunk, state)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,8 @@ def test_conversion_gives_the_project_s_names_and_is_bit_identical_back(layout, 
 )
 def test_a_compiled_backbone_loads_as_without_its_prefix(prefix, tmp_path):
     state = official(16)
-    torch.save(
-        dict(model={f"{prefix}{key}": value for key, value in state.items()}), tmp_path / "file.pth"
-    )
+    prefixed = {f"{prefix}{key}": value for key, value in state.items()}
+    torch.save(dict(model=prefixed), tmp_path / "file.pth")
     target = XCiT(PICO)
     load_pretrained(target, str(tmp_path / "file.pth"))
     trunk = {key: value for key, value in target.state_dict().items() if not key.startswith("fpn")}
@@ -118,9 +115,9 @@ def test_a_file_with_compiled_and_plain_tensors_of_one_name_is_refused():
 def test_training_file_gives_the_average_on_request(names):
     state = official(16)
     averaged = {key: 2 * value for key, value in state.items()}
-    content = dict(zip(names, (state, averaged), strict=True))
-    assert same(parse_checkpoint(content).trunk, state)
-    assert same(parse_checkpoint(content, use_ema=True).trunk, averaged)
+    file = dict(zip(names, (state, averaged), strict=True))
+    assert same(parse_checkpoint(file).trunk, state)
+    assert same(parse_checkpoint(file, use_ema=True).trunk, averaged)
     with pytest.raises(ValueError, match="no model_ema or state_dict_ema: load it without use_ema"):
         parse_checkpoint(dict(model=state), use_ema=True)
 
@@ -134,74 +131,64 @@ def changed(key: str, value: torch.Tensor) -> dict:
 
 
 @pytest.mark.parametrize(
-    "content, options, message",
+    "options, message",
     [
-        (without(), dict(patch_size=8), "the file is 32x12x4/p16, the config asks for 32x12x4/p8"),
-        (
-            without(),
-            dict(arch=dict(PICO, depth=24)),
-            "the file is 32x12x4/p16, the config asks for 32x24x4/p16",
-        ),
-        (
-            without(),
-            dict(arch=dict(PICO, embed_dim=64)),
-            "the file is 32x12x4/p16, the config asks for 64x12x4/p16",
-        ),
-        (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
-        (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
-        (
-            {f"encoder.{key}": value for key, value in without().items()},
-            {},
-            "no XCiT in it: keys such as encoder.cls",
-        ),
-        (
-            {key: value.long() for key, value in without().items()},
-            {},
-            "of torch.int64, not torch.float32",
-        ),
-        (
-            changed("blocks.3.norm1.bias", torch.full((32,), torch.nan)),
-            {},
-            "norm1.bias with values that are not f",
-        ),
-        (
-            changed("blocks.3.extra.weight", torch.ones(2)),
-            {},
-            "it holds the unknown blocks.3.extra.weight",
-        ),
-        (
-            changed("blocks.3.norm1.bias", torch.ones(33)),
-            {},
-            r"blocks.3.norm1.bias of \(33,\), not \(32,\)",
-        ),
-        (changed("fpn1.0.bias", torch.ones(32)), {}, "it lacks fpn1.0.weight"),
-        (dict(meta=dict(epoch=3)), {}, "its entry 'meta' is a dict, not a tensor"),
-        ([1, 2, 3], {}, "it holds a list"),
+        (dict(patch_size=8), "the config asks for 32x12x4/p8"),
+        (dict(arch=dict(PICO, depth=24)), "the config asks for 32x24x4/p16"),
+        (dict(arch=dict(PICO, embed_dim=64)), "the config asks for 64x12x4/p16"),
     ],
 )
-def test_mismatch_raises_and_changes_nothing(content, options, message, tmp_path):
-    torch.save(content, tmp_path / "file.pth")
-    with pytest.raises(ValueError, match=message) as error:
+def test_a_file_of_another_architecture_raises_and_changes_nothing(options, message, tmp_path):
+    torch.save(official(16), tmp_path / "file.pth")
+    with pytest.raises(ValueError, match=f"the file is 32x12x4/p16, {message}"):
         model_from(tmp_path / "file.pth", **options)
+
+
+NORM = "blocks.3.norm1.bias"
+
+
+@pytest.mark.parametrize(
+    "saved, message",
+    [
+        (without("blocks.8", "blocks.9", "blocks.1"), "the file is 32x8x4/p16"),
+        (without("blocks.5."), r"it lacks blocks.5.* and \d+ more"),
+        (
+            {f"encoder.{key}": value for key, value in without().items()},
+            "no XCiT in it: keys such as encoder.cls",
+        ),
+        ({k: v.long() for k, v in without().items()}, "of torch.int64, not torch.float32"),
+        (changed(NORM, torch.full((32,), torch.nan)), f"{NORM} with values that are not finite"),
+        (changed("blocks.3.extra", torch.ones(2)), "it holds the unknown blocks.3.extra"),
+        (changed(NORM, torch.ones(33)), rf"{NORM} of \(33,\), not \(32,\)"),
+        (changed("fpn1.0.bias", torch.ones(32)), "it lacks fpn1.0.weight"),
+        (dict(meta=dict(epoch=3)), "its entry 'meta' is a dict, not a tensor"),
+        ([1, 2, 3], "it holds a list"),
+    ],
+)
+def test_mismatch_raises_and_changes_nothing(saved, message, tmp_path):
+    torch.save(saved, tmp_path / "file.pth")
+    with pytest.raises(ValueError, match=message) as error:
+        model_from(tmp_path / "file.pth")
     assert "\n" not in str(error.value)
     assert "file.pth" in str(error.value)
 
 
-def test_a_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(tmp_path):
-    for saved_indices in ((1, 3), None):
-        source, target = (
-            XCiT(MINI, out_indices=saved_indices).state_dict(),
-            XCiT(MINI, out_indices=(1, 3)),
-        )
-        torch.save(source, tmp_path / "file.pth")
-        load_pretrained(target, str(tmp_path / "file.pth"))
-        assert same(target.state_dict(), {key: source[key] for key in target.state_dict()})
+@pytest.mark.parametrize("saved_indices", [(1, 3), None])
+def test_a_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(
+    saved_indices, tmp_path
+):
+    saved = XCiT(MINI, out_indices=saved_indices).state_dict()
+    torch.save(saved, tmp_path / "file.pth")
+    model = XCiT(MINI, out_indices=(1, 3))
+    load_pretrained(model, str(tmp_path / "file.pth"))
+    assert same(model.state_dict(), {key: saved[key] for key in model.state_dict()})
 
 
 def test_heads_of_any_name_make_a_whole_model():
     state = {f"backbone.{key}": value for key, value in XCiT(MINI).state_dict().items()}
-    found = parse_checkpoint(dict(state_dict={**state, "panoptic_head.weight": torch.ones(1)}))
-    assert (found.task, list(found.heads)) == ("detector", ["panoptic_head.weight"])
+    state["panoptic_head.weight"] = torch.ones(1)
+    weights = parse_checkpoint(dict(state_dict=state))
+    assert (weights.task, list(weights.heads)) == ("detector", ["panoptic_head.weight"])
 
 
 def small_model(task: str, patch_size: int) -> nn.Module:
@@ -222,75 +209,74 @@ def small_model(task: str, patch_size: int) -> nn.Module:
 
 
 class TestWholeModels:
+    def test_a_checkpoint_fills_the_whole_model(self):
+        state = segmentor().state_dict()
+        model = segmentor()
+        load_in_runner(model, dict(state_dict=state))
+        assert same(model.state_dict(), state)
+
     @pytest.mark.parametrize(
-        "change, message",
+        "key, value, message",
         [
-            (lambda state: None, None),
-            (
-                lambda state: state.pop("decode_head.convs.0.conv.weight"),
-                "it lacks decode_head.convs.0.conv.weight",
-            ),
-            (lambda state: state.pop("backbone.fpn1.0.weight"), "it lacks fpn1.0.weight"),
-            (lambda state: state.update({"decode_head.x": torch.ones(1)}), "unknown decode_head.x"),
-            (
-                lambda state: state.update({"backbone.cls_token": torch.ones(1)}),
-                "unknown cls_token",
-            ),
-            (
-                lambda state: state.clear() or state.update(official(16)),
-                "a classifier: give it to the backbone's init",
-            ),
+            ("decode_head.convs.0.conv.weight", None, "it lacks decode_head.convs.0.conv.weight"),
+            ("backbone.fpn1.0.weight", None, "it lacks fpn1.0.weight"),
+            ("decode_head.x", torch.ones(1), "unknown decode_head.x"),
+            ("backbone.cls_token", torch.ones(1), "unknown cls_token"),
         ],
     )
-    def test_a_checkpoint_fills_the_whole_model_or_raises(self, change, message):
-        source, target = segmentor().state_dict(), segmentor()
-        before = {key: value.clone() for key, value in target.state_dict().items()}
-        change(source)
-        if message:
-            with pytest.raises(ValueError, match=message):
-                load_in_runner(target, dict(state_dict=source))
-        else:
-            load_in_runner(target, dict(state_dict=source))
-        assert same(target.state_dict(), before if message else source)
+    def test_a_missing_or_unknown_tensor_raises_and_changes_nothing(self, key, value, message):
+        state = segmentor().state_dict() | {key: value}
+        state = {key: value for key, value in state.items() if value is not None}
+        model = segmentor()
+        initial = {key: value.clone() for key, value in model.state_dict().items()}
+        with pytest.raises(ValueError, match=message):
+            load_in_runner(model, dict(state_dict=state))
+        assert same(model.state_dict(), initial)
+
+    def test_the_file_of_a_classifier_is_for_the_backbone(self):
+        message = "a classifier: give it to the backbone's init"
+        with pytest.raises(ValueError, match=message):
+            load_in_runner(segmentor(), dict(state_dict=official(16)))
 
     @pytest.mark.parametrize(
-        "backbone, found", [(None, "no backbone"), (nn.Conv2d(3, 3, 1), "a Conv2d as its backbone")]
+        "parts, description",
+        [({}, "no backbone"), (dict(backbone=nn.Conv2d(3, 3, 1)), "a Conv2d as its backbone")],
     )
-    def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(self, backbone, found):
-        model = nn.Sequential()
-        if backbone:
-            model.add_module("backbone", backbone)
-        with pytest.raises(
-            ValueError, match=f"^the model has {found}, .*: leave StrictLoadHook out"
-        ):
+    def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(
+        self, parts, description
+    ):
+        model = nn.Sequential(OrderedDict(parts))
+        message = f"^the model has {description}, .*: leave StrictLoadHook out"
+        with pytest.raises(ValueError, match=message):
             load_in_runner(model, dict(state_dict=model.state_dict()))
 
-    def test_heads_for_other_classes_keep_their_values_on_request_only(self):
-        state, target = segmentor(num_classes=7).state_dict(), segmentor()
-        with pytest.raises(
-            ValueError, match=r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"
-        ):
-            load_in_runner(target, dict(state_dict=state))
+    def test_heads_for_other_classes_are_named(self):
+        state = segmentor(num_classes=7).state_dict()
+        model = segmentor()
+        message = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"
+        with pytest.raises(ValueError, match=message):
+            load_in_runner(model, dict(state_dict=state))
         # A model that is used, or resumed, needs the heads as well.
-        with pytest.raises(
-            ValueError,
-            match=r"\(other classes\? take the config that it was trained with; to fine-tune: strict_heads=False.*\)$",
-        ):
-            match_model(target, dict(state_dict=state))
-        before = target.decode_head.conv_seg.weight.clone()
-        load_in_runner(target, dict(state_dict=state), strict_heads=False)
-        assert torch.equal(target.decode_head.conv_seg.weight, before)
+        hint = r"\(other classes\? take the config that it was trained with; to fine-tune: strict"
+        with pytest.raises(ValueError, match=rf"{hint}_heads=False.*\)$"):
+            match_model(model, dict(state_dict=state))
+
+    def test_heads_for_other_classes_keep_their_values_on_request(self):
+        state = segmentor(num_classes=7).state_dict()
+        model = segmentor()
+        initial = model.decode_head.conv_seg.weight.clone()
+        load_in_runner(model, dict(state_dict=state), strict_heads=False)
+        assert torch.equal(model.decode_head.conv_seg.weight, initial)
         key = "decode_head.convs.0.conv.weight"
-        assert torch.equal(target.state_dict()[key], state[key])
+        assert torch.equal(model.state_dict()[key], state[key])
 
     @pytest.mark.parametrize(
         "source",
         sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth", "official-semfpn_p16.pth"),
     )
     def test_the_authors_files_fill_the_models_of_mmdet_and_mmseg(self, source, tmp_path):
-        model = small_model(
-            "mask-rcnn" if "maskrcnn" in source else "fpn", 8 if "_p8" in source else 16
-        )
+        task = "mask-rcnn" if "maskrcnn" in source else "fpn"
+        model = small_model(task, 8 if "_p8" in source else 16)
         checkpoint = load_from_file(str(path_of(source, tmp_path)))
         load_in_runner(model, checkpoint)
         assert same(model.state_dict(), checkpoint["state_dict"])
@@ -311,15 +297,10 @@ class TestWholeModels:
             model = MODELS.build(cfg.model)
         trunk = {f"backbone.{key}": shape for key, shape in keys("t12", patch_size).items()}
         # A value for each tensor, and a whole number where batches are counted.
-        state = {
-            key: torch.full(
-                shape,
-                number,
-                dtype=torch.long if key.endswith("num_batches_tracked") else torch.float,
-            )
-            for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items())
-        }
+        state = {}
+        for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items()):
+            dtype = torch.long if key.endswith("num_batches_tracked") else torch.float
+            state[key] = torch.full(shape, number, dtype=dtype)
         assert model.state_dict().keys() == state.keys()
-        assert same(
-            match_model(model, dict(meta=dict(mmseg_version="0.11.0"), state_dict=state)), state
-        )
+        checkpoint = dict(meta=dict(mmseg_version="0.11.0"), state_dict=state)
+        assert same(match_model(model, checkpoint), state)

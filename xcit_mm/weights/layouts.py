@@ -111,8 +111,9 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dic
 
 
 def _without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under the names that they had before torch.compile (`_orig_mod.`, anywhere) or
-    distributed training (`module.`, in front) wrapped the model.
+    """Return tensors under the names that they had before wrappers of torch renamed them.
+
+    torch.compile adds `_orig_mod.` anywhere, distributed training `module.` in front.
     """
     unwrapped = {
         re.sub(r"(^|\.)(?:_orig_mod\.)+", r"\1", key): value for key, value in state.items()
