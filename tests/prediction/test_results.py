@@ -1,12 +1,13 @@
 """Detections as NumPy arrays and as predictions.json, which pycocotools evaluates like mmdet."""
 
 import json
+import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from helpers.runs import model_of
+from helpers.runs import model_of, run
 from mmdet.evaluation import CocoMetric
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
@@ -112,3 +113,27 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks(models):
     assert result["bbox"] == [5, 10, 30, 10]
     with pytest.raises(ValueError, match="the model predicts no instances"):
         predictor.to_prediction(image, DetDataSample())
+
+
+MEMORY = """
+import resource, sys
+import cv2, numpy as np
+from xcit_mm import Predictor
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3  # MB
+
+predictor = Predictor.from_config(*sys.argv[1:3], device="cpu")
+photo = cv2.resize(cv2.imread(sys.argv[3]), (4000, 3000))
+predictor(photo[:100, :100])
+before = peak()
+prediction = predictor(photo)
+print(len(prediction), peak() - before)
+"""
+
+
+def test_memory_follows_the_boxes_of_masks_not_the_photo(models, photos):
+    """Twenty masks of the photo's size take 240 MB."""
+    ended = run(sys.executable, "-c", MEMORY, *models["det"], photos / "00.png")
+    count, megabytes = ended.stdout.split()
+    assert int(count) == 20 and float(megabytes) < 180, ended.stderr[-2000:]

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..utils.devices import check_device
 from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
+from .masks import masks_in_boxes, to_compact
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import predict_tiled, windows
@@ -230,8 +232,10 @@ class Predictor:
     def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
         preprocessed = map(self.preprocess, images)
         samples: list[BaseDataElement] = []
-        for _, same_size in groupby(preprocessed, lambda sample: sample["inputs"].shape):
-            samples += self._predict_batch(list(same_size))
+        crops = masks_in_boxes(self.model, self.min_score) if self.is_detector else nullcontext()
+        with crops:
+            for _, same_size in groupby(preprocessed, lambda sample: sample["inputs"].shape):
+                samples += self._predict_batch(list(same_size))
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
@@ -293,10 +297,10 @@ class Predictor:
             raise ValueError(
                 "the model predicts no instances: only detectors of boxes or masks are supported"
             )
-        detections = self._to_detections(sample.pred_instances)
+        detections = self._to_detections(sample.pred_instances, image.shape[:2])
         return Prediction(image, detections, None, self.names, palette)
 
-    def _to_detections(self, instances: InstanceData) -> sv.Detections:
+    def _to_detections(self, instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
         """Return mmdet's instances in descending order of scores, which differs between heads."""
         from mmdet.structures.mask import mask2bbox
 
@@ -310,7 +314,9 @@ class Predictor:
         arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
         labels = arrays.labels.astype(int)
         masks = arrays.get("masks")
-        if masks is not None:  # without objects, SOLO's masks and labels are floats
+        if isinstance(masks, list):
+            masks = to_compact(masks, size)
+        elif masks is not None:  # without objects, SOLO's masks and labels are floats
             masks = masks.astype(bool, copy=False)
         return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
 

@@ -1,6 +1,6 @@
 """Large images as overlapping tiles, each of which contributes its interior."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 import shapely
 import supervision as sv
 
+from .masks import Crop, to_compact
 from .prediction import Prediction
 from .seams import Objects, concatenate, merge_objects, outline
 
@@ -125,7 +126,7 @@ def predict_tiled(
     if labels is not None:
         return replace(part, image=image, segmentation=labels)
     merged = merge_objects(concatenate(objects for _, objects in found))
-    masks = _compact_masks(merged.shapes, shape) if found[0][0] else None
+    masks = to_compact(map(_rasterize, merged.shapes), shape) if found[0][0] else None
     return replace(
         part,
         image=image,
@@ -133,21 +134,11 @@ def predict_tiled(
     )
 
 
-def _compact_masks(shapes: Iterable[shapely.Geometry], size: tuple[int, int]) -> sv.CompactMask:
-    """Return the masks (n, *size) of polygons along the edges of pixels, of which each has the size
-    of its polygons.
-    """
-    none = np.zeros((0, 2), np.int32)
-    masks = [sv.CompactMask([], none, none, size)]
-    for polygons in shapes:
-        left, top, right, bottom = (0, 0, 1, 1) if polygons.is_empty else map(int, polygons.bounds)
-        shapely.prepare(polygons)
-        y, x = np.mgrid[top:bottom, left:right] + 0.5
-        inside = shapely.contains_xy(polygons, x, y)
-        box = np.array(
-            [[0, 0, right - left - 1, bottom - top - 1]]
-        )  # of the first and the last pixel
-        masks.append(
-            sv.CompactMask.from_dense(inside[None], box, inside.shape).with_offset(left, top, size)
-        )
-    return sv.CompactMask.merge(masks)
+def _rasterize(polygons: shapely.Geometry) -> Crop:
+    """Return the mask of polygons along the edges of pixels."""
+    left, top, right, bottom = (0, 0, 1, 1)
+    if not polygons.is_empty:
+        left, top, right, bottom = map(int, polygons.bounds)
+    shapely.prepare(polygons)
+    y, x = np.mgrid[top:bottom, left:right] + 0.5
+    return Crop(left, top, shapely.contains_xy(polygons, x, y))
