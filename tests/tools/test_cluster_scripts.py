@@ -16,17 +16,16 @@ def shims(tmp_path) -> dict[str, str]:
         srun='echo "srun $*"; while [ "$1" != bash ]; do shift; done\n'
         'SLURM_JOB_NUM_NODES=2 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[1-2] exec "$@"',
     )
-    for name, text in files.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+    for name, script in files.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / name).chmod(0o755)
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
 
 def shown(environment: dict[str, str], script: str, *arguments: str) -> str:
     command = ["bash", ROOT / "tools" / script, *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return run.stdout
 
 
 def test_dist_scripts_start_torchrun(shims):
@@ -35,15 +34,14 @@ def test_dist_scripts_start_torchrun(shims):
     assert train.endswith("tools/train.py|a b.py|--launcher|pytorch|--amp|")
 
 
-def test_slurm_scripts_start_torchrun_on_every_node(shims):
+@pytest.mark.parametrize(
+    "tool, arguments", [("train", "a b.py|--work-dir|LAST|"), ("test", "a b.py|LAST|")]
+)
+def test_slurm_scripts_start_torchrun_on_every_node(tool, arguments, shims):
     environment = dict(shims, NODES="2", GPUS_PER_NODE="4")
-    for tool, end in dict(train="a b.py|--work-dir|LAST|", test="a b.py|LAST|").items():
-        out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
-        assert out.startswith(
-            "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 "
-        )
-        assert (
-            "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out
-            and "--rdzv_endpoint|n1:29500|" in out
-        )
-        assert out.endswith(f"tools/{tool}.py|{end}--launcher|pytorch|--amp|")
+    out = shown(environment, f"slurm_{tool}.sh", "part", "job", "a b.py", "LAST", "--amp")
+    job = "srun --partition part --job-name job --nodes 2 --ntasks-per-node 1 --gres gpu:4 "
+    assert out.startswith(job)
+    assert "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out
+    assert "--rdzv_endpoint|n1:29500|" in out
+    assert out.endswith(f"tools/{tool}.py|{arguments}--launcher|pytorch|--amp|")

@@ -25,10 +25,9 @@ def test_help_does_not_train(call, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_demo_trains_scores_and_draws_both_tasks(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__", ".mim")
     for name in ("configs", "tools", "xcit_mm"):
-        shutil.copytree(
-            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".mim")
-        )
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     for name in ("Makefile", "setup.py"):
         shutil.copy(ROOT / name, tmp_path)
     for config in ("fpn_xcit-n12-p16_shapes", "mask-rcnn_xcit-n12-p16_shapes"):
@@ -37,17 +36,13 @@ def test_the_demo_trains_scores_and_draws_both_tasks(tmp_path):
     write_dataset(tmp_path / "data" / "shapes", train=8, val=4)
     (tmp_path / "ready").touch()  # with BIN, this environment replaces .venv
     command = ["make", "demo", "READY=ready", f"BIN={Path(sys.executable).parent}"]
+    options = dict(capture_output=True, text=True, timeout=1800)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800
-    )
+    run = subprocess.run(command, cwd=tmp_path, env=env, **options)
     assert run.returncode == 0, run.stderr[-2000:]
     *_, table, end = run.stdout.strip().split("\n\n")
-    assert [line[14:24].strip() for line in table.splitlines()[-3:]] == [
-        "mIoU",
-        "box AP50",
-        "mask AP50",
-    ]
-    picture = tmp_path / "work_dirs" / "demo" / "predictions.png"
-    assert str(picture) in end and "xcit-mm predict photo.jpg" in end
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    scores = [line[14:24].strip() for line in table.splitlines()[-3:]]
+    assert scores == ["mIoU", "box AP50", "mask AP50"]
+    drawing = tmp_path / "work_dirs" / "demo" / "predictions.png"
+    assert str(drawing) in end and "xcit-mm predict photo.jpg" in end
+    assert drawing.read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,4 @@
-"""tools/get_data.py writes the data of the demo configs from clones in the layout of their
-repositories.
-"""
+"""tools/get_data.py writes the data of the demo configs from clones of their repositories."""
 
 import json
 import subprocess
@@ -32,9 +30,8 @@ def test_four_nuts_are_held_out_as_for_the_measured_scores(tmp_path):
     source = json.loads((nuts / "data" / "trainval.json").read_text())
     coco = json.loads((root / "annotations" / "instances_val2017.json").read_text())
     ids = {image["id"] for image in coco["images"]}
-    assert coco["annotations"] == [
-        item for item in source["annotations"] if item["image_id"] in ids
-    ]
+    expected = [item for item in source["annotations"] if item["image_id"] in ids]
+    assert coco["annotations"] == expected
 
 
 def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_path):
@@ -46,33 +43,41 @@ def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_
         assert len(names(root / "images" / split)) == 12 // step
 
 
-def test_tiles_of_trees_show_their_boxes_and_no_pixel_is_in_two_splits(tmp_path):
-    trees = clone("trees", tmp_path)
-    root = tmp_path / "data" / "trees"
-    # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in rows
-    # of 400.
-    assert write_data("trees", trees, root) == {"train": 8, "val": 3, "held_out": 1}
-    mosaic = np.asarray(Image.open(next((trees / "src" / "deepforest" / "data").glob("*.png"))))
-    for split, left_of_split, right in (
-        ("train", 0, 600),
-        ("val", 600, 900),
-        ("held_out", 600, 900),
+class TestTrees:
+    @pytest.fixture(scope="class")
+    def trees(self, tmp_path_factory) -> Path:
+        """A folder with the clone and the data that are written from it."""
+        folder = tmp_path_factory.mktemp("trees")
+        counts = write_data("trees", clone("trees", folder), folder / "data")
+        # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in
+        # rows of 400.
+        assert counts == {"train": 8, "val": 3, "held_out": 1}
+        return folder
+
+    @pytest.mark.parametrize(
+        "split, left_of_split, right",
+        [("train", 0, 600), ("val", 600, 900), ("held_out", 600, 900)],
+    )
+    def test_tiles_show_their_boxes_and_no_pixel_is_in_two_splits(
+        self, split, left_of_split, right, trees
     ):
-        coco = json.loads((root / f"{split}.json").read_text())
-        assert names(root / split) == sorted(image["file_name"] for image in coco["images"])
+        (mosaic,) = (trees / "trees-clone" / "src" / "deepforest" / "data").glob("*.png")
+        pixels = np.asarray(Image.open(mosaic))
+        coco = json.loads((trees / "data" / f"{split}.json").read_text())
+        assert names(trees / "data" / split) == sorted(i["file_name"] for i in coco["images"])
         for image in coco["images"]:
             top, left = map(int, Path(image["file_name"]).stem.split("-"))
-            tile = np.asarray(Image.open(root / split / image["file_name"]))
-            assert tile.shape[:2] == (image["height"], image["width"])
             left += left_of_split
-            assert left + tile.shape[1] <= right
-            assert (tile == mosaic[top : top + tile.shape[0], left : left + tile.shape[1]]).all()
+            tile = np.asarray(Image.open(trees / "data" / split / image["file_name"]))
+            height, width = tile.shape[:2]
+            assert (height, width) == (image["height"], image["width"])
+            assert left + width <= right
+            assert (tile == pixels[top : top + height, left : left + width]).all()
             covered = np.zeros(tile.shape[:2], bool)
-            for box in (
-                item["bbox"] for item in coco["annotations"] if item["image_id"] == image["id"]
-            ):
-                x, y, width, height = map(int, box)
-                covered[y : y + height + 1, x : x + width + 1] = True
+            for annotation in coco["annotations"]:
+                if annotation["image_id"] == image["id"]:
+                    x, y, width, height = map(int, annotation["bbox"])
+                    covered[y : y + height + 1, x : x + width + 1] = True
             shown = (tile == [20, 90, 20]).all(-1)  # a disc fills pi / 4 of its box
             assert shown[covered].mean() > 0.6 and shown[~covered].mean() < 0.06
 

@@ -1,6 +1,4 @@
-"""tools/make_shapes.py: reproducible files, correct rasters, and errors of one line that leave
-nothing behind.
-"""
+"""tools/make_shapes.py: reproducible files, correct rasters, errors that leave nothing behind."""
 
 from pathlib import Path
 
@@ -28,48 +26,43 @@ def rasters(tmp_path_factory) -> Path:
 
 def test_files_are_reproducible_and_do_not_depend_on_rasters(rasters, tmp_path):
     write_dataset(tmp_path / "plain", train=24, val=2, size=64)
-    found = files(rasters)
-    added = {
-        name.replace("images/", "rasters/").replace(".jpg", ".tif")
-        for name in found
-        if name.startswith("images/")
-    }
-    assert files(tmp_path / "plain") == {
-        name: content for name, content in found.items() if name not in added
-    }
-    assert added < found.keys()
+    with_rasters = files(rasters)
+    images = [name for name in with_rasters if name.startswith("images/")]
+    added = {name.replace("images/", "rasters/").replace(".jpg", ".tif") for name in images}
+    assert added < with_rasters.keys()
+    for name in added:
+        del with_rasters[name]
+    assert files(tmp_path / "plain") == with_rasters
 
 
-def test_rasters_are_the_images_with_an_infrared_band_by_class(rasters):
+@pytest.mark.parametrize("number", range(3))
+def test_rasters_have_a_place_and_the_colors_of_the_images(number, rasters):
     import rasterio
 
-    infrared: dict[int, list[np.ndarray]] = {}
-    for path in sorted((rasters / "rasters" / "training").iterdir()):
+    with rasterio.open(rasters / "rasters" / "training" / f"{number:05}.tif") as file:
+        assert (file.count, set(file.dtypes)) == (4, {"uint16"})
+        assert (file.crs.to_epsg(), file.res) == (32632, (1.0, 1.0))
+        assert file.bounds.left == 500000 + 64 * number
+        colors = [color.name for color in file.colorinterp]
+        *rgb, _ = file.read()
+    assert colors == ["red", "green", "blue", "undefined"]
+    image = cv2.imread(str(rasters / "images" / "training" / f"{number:05}.jpg"))[..., ::-1]
+    np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, image.mean((0, 1)), atol=2)
+
+
+def test_the_infrared_band_tells_the_classes_apart(rasters):
+    import rasterio
+
+    pixels: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
+    for path in (rasters / "rasters" / "training").iterdir():
         with rasterio.open(path) as file:
-            assert (file.count, set(file.dtypes), file.crs.to_epsg(), file.res) == (
-                4,
-                {"uint16"},
-                32632,
-                (1.0, 1.0),
-            )
-            assert [color.name for color in file.colorinterp] == [
-                "red",
-                "green",
-                "blue",
-                "undefined",
-            ]
-            assert file.bounds.left == 500000 + 64 * int(path.stem)
-            *rgb, fourth = file.read()
-        image = cv2.imread(str(rasters / "images" / "training" / f"{path.stem}.jpg"))[..., ::-1]
-        np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, image.mean((0, 1)), atol=2)
-        labels = cv2.imread(
-            str(rasters / "annotations" / "training" / f"{path.stem}.png"), cv2.IMREAD_UNCHANGED
-        )
-        for label in np.unique(labels):
-            infrared.setdefault(label, []).append(fourth[labels == label])
-    brightness = {label: np.concatenate(values).mean() for label, values in infrared.items()}
-    by_class = {name: brightness[label] for label, name in enumerate(CLASSES, start=2)}
-    assert sorted(by_class, key=by_class.get) == ["square", "star", "triangle", "circle"]
+            infrared = file.read(4)
+        map_path = rasters / "annotations" / "training" / f"{path.stem}.png"
+        labels = cv2.imread(str(map_path), cv2.IMREAD_UNCHANGED)
+        for label, name in enumerate(CLASSES, start=2):
+            pixels[name].append(infrared[labels == label])
+    brightness = {name: np.concatenate(parts).mean() for name, parts in pixels.items()}
+    assert sorted(CLASSES, key=brightness.get) == ["square", "star", "triangle", "circle"]
 
 
 @pytest.mark.parametrize(

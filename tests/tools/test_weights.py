@@ -1,6 +1,4 @@
-"""`tools/weights.py` inspects files, converts them to other layouts, and reports errors in one
-line.
-"""
+"""`tools/weights.py` inspects and converts files, and reports errors in one line."""
 
 import argparse
 import re
@@ -23,45 +21,61 @@ def weights(call, monkeypatch, tmp_path) -> Callable[..., str]:
     return lambda *arguments: call("weights", *arguments)[1]
 
 
-def test_inspect_and_convert(weights, refusal, tmp_path):
+@pytest.fixture
+def file(tmp_path) -> str:
     torch.save(dict(model=official(16), epoch=3), tmp_path / "file.pth")
-    text = weights("inspect", "file.pth")
-    for expected in (
-        "official, under 'model'",
-        "classifier",
-        "32x12x4/p16",
-        "bands       3",
-        "0.197 M",
-        "epoch       3",
-    ):
-        assert expected in text
-    for layout, out in [
-        ("timm", "t.safetensors"),
-        ("mmpretrain", "m.pth"),
-        ("safetensors", "s.safetensors"),
-    ]:
-        assert weights("convert", "file.pth", out, "--to", layout) == f"{out} ({layout} layout)\n"
-    assert load_file(tmp_path / "t.safetensors").keys() == KEYS["timm_p16"].keys()
-    assert load_file(tmp_path / "s.safetensors").keys() == KEYS["official_p16"].keys()
-    back = parse_checkpoint(load_from_file(str(tmp_path / "m.pth"))).trunk
-    assert all(torch.equal(back[key], value) for key, value in official(16).items())
-    assert "m.pth exists" in refusal("weights", "convert", "file.pth", "m.pth", "--to", "timm")
+    return "file.pth"
 
 
-def test_inspect_shows_metadata_of_any_kind_in_one_line_each(weights, tmp_path):
-    args, meta = argparse.Namespace(lr=0.5), OrderedDict(mmdet_version="2.11.0")
+def test_inspect_shows_layout_task_architecture_and_metadata(weights, file):
+    printed = weights("inspect", file)
+    facts = ("official, under 'model'", "classifier", "32x12x4/p16", "0.197 M")
+    assert [fact for fact in facts if fact not in printed] == []
+    assert "bands       3" in printed
+    assert "epoch       3" in printed
+
+
+@pytest.mark.parametrize(
+    "layout, out, keys",
+    [
+        ("timm", "converted.safetensors", "timm_p16"),
+        ("safetensors", "converted.safetensors", "official_p16"),
+    ],
+)
+def test_converted_safetensors_have_the_names_of_the_layout(layout, out, keys, weights, file):
+    assert weights("convert", file, out, "--to", layout) == f"{out} ({layout} layout)\n"
+    assert load_file(out).keys() == KEYS[keys].keys()
+
+
+def test_a_converted_file_of_mmpretrain_has_the_same_tensors(weights, file):
+    weights("convert", file, "converted.pth", "--to", "mmpretrain")
+    tensors = parse_checkpoint(load_from_file("converted.pth")).trunk
+    assert all(torch.equal(tensors[key], value) for key, value in official(16).items())
+
+
+def test_convert_does_not_overwrite(weights, refusal, file):
+    assert f"{file} exists" in refusal("weights", "convert", file, file, "--to", "timm")
+
+
+def test_inspect_shows_metadata_of_any_type_in_one_line_each(weights, tmp_path):
     nested = []
     for _ in range(60):
         nested = [nested, nested]  # 2**60 brackets
-    torch.save(
-        dict(meta=meta, state_dict=official(16), args=args, nested=nested, name="a\nb"),
-        tmp_path / "file.pth",
+    metadata = dict(
+        meta=OrderedDict(mmdet_version="2.11.0"),
+        args=argparse.Namespace(lr=0.5),
+        nested=nested,
+        name="a\nb",
     )
-    text = weights("inspect", "file.pth")
-    assert (
-        "meta        {'mmdet_version': '2.11.0'}\nargs        {'lr': 0.5}\nnested      [[[" in text
-    )
-    assert text.endswith("...\nname        a b\n")
+    torch.save(dict(metadata, state_dict=official(16)), tmp_path / "file.pth")
+    printed = weights("inspect", "file.pth")
+    expected = [
+        "meta        {'mmdet_version': '2.11.0'}",
+        "args        {'lr': 0.5}",
+        "nested      [[[",
+    ]
+    assert "\n".join(expected) in printed
+    assert printed.endswith("...\nname        a b\n")
 
 
 def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(
