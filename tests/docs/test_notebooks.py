@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run from clean, and what they train and draw is worth showing."""
+"""The notebooks of the documentation run from clean, and train and draw what is worth showing."""
 
 import os
 import re
@@ -18,27 +18,20 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     """Executes a notebook in an empty folder and returns the outputs of its cells."""
-    read = pytest.importorskip(
-        "myst_nb.core.read", reason="needs requirements/docs.txt: make test-slow"
-    )
+    reason = "needs requirements/docs.txt: make test-slow"
+    read = pytest.importorskip("myst_nb.core.read", reason=reason)
     from nbclient import NotebookClient
 
-    monkeypatch.setenv(
-        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    )
-    assert shutil.which("xcit-mm"), (
-        "the notebooks call xcit-mm: install the package beside requirements/docs.txt"
-    )
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    fix = "install the package beside requirements/docs.txt"
+    assert shutil.which("xcit-mm"), f"the notebooks call xcit-mm: {fix}"
 
     def run(name: str) -> list[Any]:
         notebook = read.read_myst_markdown_notebook((NOTEBOOKS / f"{name}.md").read_text())
-        client = NotebookClient(
-            notebook, timeout=1800, resources=dict(metadata=dict(path=str(tmp_path)))
-        )
-        client.execute()
-        return [
-            output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-        ]
+        resources = dict(metadata=dict(path=str(tmp_path)))
+        NotebookClient(notebook, timeout=1800, resources=resources).execute()
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        return [output for cell in cells for output in cell.outputs]
 
     return run
 
@@ -48,10 +41,12 @@ def images(outputs: list[Any]) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
+def text_of(output: Any) -> str:
+    return output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
 def texts(outputs: list[Any]) -> str:
-    return "\n".join(
-        output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
-    )
+    return "\n".join(text_of(output) for output in outputs)
 
 
 def test_train_on_ten_photos(execute):
@@ -68,6 +63,5 @@ def test_descriptors_and_neighbours(execute):
     pytest.importorskip("sklearn")
     outputs = execute("descriptors")
     assert images(outputs) == 1
-    assert (
-        float(re.search(r"([0-9.]+)% of the images", texts(outputs))[1]) > 25
-    )  # chance, with random weights
+    percentage = float(re.search(r"([0-9.]+)% of the images", texts(outputs))[1])
+    assert percentage > 25  # chance, with random weights

@@ -17,29 +17,33 @@ MODULES |= {
 MODULES |= {"tools/train.py": "train", "tools/test.py": "test", "run.py": "xcit_mm.deployment.run"}
 
 
-def arguments_by_module() -> dict[str, list[list[str]]]:
-    """Return the arguments of each tool's commands, up to a pipe or separator of the shell."""
-    found = defaultdict(list)
-    lines = {
-        line
-        for page in PAGES
-        for language, code in blocks(page)
-        if language == "bash"
-        for line in commands(code)
-    }
-    for line in sorted(lines):
+def commands_of_pages() -> list[str]:
+    codes = [code for page in PAGES for language, code in blocks(page) if language == "bash"]
+    return sorted({line for code in codes for line in commands(code)})
+
+
+def options_by_command() -> dict[tuple[str, ...], set[str]]:
+    """Return the options that pages use of each tool, with the arguments that select its help."""
+    options = defaultdict(set)
+    for line in commands_of_pages():
         for name, module in MODULES.items():
-            if match := re.search(rf"(?<![\w/]){re.escape(name)}\b([^|;&>]*)", line):
-                found[module].append(shlex.split(match[1]))
-    return found
+            # Up to a pipe or separator of the shell.
+            command = re.search(rf"(?<![\w/]){re.escape(name)}\b([^|;&>]*)", line)
+            if command:
+                arguments = shlex.split(command[1])
+                used = [argument for argument in arguments if argument.startswith("--")]
+                selected = [module]
+                if module == "weights":  # whose commands have options of their own
+                    selected += arguments[:1]
+                if "--from" in used:
+                    selected += ["--from", "MODEL"]
+                options[tuple(selected)].update(used)
+    return options
 
 
-@pytest.mark.parametrize("module, lines", arguments_by_module().items())
-def test_the_pages_use_options_that_a_tool_has(module, lines, call, capsys):
-    for arguments in lines:
-        used = [argument for argument in arguments if argument.startswith("--")]
-        start = arguments[: arguments.index(used[0])] if used else []
-        with pytest.raises(SystemExit):
-            call(module, *start, *(["--from", "MODEL"] if "--from" in used else []), "--help")
-        text = capsys.readouterr().out
-        assert [option for option in used if option not in text] == [], text
+@pytest.mark.parametrize("command, used", options_by_command().items())
+def test_the_pages_use_options_that_a_tool_has(command, used, call, capsys):
+    with pytest.raises(SystemExit):
+        call(*command, "--help")
+    printed = capsys.readouterr().out
+    assert [option for option in sorted(used) if option not in printed] == [], printed

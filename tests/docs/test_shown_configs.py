@@ -1,6 +1,4 @@
-"""The configs that the pages show pass the doctor, load the data that they describe, and keep the
-published recipes.
-"""
+"""The configs that the pages show pass the doctor, load their data and keep published recipes."""
 
 from pathlib import Path
 
@@ -18,33 +16,38 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.utils.configs import read_config
 
-DETECTOR, SEGMENTOR = (
-    code for _, code in blocks(ROOT / "docs" / "backbone.md") if code.startswith('_base_ = "mm')
-)
-(BANDS,) = (code for _, code in blocks(ROOT / "docs" / "bands.md") if "train_pipeline = [" in code)
-CROPS, TILES = (
-    code for _, code in blocks(ROOT / "docs" / "huge-images.md") if "train_pipeline = [" in code
-)
+
+def codes(page: str, part: str) -> list[str]:
+    """Return the code of a page that has a part."""
+    return [code for _, code in blocks(ROOT / "docs" / page) if part in code]
+
+
+DETECTOR, SEGMENTOR = codes("backbone.md", '_base_ = "mm')
+(BANDS,) = codes("bands.md", "train_pipeline = [")
+CROPS, TILES = codes("huge-images.md", "train_pipeline = [")
 
 
 def written(folder: Path, code: str, base: str = "") -> str:
     """Write a config, on a shipped config if a base is given."""
     path = folder / "my_config.py"
-    path.write_text((f"_base_ = {str(CONFIGS / base)!r}\n" if base else "") + code)
+    path.write_text(f"_base_ = {str(CONFIGS / base)!r}\n{code}" if base else code)
     return str(path)
 
 
 @pytest.mark.parametrize(
-    "text, base", [(DETECTOR, "xcit_amp-ms-crop-3x_coco"), (SEGMENTOR, "xcit_80k_ade20k-512x512")]
+    "code, base",
+    [
+        pytest.param(DETECTOR, "xcit_amp-ms-crop-3x_coco", id="detector"),
+        pytest.param(SEGMENTOR, "xcit_80k_ade20k-512x512", id="segmentor"),
+    ],
 )
-def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(text, base, tmp_path):
-    found = diagnose(
-        written(tmp_path, text), ["--cfg-options", "model.backbone.init_cfg=None"]
-    )  # no download
-    named = {"D205", "D602", "D603"}  # of the optimizer and the model; the data sets do not exist
-    assert [
-        str(item) for item in found if item.code in named or str(item).startswith("FAIL  ")
-    ] == []
+def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(code, base, tmp_path):
+    without_download = ["--cfg-options", "model.backbone.init_cfg=None"]
+    findings = diagnose(written(tmp_path, code), without_download)
+    # Of the optimizer and the model; the data sets do not exist.
+    codes = {"D205", "D602", "D603"}
+    problems = [f for f in findings if f.code in codes or str(f).startswith("FAIL  ")]
+    assert [str(finding) for finding in problems] == []
     shown = Config.fromfile(tmp_path / "my_config.py").optim_wrapper
     published = Config.fromfile(CONFIGS / "_base_" / f"{base}.py").optim_wrapper
     published.optimizer.pop("betas")  # AdamW's default
@@ -72,29 +75,25 @@ def test_a_model_of_four_bands_gets_four_normalised_bands(split, folder, tmp_pat
 def large_image(folder: Path) -> str:
     """Write an image of 1600x1600 pixels, which is also a map of two classes."""
     path = str(folder / "large.png")
-    cv2.imwrite(
-        path, np.kron(np.indices((20, 20)).sum(axis=0) % 2 + 1, np.ones((80, 80))).astype(np.uint8)
-    )
+    board = np.indices((20, 20)).sum(axis=0) % 2 + 1
+    cv2.imwrite(path, np.kron(board, np.ones((80, 80))).astype(np.uint8))
     return path
 
 
 def test_a_detector_trains_on_crops_of_a_large_image_whose_objects_keep_their_size(tmp_path):
-    cfg = Config.fromfile(
-        written(tmp_path, CROPS, "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py")
-    )
+    base = "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
+    cfg = Config.fromfile(written(tmp_path, CROPS, base))
     init_default_scope("mmdet")
-    sizes, objects = set(), []
+    objects = []
     for left, top in 160 * np.argwhere(np.ones((10, 10))) + 20:
         right, bottom = left + 80, top + 80
         polygon = [left, top, right, top, right, bottom, left, bottom]
-        objects.append(
-            dict(bbox=[left, top, right, bottom], bbox_label=0, ignore_flag=0, mask=[polygon])
-        )
+        shape = dict(bbox=[left, top, right, bottom], mask=[polygon])
+        objects.append(dict(shape, bbox_label=0, ignore_flag=0))
+    image = dict(img_path=large_image(tmp_path), img_id=0, height=1600, width=1600)
+    sizes = set()
     for _ in range(8):
-        given = dict(
-            img_path=large_image(tmp_path), img_id=0, height=1600, width=1600, instances=objects
-        )
-        sample = Compose(cfg.train_dataloader.dataset.pipeline)(given)
+        sample = Compose(cfg.train_dataloader.dataset.pipeline)(dict(image, instances=objects))
         _, height, width = sample["inputs"].shape
         sizes.add(height)
         truth = sample["data_samples"].gt_instances
@@ -105,15 +104,13 @@ def test_a_detector_trains_on_crops_of_a_large_image_whose_objects_keep_their_si
 
 
 def test_a_segmentor_trains_on_crops_of_the_size_of_tiles(tmp_path):
-    cfg = Config.fromfile(
-        written(tmp_path, TILES, "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py")
-    )
+    base = "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
+    cfg = Config.fromfile(written(tmp_path, TILES, base))
     init_default_scope("mmseg")
     path = large_image(tmp_path)
-    given = dict(
-        img_path=path, seg_map_path=path, label_map=None, reduce_zero_label=True, seg_fields=[]
-    )
-    sample = Compose(cfg.train_dataloader.dataset.pipeline)(given)
+    image = dict(img_path=path, seg_map_path=path, seg_fields=[])
+    labels = dict(label_map=None, reduce_zero_label=True)
+    sample = Compose(cfg.train_dataloader.dataset.pipeline)(image | labels)
     assert sample["inputs"].shape == (3, 512, 512)
     assert sample["data_samples"].gt_sem_seg.shape == (512, 512)
     assert cfg.crop_size == (512, 512) == cfg.model.data_preprocessor.size

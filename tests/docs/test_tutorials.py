@@ -27,18 +27,18 @@ SHORTER = {
     "python tools/get_data.py camvid": "--from clones/camvid",
     "python tools/get_data.py trees": "--from clones/trees",
     "python tools/train.py": "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 "
-    "train_dataloader.batch_size=2 train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
-    "default_hooks.checkpoint.interval=1 default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "python tools/test.py configs/mask_rcnn": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
+    "train_dataloader.batch_size=2 train_dataloader.num_workers=0 "
+    "train_dataloader.persistent_workers=False default_hooks.checkpoint.interval=1 "
+    "default_hooks.checkpoint.filename_tmpl=iter_300.pth",
+    "python tools/test.py configs/mask_rcnn": "--cfg-options "
+    "test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
 # Prefixes of commands that are not run.
 SKIPPED = ("pip install", "make demo")
 
 
 def published_detector(folder: Path) -> None:
-    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and one image in the
-    layout of COCO.
-    """
+    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and an image of COCO."""
     import torch
     from mmdet.datasets import CocoDataset
     from mmengine.registry import MODELS, init_default_scope
@@ -47,21 +47,18 @@ def published_detector(folder: Path) -> None:
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     state = MODELS.build(cfg.model).state_dict()
-    meta = dict(
-        mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",), epoch=36, iter=263880
-    )
+    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",))
+    meta |= dict(epoch=36, iter=263880)
     torch.save(dict(meta=meta, state_dict=state), folder / "maskrcnn_xcit_small_12_p16.pth")
 
     write_dataset(folder / "shapes", train=1, val=1, size=SIZE)
     coco = json.loads((folder / "shapes" / "annotations" / "instances_validation.json").read_text())
-    coco["categories"] = [
-        dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"], start=1)
-    ]
-    (folder / "data" / "coco" / "annotations").mkdir(parents=True)
-    (folder / "data" / "coco" / "annotations" / "instances_val2017.json").write_text(
-        json.dumps(coco)
-    )
-    (folder / "shapes" / "images" / "validation").rename(folder / "data" / "coco" / "val2017")
+    classes = CocoDataset.METAINFO["classes"]
+    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(classes, start=1)]
+    root = folder / "data" / "coco"
+    (root / "annotations").mkdir(parents=True)
+    (root / "annotations" / "instances_val2017.json").write_text(json.dumps(coco))
+    (folder / "shapes" / "images" / "validation").rename(root / "val2017")
 
 
 @pytest.fixture
@@ -84,31 +81,29 @@ def run_command(line: str, clone: Path) -> None:
     """Run a shortened command of a page."""
     if line.startswith(SKIPPED):
         return
-    line = " ".join([line, *(more for prefix, more in SHORTER.items() if line.startswith(prefix))])
+    options = [more for prefix, more in SHORTER.items() if line.startswith(prefix)]
+    line = " ".join([line, *options])
     command, *arguments = shlex.split(line)
     if command == "xcit-mm":
-        command, arguments[0] = "python", f"tools/{COMMANDS[arguments[0]][0]}.py"
+        command = "python"
+        arguments[0] = f"tools/{COMMANDS[arguments[0]][0]}.py"
     if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:
-        ended = subprocess.run(
-            [command, *arguments], cwd=clone, capture_output=True, text=True, timeout=60
-        )
+        options = dict(capture_output=True, text=True, timeout=60)
+        ended = subprocess.run([command, *arguments], cwd=clone, **options)
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
 def run_code(code: str, clone: Path) -> None:
-    """Run the code of a page, or write the config that begins with its name and check it with the
-    doctor.
-    """
+    """Run the code of a page, or check it with the doctor if it is a config, named on top."""
     name = re.match(r"# (\w+\.py)\n", code)
     path = clone / (name[1] if name else "block.py")
     path.write_text(code)
-    ended = (
-        run_script(Path("tools/doctor.py"), path.name, cwd=clone)
-        if name
-        else run_script(path, cwd=clone)
-    )
+    if name:
+        ended = run_script(Path("tools/doctor.py"), path.name, cwd=clone)
+    else:
+        ended = run_script(path, cwd=clone)
     assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
@@ -127,11 +122,11 @@ def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: P
     if page.stem in DATA:
         write, folder = DATA[page.stem]
         write(clone / folder)
-    for language, content in blocks(page):
+    for language, code in blocks(page):
         if language == "bash":
-            for line in commands(content):
+            for line in commands(code):
                 run_command(line, clone)
         elif language == "python":
-            run_code(content, clone)
+            run_code(code, clone)
     named = set(re.findall(r"`((?:data|work_dirs)/[^`]+)`", page.read_text(encoding="utf-8")))
     assert [path for path in sorted(named) if not list(clone.glob(path.replace("TIME", "*")))] == []

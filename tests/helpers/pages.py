@@ -10,14 +10,13 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and content of each fenced block of a page."""
-    return re.findall(
-        r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    """Return language and code of each fenced block of a page."""
+    fenced = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return fenced.findall(page.read_text(encoding="utf-8"))
 
 
 def commands(bash: str) -> list[str]:
     """Return the commands of a bash block, without comments."""
     lines = bash.replace("\\\n", " ").splitlines()
-    found = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines]
-    return [line for line in found if line]
+    lines = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines]
+    return [line for line in lines if line]
