@@ -11,10 +11,11 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_path
-from ..utils.compat import is_resuming
+from ..utils.compat import is_resuming, is_training_run
 from ..weights.work_dirs import BEST, BEST_SCORE, Record, read_record
 from .batches import NumberedLoop
 from .finite import is_finite
+from .schedule import follow_config
 
 
 class AtomicBackend(LocalBackend):
@@ -105,7 +106,9 @@ class ResumableCheckpointHook(CheckpointHook):
         self._resumed: Record | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self._resumed = Record.of(Path(), checkpoint) if is_resuming(runner) else None
+        if is_resuming(runner) and is_training_run(runner):
+            self._resumed = Record.of(Path(), checkpoint)
+            follow_config(runner, checkpoint)
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)

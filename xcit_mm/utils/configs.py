@@ -1,5 +1,6 @@
 """Configs of mmdet, mmseg and mmpretrain: reading, and properties of their models and data sets."""
 
+import ast
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,40 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
     return cfg
+
+
+def plain_values(text: str) -> dict[str, Any]:
+    """Return the values of a config that only assigns plain values, without running it.
+
+    Raises:
+        ValueError: If it may do anything else.
+    """
+    values = {}
+    try:
+        for statement in ast.parse(text).body:
+            if not isinstance(statement, ast.Assign):
+                raise ValueError(f"line {statement.lineno} is not an assignment")
+            for target in statement.targets:
+                if not isinstance(target, ast.Name) or target.id in ("dict", "_base_"):
+                    raise ValueError(f"line {statement.lineno} assigns {ast.unparse(target)}")
+                values[target.id] = _plain_value(statement.value)
+    except (SyntaxError, TypeError, RecursionError) as error:
+        raise ValueError(reason(error)) from None
+    return values
+
+
+def _plain_value(node: ast.AST | None) -> Any:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
+        mappings = [_plain_value(argument) for argument in node.args]
+        options: Any = {keyword.arg: _plain_value(keyword.value) for keyword in node.keywords}
+        return dict(*mappings, **options)
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_plain_value(key): _plain_value(value) for key, value in pairs}
+    if isinstance(node, ast.List | ast.Tuple):
+        items = [_plain_value(item) for item in node.elts]
+        return items if isinstance(node, ast.List) else tuple(items)
+    return ast.literal_eval(node)  # type: ignore[arg-type]  # which refuses everything else
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:

@@ -2,7 +2,6 @@
 Hugging Face Hub.
 """
 
-import ast
 import functools
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
-from ..utils.configs import SUFFIXES
+from ..utils.configs import SUFFIXES, plain_values
 from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
 from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
@@ -166,36 +165,17 @@ def download_model(name: str) -> Path:
     return folder
 
 
-# What assignments of plain values consist of, `dict(key=value)` included.
-_VALUES = (
-    ast.Module,
-    ast.Assign,
-    ast.Constant,
-    ast.List,
-    ast.Tuple,
-    ast.Dict,
-    ast.Call,
-    ast.keyword,
-)
-_SIGNS = (ast.Load, ast.Store, ast.UnaryOp, ast.USub)
-
-
 def _check_values(config: Path) -> None:
     """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author
     may be anyone.
     """
     text = config.read_text()
-    try:  # mmengine replaces what stands in {{}} before it runs the config
-        plain = "{{" not in text and all(map(_is_plain, ast.walk(ast.parse(text))))
-    except (SyntaxError, ValueError, RecursionError):
-        plain = False
-    if not plain:
+    try:
+        plain_values(text)
+        is_plain = "{{" not in text  # mmengine replaces what stands in {{}} before it runs a config
+    except ValueError:
+        is_plain = False
+    if not is_plain:
         raise ValueError(
             f"{config} is not loaded, because it may run code: it must assign plain values only"
         )
-
-
-def _is_plain(node: ast.AST) -> bool:
-    if isinstance(node, ast.Name):  # `dict` is the only name that is read, and means Python's
-        return (node.id == "dict") == isinstance(node.ctx, ast.Load) and node.id != "_base_"
-    return isinstance(node, (*_VALUES, *_SIGNS))

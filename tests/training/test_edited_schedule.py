@@ -1,0 +1,237 @@
+"""An edited config counts when a run resumes: rates and options are those of a run that had it from
+the start.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.weight_files import MINI
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import Runner
+
+from xcit_mm.models import Trunk
+from xcit_mm.training.schedule import CannotResume
+
+
+@MODELS.register_module()
+class SmallTrunk(BaseModel):
+    """A trunk and a head that are quick to train."""
+
+    def __init__(self, classes: int = 1) -> None:
+        super().__init__()
+        self.backbone = Trunk(MINI, out_indices=(5,))
+        self.head = torch.nn.Linear(16, 1)  # whatever the number of classes
+
+    def forward(self, inputs, mode="loss"):
+        (features,) = self.backbone(inputs)
+        return dict(loss=self.head(features.mean((2, 3))).square().mean())
+
+
+@DATASETS.register_module()
+class Noise(torch.utils.data.Dataset):
+    """Images of two epochs' batches."""
+
+    def __len__(self) -> int:
+        return 2 * LENGTH
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=torch.rand(3, 32, 32))
+
+
+class Options(Hook):
+    """Collects rates and options of all groups of parameters, at every iteration."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[tuple]] = {}
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        groups = runner.optim_wrapper.param_groups
+        self.seen[runner.iter] = [
+            (group["lr"], group["weight_decay"], *group["betas"]) for group in groups
+        ]
+
+
+LENGTH = 4  # batches of an epoch
+WARM_UP = dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=3)
+
+
+def config(by_epoch: bool, layer_decay: bool = False) -> dict[str, Any]:
+    """A training of 8 iterations, or of 2 epochs."""
+    optim_wrapper: dict[str, Any] = dict(optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05))
+    if layer_decay:
+        optim_wrapper["constructor"] = "LayerDecayOptimWrapperConstructor"
+        custom_keys = {"norm": dict(decay_mult=0.0)}
+        optim_wrapper["paramwise_cfg"] = dict(layer_decay_rate=0.8, custom_keys=custom_keys)
+    if by_epoch:
+        schedule = [WARM_UP, dict(type="MultiStepLR", by_epoch=True, milestones=[1])]
+        length = dict(type="EpochBasedTrainLoop", max_epochs=2)
+    else:
+        schedule = [WARM_UP, dict(type="CosineAnnealingLR", by_epoch=False, begin=3, end=8)]
+        length = dict(type="IterBasedTrainLoop", max_iters=8)
+    return dict(train_cfg=length, optim_wrapper=optim_wrapper, param_scheduler=schedule)
+
+
+def edited(cfg: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return a config with other values by dotted key, in which `__` stands for the dot."""
+    cfg = copy.deepcopy(cfg)
+    for key, value in options.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in key.split("__")]
+        node = cfg
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    return cfg
+
+
+def train(
+    work_dir: Path, cfg: dict[str, Any], checkpoint: Path | None = None, interval: int = -1
+) -> dict[int, list]:
+    """Train, and return the options of all groups by the iteration, counted from 0."""
+    hook = Options()
+    sampler = "DefaultSampler" if "max_epochs" in cfg["train_cfg"] else "InfiniteSampler"
+    loader = dict(
+        dataset=dict(type="Noise"),
+        batch_size=2,
+        sampler=dict(type=sampler),
+        collate_fn=dict(type="default_collate"),
+    )
+    save = dict(type="ResumableCheckpointHook", by_epoch=False, interval=interval, save_last=False)
+    run = dict(
+        model=dict(type="SmallTrunk"),
+        work_dir=str(work_dir),
+        train_dataloader=loader,
+        default_hooks=dict(checkpoint=save, logger=dict(type="LoggerHook", interval=1)),
+        randomness=dict(seed=0),
+        load_from=checkpoint and str(checkpoint),
+        resume=checkpoint is not None,
+        experiment_name=f"{work_dir}",
+    )
+    runner = Runner.from_cfg(run | cfg)
+    runner.register_hook(hook)
+    runner.train()
+    return hook.seen
+
+
+BY_ITERATION = {
+    "longer": dict(train_cfg__max_iters=12, param_scheduler__1__end=12),
+    "shorter": dict(train_cfg__max_iters=7, param_scheduler__1__end=7),
+    "longer warm-up": dict(param_scheduler__0__end=6),
+    "no warm-up": dict(param_scheduler=[dict(type="PolyLR", by_epoch=False, eta_min=1e-5, end=8)]),
+    "no schedule": dict(param_scheduler=None),
+    "rate": dict(optim_wrapper__optimizer__lr=5e-4),
+    "period": dict(param_scheduler__1__T_max=20),
+    "decay and betas": dict(
+        optim_wrapper__optimizer__weight_decay=0.01, optim_wrapper__optimizer__betas=(0.8, 0.9)
+    ),
+}
+WITH_LAYER_DECAY = {
+    "longer": BY_ITERATION["longer"],
+    "rate": BY_ITERATION["rate"],
+    "decay of layers": dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.7),
+}
+BY_EPOCH = {
+    "longer": dict(train_cfg__max_epochs=3, param_scheduler__1__milestones=[2]),
+    "rate": dict(optim_wrapper__optimizer__lr=5e-4),
+    "longer warm-up": dict(param_scheduler__0__end=6),
+    "by iteration": dict(
+        param_scheduler=[dict(type="CosineAnnealingLR", end=2, convert_to_iter_based=True)]
+    ),
+}
+CASES = [
+    *((name, dict(by_epoch=False), edit) for name, edit in BY_ITERATION.items()),
+    *((name, dict(by_epoch=True), edit) for name, edit in BY_EPOCH.items()),
+    *(
+        (f"{name}, layers", dict(by_epoch=False, layer_decay=True), edit)
+        for name, edit in WITH_LAYER_DECAY.items()
+    ),
+    ("rate, layers", dict(by_epoch=True, layer_decay=True), BY_EPOCH["rate"]),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Callable[..., Path]:
+    """Return the folder of a run with a config, trained once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(**options: bool) -> Path:
+        work_dir = folder / "-".join(f"{key}={value}" for key, value in options.items())
+        if not work_dir.exists():
+            train(work_dir, config(**options), interval=1)
+        return work_dir
+
+    return run
+
+
+@pytest.mark.parametrize("options, edit", [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+def test_every_later_rate_is_that_of_a_run_with_the_edited_config(options, edit, runs, tmp_path):
+    cfg = edited(config(**options), **edit)
+    expected = train(tmp_path / "expected", cfg)
+    seen = train(tmp_path / "resumed", cfg, runs(**options) / "iter_5.pth")
+    assert seen.keys() == expected.keys() - {0, 1, 2, 3, 4}
+    for iteration, groups in seen.items():
+        for group, expected_group in zip(groups, expected[iteration], strict=True):
+            assert group == pytest.approx(expected_group, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("iteration", [3, 4])
+def test_an_edit_counts_at_the_end_of_an_epoch_as_within(iteration, runs, tmp_path):
+    cfg = edited(config(by_epoch=True), optim_wrapper__optimizer__lr=5e-4)
+    expected = train(tmp_path / "expected", cfg)
+    seen = train(tmp_path / "resumed", cfg, runs(by_epoch=True) / f"iter_{iteration}.pth")
+    assert seen == {key: groups for key, groups in expected.items() if key >= iteration}
+
+
+def log_of(work_dir: Path) -> str:
+    return next(work_dir.glob("2*/*.log")).read_text()
+
+
+def test_every_edit_is_named_in_a_line(runs, tmp_path):
+    edit = BY_ITERATION["longer"] | dict(model=dict(type="SmallTrunk", classes=2))
+    checkpoint = runs(by_epoch=False) / "iter_5.pth"
+    train(tmp_path, edited(config(by_epoch=False), **edit), checkpoint)
+    log = log_of(tmp_path)
+    for line in (
+        "the config was edited: model.classes None -> 2",
+        "the config was edited: train_cfg.max_iters 8 -> 12",
+        "the config was edited: param_scheduler.1.end 8 -> 12",
+        "the rate at iteration 6 is 0.000883, not 0.0006545",
+    ):
+        assert f" {line}\n" in log
+
+
+def test_an_unchanged_config_leaves_rates_that_a_hook_has_set(runs, tmp_path):
+    checkpoint = torch.load(runs(by_epoch=False) / "iter_5.pth", weights_only=False)
+    for group in checkpoint["optimizer"]["param_groups"]:
+        group["lr"] = 7e-4
+    torch.save(checkpoint, tmp_path / "iter_5.pth")
+    seen = train(tmp_path / "resumed", config(by_epoch=False), tmp_path / "iter_5.pth")
+    assert seen[5][0][0] == 7e-4
+    assert "edited" not in log_of(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize(
+    "options, edit, message",
+    [
+        (
+            dict(by_epoch=False),
+            dict(train_cfg__max_iters=4),
+            "max_iters=4, but 5 iters are trained: raise max_iters, or resume from an earlier",
+        ),
+        (
+            dict(by_epoch=False),
+            dict(optim_wrapper__paramwise_cfg=dict(norm_decay_mult=0.0)),
+            r"the optimizer has \d+ groups of parameters, 1 in the checkpoint.*: undo the edit of",
+        ),
+    ],
+)
+def test_an_edit_that_cannot_be_followed_is_one_line(options, edit, message, runs, tmp_path):
+    cfg = edited(config(**options), **edit)
+    with pytest.raises(CannotResume, match=message) as error:
+        train(tmp_path, cfg, runs(**options) / "iter_5.pth")
+    assert "\n" not in str(error.value)
