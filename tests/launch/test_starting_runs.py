@@ -2,6 +2,7 @@
 set.
 """
 
+import os
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -75,10 +76,8 @@ def weights(tmp_path_factory) -> dict[str, Path]:
 
 def write_state(path: Path, **content: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(
-        dict(dict(meta=dict(epoch=0, iter=2, seed=7), message_hub={}, state_dict={}), **content),
-        path,
-    )
+    state = dict(meta=dict(epoch=0, iter=2, seed=7), message_hub={}, state_dict={}, optimizer={})
+    torch.save(state | content, path)
     return path
 
 
@@ -332,6 +331,95 @@ def test_resume_from_what_is_not_a_state_is_refused(write, message, shapes):
     write(Path("state.pth"))
     flags = ("--resume", "state.pth", *cfg_options(SEG, shapes, 4))
     assert message in rejected("train", DEMO / f"{SEG}.py", *flags)
+
+
+def write_best(path: Path) -> Path:
+    write_state(path)
+    content = torch.load(path)
+    del content["optimizer"]
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "saved, instead",
+    [
+        (["iter_2.pth", "iter_4.pth"], "work/iter_2.pth"),
+        (["epoch_0.pth"], "work/epoch_0.pth"),
+        (["iter_4.pth"], "work/iter_4.pth"),
+        ([], "a checkpoint of iterations or epochs"),
+    ],
+)
+def test_resume_from_the_best_checkpoint_names_the_checkpoint_to_take(saved, instead, shapes):
+    best = write_best(Path("work/best_mIoU_iter_2.pth"))
+    for name in saved:
+        write_state(Path("work") / name)
+    flags = ("--resume", best, *cfg_options(SEG, shapes, 8))
+    message = rejected("train", DEMO / f"{SEG}.py", *flags)
+    assert f"cannot resume from {best}: it holds no optimizer" in message
+    assert message.endswith(f": take {instead}")
+
+
+def test_a_damaged_last_checkpoint_is_named_with_the_newest_whole_one(shapes):
+    work = Path("work")
+    for number, name in enumerate(("iter_1.pth", "iter_2.pth", "iter_3.pth", "iter_4.pth")):
+        path = write_state(work / name, padding=torch.ones(1000))
+        os.utime(path, (number, number))
+    (work / "last_checkpoint").write_text("work/iter_4.pth")
+    whole = path.read_bytes()
+    (work / "iter_4.pth").write_bytes(whole[:-200])
+    # A power failure leaves zeros in place of what was not written, which torch reads as weights.
+    place = whole.index(torch.ones(1000).numpy().tobytes())
+    (work / "iter_3.pth").write_bytes(whole[:place] + bytes(1000) + whole[place + 1000 :])
+    for name, time in {"iter_3.pth": 2, "iter_4.pth": 3}.items():
+        os.utime(work / name, (time, time))
+    flags = ("--work-dir", work, "--resume", *cfg_options(SEG, shapes, 8))
+    message = rejected("train", DEMO / f"{SEG}.py", *flags)
+    assert "cannot read work/iter_4.pth" in message
+    assert message.endswith(
+        "work/iter_2.pth is whole: resume from it with --resume work/iter_2.pth"
+    )
+
+
+@pytest.mark.parametrize(
+    "unit, meta",
+    [
+        ("iters", dict(epoch=0, iter=3)),
+        ("epochs", dict(epoch=3, iter=12)),
+        ("epochs", dict(epoch=2, iter=12)),  # saved before the epoch counts
+    ],
+)
+class TestEndOfARun:
+    def options(self, unit: str, meta: dict, length: int, shapes: Path) -> list:
+        """Write the state of a run of 3 iterations or epochs of 4, and return a command line."""
+        info = dict(max_epochs=3, max_iters=12)
+        work = write_state(
+            Path("work/iter_3.pth"), meta=meta, message_hub=dict(runtime_info=info)
+        ).parent
+        (work / "last_checkpoint").write_text("work/iter_3.pth")
+        Path("own.py").write_text(f"_base_ = {str(DEMO / f'{SEG}.py')!r}\n")
+        if unit == "epochs":
+            with Path("own.py").open("a") as file:
+                loop = f"dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs={length})"
+                file.write(f"train_cfg = {loop}\n")
+        edits = [f"train_cfg.max_iters={length}"] if unit == "iters" else []
+        options = [option for option in cfg_options(SEG, shapes, 3) if "train_cfg" not in option]
+        return ["own.py", "--work-dir", "work", "--resume", *options, *edits]
+
+    def test_a_complete_run_says_so_and_changes_nothing(self, unit, meta, shapes, capsys):
+        options = self.options(unit, meta, 3, shapes)
+        before = {path: path.stat() for path in Path("work").rglob("*")}
+        assert run_tool("train", list(map(str, options))) == 0
+        assert {path: path.stat() for path in Path("work").rglob("*")} == before
+        line = f"the run is complete: work/iter_3.pth has all 3 {unit}; raise max_{unit} to extend"
+        assert [line in text for text in capsys.readouterr().err.splitlines()] == [True]
+
+    def test_a_run_that_is_longer_than_its_config_is_refused(self, unit, meta, shapes):
+        message = rejected("train", *self.options(unit, meta, 2, shapes))
+        assert f"max_{unit}=2, but 3 {unit} are trained: raise max_{unit}, or resume" in message
+
+    def test_a_run_that_is_extended_resumes(self, unit, meta, shapes):
+        assert started("train", *self.options(unit, meta, 4, shapes)).resume
 
 
 def test_a_segmentor_resumes_from_a_path_with_spaces_and_keeps_its_options(shapes):

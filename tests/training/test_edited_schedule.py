@@ -3,12 +3,15 @@ the start.
 """
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.processes import run_tool
 from helpers.weight_files import MINI
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -57,6 +60,7 @@ class Options(Hook):
         ]
 
 
+SEG, DET = SCORES
 LENGTH = 4  # batches of an epoch
 WARM_UP = dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=3)
 
@@ -235,3 +239,38 @@ def test_an_edit_that_cannot_be_followed_is_one_line(options, edit, message, run
     with pytest.raises(CannotResume, match=message) as error:
         train(tmp_path, cfg, runs(**options) / "iter_5.pth")
     assert "\n" not in str(error.value)
+
+
+def logged_rates(work_dir: Path) -> dict[int, float]:
+    """Rates that a tool logged, by the iteration, counted from 1."""
+    (log,) = work_dir.glob("2*/vis_data/scalars.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return {line["step"]: line["lr"] for line in lines if "lr" in line}
+
+
+@pytest.mark.parametrize(
+    "name", [SEG, pytest.param(DET, marks=pytest.mark.slow)], ids=["mmseg", "mmdet"]
+)
+def test_the_log_of_a_resumed_tool_has_the_edited_rates(name, shapes, tmp_path):
+    schedule = tmp_path / "schedule.py"
+    schedule.write_text(
+        f"_base_ = {str(DEMO / f'{name}.py')!r}\n"
+        "param_scheduler = [dict(type='PolyLR', by_epoch=False, end=4)]\n"
+    )
+    edit = [*cfg_options(name, shapes, 6), "param_scheduler.0.end=6", "val_cfg=None"]
+    edit += ["val_dataloader=None", "val_evaluator=None", "optim_wrapper.optimizer.lr=0.0005"]
+    before = [*cfg_options(name, shapes, 4), *edit[-4:-1]]
+    first, resumed, expected = (tmp_path / part for part in ("first", "resumed", "expected"))
+    for work_dir, options in ((first, before), (expected, edit)):
+        run = run_tool("train", schedule, "--work-dir", work_dir, *options, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr[-2000:]
+    flags = ("--work-dir", resumed, "--resume", first / "iter_2.pth")
+    run = run_tool("train", schedule, *flags, *edit, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr[-2000:]
+    rates = logged_rates(resumed)
+    assert rates.keys() == {3, 4, 5, 6}
+    rates_from_the_start = logged_rates(expected)
+    assert rates == pytest.approx(
+        {step: rates_from_the_start[step] for step in rates}, rel=1e-9, abs=1e-12
+    )
+    assert "param_scheduler.0.end 4 -> 6" in run.stdout + run.stderr

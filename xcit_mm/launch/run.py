@@ -17,6 +17,8 @@ from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..checks.preflight import find_script
 from ..training.batches import UnequalBatch
+from ..training.resuming import NotSaved
+from ..training.schedule import CannotResume, is_complete
 from ..utils.atomic import atomic_path
 from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.compat import log_config_to_file_only
@@ -25,8 +27,9 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
-from ..weights.work_dirs import find_checkpoint_in, last_checkpoint
-from ..weights.zoo import find_config, find_model, load_checkpoint
+from ..weights.work_dirs import find_checkpoint_in
+from ..weights.zoo import find_config, find_model
+from .state import find_state, length
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -55,6 +58,8 @@ def run_tool(tool: str, argv: list[str]) -> int:
             script = prepare(options)
         except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
             sys.exit(reason(error))
+        if script is None:
+            return 0
         _set_command_line(options)
         with log_config_to_file_only():
             script.main()
@@ -66,7 +71,8 @@ def run_tool(tool: str, argv: list[str]) -> int:
     next_step = "--resume resumes from the last checkpoint"
     if tool == "test":
         next_step = "the test has no scores yet"
-    return cli_main(run, next_step, CheckpointMismatch, UnequalBatch, ConnectionError)
+    errors = (CheckpointMismatch, UnequalBatch, CannotResume, NotSaved, ConnectionError)
+    return cli_main(run, next_step, *errors)
 
 
 def _parser(tool: str) -> argparse.ArgumentParser:
@@ -95,13 +101,17 @@ def _parser(tool: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare_training(options: argparse.Namespace) -> ModuleType:
-    """Return the library's script, after checks that the training can start."""
+def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
+    """Return the library's script, after checks that the training can start, or None if it is
+    complete.
+    """
     options.config = find_config(options.config)
     cfg = _read_config("train", options)
     _choose_precision(options, cfg)
     script = _load_script(options)
-    checkpoint = _find_state(options)
+    checkpoint, is_end = _find_state(options, cfg)
+    if is_end:
+        return None
     start = checkpoint or cfg.get("load_from") or "its init_cfg"
     checked = copy.deepcopy(cfg)
     if checkpoint:
@@ -110,8 +120,9 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType:
     if checkpoint:
         _resume(options, cfg, checkpoint)
     if options.prints:
+        end, unit = length(cfg)
         print(
-            f"{type_name(cfg.model)}, {_length(cfg)} from {start}; "
+            f"{type_name(cfg.model)}, {end} {unit} from {start}; "
             f"logs and config: {options.work_dir}",
             file=sys.stderr,
         )
@@ -182,42 +193,22 @@ def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
             print(finding, file=sys.stderr)
 
 
-def _find_state(options: argparse.Namespace) -> str | None:
-    """Return the checkpoint from which the run resumes, or None for a run from the start."""
-    if options.resume is None:
-        return None
-    checkpoint = options.resume or _find_last(options.work_dir)
-    if checkpoint:
-        _check_state(checkpoint)
-    elif options.prints:
-        print(
-            f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration",
-            file=sys.stderr,
-        )
-    return checkpoint
-
-
-def _find_last(work_dir: Path) -> str | None:
-    """Return the last checkpoint of a run, or the newest: a kill may leave an empty pointer."""
-    checkpoint = last_checkpoint(work_dir)
-    if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
-        return checkpoint
-    saved = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
-    return str(max(saved, key=lambda path: path.stat().st_mtime)) if saved else None
-
-
-def _check_state(checkpoint: str) -> None:
-    """Raise ValueError or OSError unless a checkpoint can be read and holds the state of a run of
-    mmengine.
-    """
-    content = load_checkpoint(checkpoint)
-    meta = content.get("meta") if isinstance(content, dict) else None
-    has_position = isinstance(meta, dict) and {"epoch", "iter"} <= meta.keys()
-    if not has_position or content.get("message_hub") is None:
-        problem = "it holds weights, not the state of a run"
-        raise ValueError(
-            f"cannot resume from {checkpoint}: {problem}: start from it with load_from"
-        )
+def _find_state(options: argparse.Namespace, cfg: Config) -> tuple[str | None, bool]:
+    """Return the checkpoint from which the run resumes, if any, and whether it is the run's end."""
+    state = None if options.resume is None else find_state(options.resume, options.work_dir)
+    line = f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration"
+    if state is None:
+        if options.prints and options.resume is not None:
+            print(line, file=sys.stderr)
+        return None, False
+    path, content = state
+    end, unit = length(cfg)
+    if not end or not is_complete(content, unit, end):
+        return path, False
+    if options.prints:
+        line = f"the run is complete: {path} has all {end} {unit}; raise max_{unit} to extend it"
+        print(line, file=sys.stderr)
+    return path, True
 
 
 def _resume(options: argparse.Namespace, cfg: Config, checkpoint: str) -> None:
@@ -234,12 +225,3 @@ def _resume(options: argparse.Namespace, cfg: Config, checkpoint: str) -> None:
     options.config = str(config)
     options.cfg_options = []
     options.flags.append("--resume")
-
-
-def _length(cfg: Config) -> str:
-    """Return the length of a training, such as '1000 iters'."""
-    loop = cfg.get("train_cfg") or {}
-    for unit in ("iters", "epochs"):
-        if loop.get(f"max_{unit}"):
-            return f"{loop[f'max_{unit}']} {unit}"
-    return ""

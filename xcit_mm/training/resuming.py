@@ -18,6 +18,10 @@ from .finite import is_finite
 from .schedule import follow_config
 
 
+class NotSaved(OSError):
+    """A checkpoint cannot be written."""
+
+
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, which are whole or absent after a kill.
 
@@ -31,14 +35,14 @@ class AtomicBackend(LocalBackend):
         """Write a file, then remove the outdated files.
 
         Raises:
-            OSError: If the disk is full. All files stay as they were.
+            NotSaved: If the disk is full. All files stay as they were.
         """
         path = Path(filepath)
         try:
             _write(obj, path)
         except OSError as error:
             fix = "earlier checkpoints are complete: free disk space and resume with --resume"
-            raise OSError(f"{path} could not be written: {error.strerror}; {fix}") from error
+            raise NotSaved(f"{path} could not be written: {error.strerror}; {fix}") from error
         pointer = path.with_name("last_checkpoint")
         for former in self.outdated - {path}:
             # mmengine makes the pointer name the new file only later.

@@ -42,7 +42,10 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         CannotResume: If the run is longer than the config's, or its optimizer has other groups of
             parameters.
     """
-    _check_length(runner, checkpoint["meta"])
+    if isinstance(runner.train_loop, EpochBasedTrainLoop):
+        is_complete(checkpoint, "epochs", runner.max_epochs)
+    else:
+        is_complete(checkpoint, "iters", runner.max_iters)
     for difference in _differences(runner, checkpoint["meta"]):
         print_log(f"the config was edited: {difference}", "current")
     schedulers = runner.param_schedulers or []
@@ -54,14 +57,23 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         _replace(runner.optim_wrapper, schedulers, checkpoint)
 
 
-def _check_length(runner: Runner, meta: Mapping[str, Any]) -> None:
-    is_by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
-    unit, done, end = ("iters", meta["iter"], runner.max_iters)
-    if is_by_epoch:
-        unit, done, end = ("epochs", meta["epoch"], runner.max_epochs)
+def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
+    """Return whether a checkpoint is at the end of a run of so many 'iters' or 'epochs'.
+
+    Raises:
+        CannotResume: If it is beyond the end.
+    """
+    meta = checkpoint["meta"]
+    done = meta["iter"]
+    if unit == "epochs":
+        info = checkpoint["message_hub"].get("runtime_info", {})
+        # A checkpoint of an epoch's last iteration is saved before the epoch counts.
+        by_iterations = done * info.get("max_epochs", 0) // max(1, info.get("max_iters", 1))
+        done = max(meta["epoch"], by_iterations)
     if done > end:
         fix = f"raise max_{unit}, or resume from an earlier checkpoint"
         raise CannotResume(f"max_{unit}={end}, but {done} {unit} are trained: {fix}")
+    return done == end
 
 
 def _differences(runner: Runner, meta: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,85 @@
+"""The checkpoint from which a training resumes: found, whole, and not at its end."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from ..weights.reader import load_from_file
+from ..weights.work_dirs import last_checkpoint
+from ..weights.zoo import load_checkpoint
+
+
+def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return path and content of the checkpoint from which a run resumes.
+
+    Args:
+        checkpoint: A path or URL, or '' for the last checkpoint of the work folder, if it has one.
+
+    Raises:
+        OSError: If the checkpoint does not exist or cannot be downloaded.
+        ValueError: If it is damaged, with the newest checkpoint that is whole, or if it holds
+            weights without the state of a run, with the checkpoint to take.
+    """
+    path = checkpoint or _find_last(work_dir)
+    if path is None:
+        return None
+    try:
+        content = load_checkpoint(path)
+    except ValueError as error:
+        whole = None if checkpoint else _find_whole(work_dir)
+        hint = f"; {whole} is whole: resume from it with --resume {whole}" if whole else ""
+        raise ValueError(f"{error}{hint}") from None
+    _check_state(path, content)
+    return path, content
+
+
+def length(cfg: Config) -> tuple[int, str]:
+    """Return the length of a training and its unit, 'iters' or 'epochs'; 0 if it is unknown."""
+    loop = cfg.get("train_cfg") or {}
+    unit = "epochs" if loop.get("max_epochs") else "iters"
+    return loop.get(f"max_{unit}") or 0, unit
+
+
+def _find_last(work_dir: Path) -> str | None:
+    """Return the last checkpoint of a run, or the newest: a kill may leave an empty pointer."""
+    checkpoint = last_checkpoint(work_dir)
+    if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
+        return checkpoint
+    saved = _saved_checkpoints(work_dir)
+    return str(saved[0]) if saved else None
+
+
+def _saved_checkpoints(work_dir: Path) -> list[Path]:
+    """List the checkpoints of a run, the newest first."""
+    paths = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _find_whole(work_dir: Path) -> Path | None:
+    for path in _saved_checkpoints(work_dir):
+        try:
+            load_from_file(path)
+            with zipfile.ZipFile(path) as archive:  # which torch reads without its checksums
+                if archive.testzip() is None:
+                    return path
+        except (ValueError, OSError, zipfile.BadZipFile):
+            continue
+    return None
+
+
+def _check_state(path: str, content: Any) -> None:
+    """Raise ValueError unless a checkpoint holds the state of a run of mmengine."""
+    meta: Any = content.get("meta") if isinstance(content, dict) else None
+    has_position = isinstance(meta, dict) and {"epoch", "iter"} <= meta.keys()
+    if not has_position or content.get("message_hub") is None:
+        problem = "it holds weights, not the state of a run: start from it with load_from"
+        raise ValueError(f"cannot resume from {path}: {problem}")
+    if "optimizer" not in content:
+        folder = Path(path).parent
+        names = (f"iter_{meta['iter']}.pth", f"epoch_{meta['epoch']}.pth")
+        whole = [str(folder / name) for name in names if (folder / name).is_file()]
+        instead = [*whole, _find_last(folder) or "a checkpoint of iterations or epochs"][0]
+        problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
+        raise ValueError(f"cannot resume from {path}: {problem}")
