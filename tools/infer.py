@@ -9,6 +9,7 @@ from pathlib import Path
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction import Predictor, find_items, predict_many
 from xcit_mm.prediction.cluster import rank_and_size, rank_device
+from xcit_mm.prediction.fonts import class_labels
 from xcit_mm.utils.cli import cli_main, print_line
 
 DESCRIPTION = """Detect or segment in images and videos. INPUT is a file, a folder, a glob, a URL, a
@@ -58,6 +59,7 @@ def parse_args() -> argparse.Namespace:
     drawing.add_argument(
         "--no-labels", dest="labels", action="store_false", help="draw no names, scores or legends"
     )
+    drawing.add_argument("--font", metavar="FILE", help="of the names (one with their letters)")
     drawing.add_argument(
         "--no-visualizations", dest="draws", action="store_false", help="draw nothing"
     )
@@ -89,7 +91,10 @@ def infer(args: argparse.Namespace) -> int:
         options["device"] = "cpu"
     options["device"] = options["device"] or rank_device()
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
-    drawing = dict(min_score=args.score_thr, labels=args.labels) if args.draws else None
+    drawing = None
+    if args.draws:
+        drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
+        class_labels(tuple(predictor.names), args.font)  # a wrong font raises before the work
     report = predict_many(
         listing,
         predictor,

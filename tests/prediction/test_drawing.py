@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import supervision as sv
+from matplotlib.ft2font import FT2Font
 
 from xcit_mm.prediction import Prediction
+from xcit_mm.prediction.fonts import DEFAULT, class_labels
 from xcit_mm.utils.palettes import make_palette
 
 CLASSES = ("red", "grün", "蓝")
@@ -90,3 +92,32 @@ def test_a_legend_without_room_says_how_many_classes_are_left_out():
     labels = np.arange(40, dtype=np.uint8).repeat(60).reshape(60, 40)
     drawn = Prediction(np.zeros((60, 40, 3), np.uint8), None, labels, names).draw()
     assert drawn.shape[0] == 60 and drawn.shape[1] > 100
+
+
+NAMES = ("树", "Bäume", "나무", "पेड़", "ต้นไม้", "\N{DECIDUOUS TREE}", "tree")
+
+
+@pytest.mark.parametrize("number", range(len(NAMES)))
+def test_a_name_is_drawn_in_letters_that_the_font_has(number):
+    """Without a font with its letters, the number of the class is drawn."""
+    label = class_labels(NAMES)[number]
+    assert set(map(ord, label.text)) <= set(FT2Font(label.font).get_charmap())
+    assert label.text in (NAMES[number], str(number))
+
+
+def test_a_system_without_fonts_gives_numbers_and_no_empty_boxes(monkeypatch, image):
+    class_labels.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    labels = class_labels(NAMES)
+    class_labels.cache_clear()
+    assert [label.text for label in labels] == ["0", "Bäume", "2", "3", "4", "5", "tree"]
+    named = squares(image, (30, 40), (100, 120)).draw()
+    assert not np.array_equal(named, squares(image, (30, 40), (100, 120)).draw(labels=False))
+
+
+def test_a_font_that_is_given_is_used_or_named(image, tmp_path):
+    prediction = squares(image, (30, 40))
+    assert np.array_equal(prediction.draw(font=DEFAULT), prediction.draw())
+    (tmp_path / "font.ttf").write_text("no font")
+    with pytest.raises(ValueError, match=r"font\.ttf is not a font"):
+        prediction.draw(font=str(tmp_path / "font.ttf"))

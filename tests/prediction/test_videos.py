@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import struct
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -122,12 +124,54 @@ def test_a_disk_that_is_full_ends_the_run_and_the_same_command_ends_it_later(
     assert len(json.loads((tmp_path / "out" / "images.json").read_text())["images"]) == 6
 
 
-def test_a_video_cut_short_is_a_failure(frames, tmp_path):
-    path = write_video(tmp_path / "a.avi", frames * 10)
+def write_webm(path: Path, frames: list[np.ndarray]) -> bytearray:
+    """Write a WebM of 10 frames per second, and return its bytes."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"VP80"), 10, frames[0].shape[1::-1])
+    for frame in frames:
+        writer.write(frame)
+    writer.release()
+    return bytearray(path.read_bytes())
+
+
+def test_a_video_with_a_wrong_number_of_frames_in_its_header_is_complete(
+    frames, models, call, tmp_path
+):
+    content = write_webm(tmp_path / "good.webm", frames * 5)
+    start = content.index(b"D\x89\x88")
+    (duration,) = struct.unpack(">d", content[start + 3 : start + 11])
+    content[start + 3 : start + 11] = struct.pack(">d", 2 * duration)
+    (tmp_path / "double.webm").write_bytes(content)
+    content[start : start + 2] = b"\xec\x89"  # nothing, as of a WebM that was written to a pipe
+    (tmp_path / "none.webm").write_bytes(content)
+    out = tmp_path / "out"
+    code, printed, errors = call("infer", tmp_path, *model_of(models["seg"]), "--out", out)
+    assert code == 0 and "3 predicted" in printed
+    assert "double.webm is complete with 30 frames, though its header says 60" in errors
+    assert errors.count("is complete") == 1
+    for name in ("good", "double", "none"):
+        drawing = cv2.VideoCapture(str(out / "visualizations" / f"{name}.webm.mp4"))
+        assert drawing.get(cv2.CAP_PROP_FRAME_COUNT) == 30 and drawing.get(cv2.CAP_PROP_FPS) == 10
+
+
+@pytest.mark.parametrize("suffix", ["avi", "webm"])
+def test_a_video_cut_short_is_a_failure(suffix, frames, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "avi":
+        write_video(path, frames * 10)
+    else:
+        write_webm(path, frames * 10)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(Exception, match=r"of 60 frames|Could not open"):
+    with pytest.raises(ValueError, match=r"of 60 frames, the file \d+ of \d+ bytes"):
         list(iter_frames(str(path)))
-    with pytest.raises(ValueError, match="download the file first"):
-        next(iter_frames("http://host/a.mp4"))
-    with pytest.raises(FileNotFoundError):
-        next(iter_frames(str(tmp_path / "none.mp4")))
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("http://host/a.mp4", ValueError, "download the file first"),
+        ("none.mp4", FileNotFoundError, "none.mp4"),
+    ],
+)
+def test_a_video_that_is_no_file_is_named(path, error, message):
+    with pytest.raises(error, match=message):
+        next(iter_frames(path))

@@ -1,20 +1,15 @@
-"""Predictions drawn over an image: instances by supervision's annotators, segmentation maps beside
-a legend.
-"""
+"""Predictions drawn over an image: instances, and segmentation maps beside a legend."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cv2
-import matplotlib
 import numpy as np
+import supervision as sv
 from PIL import Image, ImageDraw, ImageFont
 
 from ..utils.palettes import Palette, make_palette
-
-# This font comes with matplotlib and has letters of many languages.
-_FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+from .fonts import DEFAULT, ClassLabel
 
 
 def _sizes(image: np.ndarray) -> tuple[int, int]:
@@ -25,85 +20,99 @@ def _sizes(image: np.ndarray) -> tuple[int, int]:
 
 def draw_instances(
     image: np.ndarray,
-    found: Any,
-    classes: Sequence[str],
+    instances: sv.Detections,
+    labels: Sequence[ClassLabel],
     palette: Palette | None,
     alpha: float,
-    labels: bool,
+    with_labels: bool,
 ) -> np.ndarray:
-    """Draw `supervision.Detections` over a copy of an image (H, W, 3), BGR: masks with outlines, or
-    else boxes.
-    """
-    import supervision as sv
-
-    bgr = make_palette(len(classes), palette)
-    is_bright = bgr @ (0.114, 0.587, 0.299) > 140
-    colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr.tolist()])
-    letters = sv.ColorPalette(
-        [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
-    )
-    (line, size), drawn = _sizes(image), image.copy()
-    if found.mask is None:
-        drawn = sv.BoxAnnotator(colors, line).annotate(drawn, found)
+    """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
+    colors = make_palette(len(labels), palette)
+    palette_of_boxes = sv.ColorPalette([sv.Color(*color[::-1]) for color in colors.tolist()])
+    line, _ = _sizes(image)
+    drawn = image.copy()
+    if instances.mask is None:
+        drawn = sv.BoxAnnotator(palette_of_boxes, line).annotate(drawn, instances)
     else:
-        drawn = sv.MaskAnnotator(colors, alpha).annotate(drawn, found)
-        drawn = sv.PolygonAnnotator(colors, line).annotate(drawn, found)
-    if labels and len(found):
-        names = [
-            f"{classes[n]} {score:.2f}"
-            for n, score in zip(found.class_id, found.confidence, strict=True)
-        ]
-        style: dict[str, Any] = dict(
-            font_path=_FONT, font_size=size, text_padding=max(size // 5, 1)
-        )
-        annotator = sv.RichLabelAnnotator(colors, text_color=letters, smart_position=True, **style)
-        drawn = annotator.annotate(drawn, found, names)
+        drawn = sv.MaskAnnotator(palette_of_boxes, alpha).annotate(drawn, instances)
+        drawn = sv.PolygonAnnotator(palette_of_boxes, line).annotate(drawn, instances)
+    if with_labels:
+        drawn = _draw_labels(drawn, instances, labels, colors)
     return drawn
+
+
+def _draw_labels(
+    image: np.ndarray,
+    instances: sv.Detections,
+    labels: Sequence[ClassLabel],
+    colors: np.ndarray,
+) -> np.ndarray:
+    """Draw names and scores of objects, the objects of each font together."""
+    _, size = _sizes(image)
+    is_bright = colors @ (0.114, 0.587, 0.299) > 140
+    letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
+    font_of_class = np.array([label.font for label in labels])
+    for font in dict.fromkeys(font_of_class[instances.class_id]):
+        objects: Any = instances[font_of_class[instances.class_id] == font]
+        names = [
+            f"{labels[class_id].text} {score:.2f}"
+            for class_id, score in zip(objects.class_id, objects.confidence, strict=True)
+        ]
+        annotator = sv.RichLabelAnnotator(
+            sv.ColorPalette([sv.Color(*color[::-1]) for color in colors.tolist()]),
+            text_color=sv.ColorPalette(letters),
+            font_path=str(font),
+            font_size=size,
+            text_padding=max(size // 5, 1),
+            smart_position=True,
+        )
+        image = annotator.annotate(image, objects, names)
+    return image
 
 
 def draw_segmentation_map(
     image: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[str],
+    segmentation: np.ndarray,
+    labels: Sequence[ClassLabel],
     palette: Palette | None,
     alpha: float,
-    legend: bool,
+    with_legend: bool,
 ) -> np.ndarray:
-    """Draw a segmentation map (H, W) over an image (H, W, 3), BGR, and a legend of the map's
-    classes at its right.
-    """
-    colors = make_palette(len(classes), palette)
-    flat = colors.take(labels, axis=0)
+    """Draw a map (H, W) over an image (H, W, 3), BGR, and a legend of its classes at the right."""
+    colors = make_palette(len(labels), palette)
+    flat = colors.take(segmentation, axis=0)
     drawn = cv2.addWeighted(image, 1 - alpha, flat, alpha, 0)
-    return np.hstack([drawn, _draw_legend(drawn, labels, classes, colors)]) if legend else drawn
+    if not with_legend:
+        return drawn
+    return np.hstack([drawn, _draw_legend(drawn, segmentation, labels, colors)])
 
 
 def _draw_legend(
-    image: np.ndarray, labels: np.ndarray, classes: Sequence[str], colors: np.ndarray
+    image: np.ndarray, segmentation: np.ndarray, labels: Sequence[ClassLabel], colors: np.ndarray
 ) -> np.ndarray:
-    """Draw the classes of a map, largest first. The width is equal for all maps, as frames of a
-    video must be.
+    """Draw the classes of a map, largest first.
+
+    The width is equal for all maps, as frames of a video must be.
     """
-    font = ImageFont.truetype(_FONT, _sizes(image)[1])
-    line = round(1.5 * font.size)
-    width = round(max(font.getlength(name) for name in classes) + 2 * line)
-    canvas = Image.new("RGB", (width, image.shape[0]), "white")
+    _, size = _sizes(image)
+    line = round(1.5 * size)
+    fonts = [ImageFont.truetype(label.font, size) for label in labels]
+    widths = [font.getlength(label.text) for font, label in zip(fonts, labels, strict=True)]
+    canvas = Image.new("RGB", (round(max(widths) + 2 * line), image.shape[0]), "white")
     draw = ImageDraw.Draw(canvas)
-    areas = np.bincount(labels.ravel(), minlength=len(classes))
+    areas = np.bincount(segmentation.ravel(), minlength=len(labels))
     present = [number for number in np.argsort(-areas, kind="stable") if areas[number]]
     room = max(image.shape[0] // line, 1)
     shown = present if len(present) <= room else present[: room - 1]
     for row, number in enumerate(shown):
         middle = row * line + line / 2
-        square = (line / 3, middle - font.size / 2, line / 3 + font.size, middle + font.size / 2)
+        square = (line / 3, middle - size / 2, line / 3 + size, middle + size / 2)
         draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        draw.text((1.4 * line, middle), classes[number], font=font, fill="black", anchor="lm")
-    if more := len(present) - len(shown):
-        draw.text(
-            (line / 3, (len(shown) + 0.5) * line),
-            f"and {more} more",
-            font=font,
-            fill="black",
-            anchor="lm",
-        )
+        place = (1.4 * line, middle)
+        draw.text(place, labels[number].text, font=fonts[number], fill="black", anchor="lm")
+    hidden = len(present) - len(shown)
+    if hidden:
+        place = (line / 3, (len(shown) + 0.5) * line)
+        font = ImageFont.truetype(DEFAULT, size)
+        draw.text(place, f"and {hidden} more", font=font, fill="black", anchor="lm")
     return np.asarray(canvas)

@@ -119,6 +119,8 @@ class Engine:
             for video in (item for item in innocent if item.is_video):
                 self._predict_video(video)
                 done(1)
+            if suspects and not innocent:
+                self._warm_up()
             for item in suspects:
                 self._predict_suspect(item, deaths[item.path])
                 done(1)
@@ -129,6 +131,14 @@ class Engine:
             raise OSError(
                 f"{self.out} cannot be written: {problem}; free space, and {AGAIN}"
             ) from error
+
+    def _warm_up(self) -> None:
+        """Run the model once. A suspect is then in flight for a short time, and a kill by chance
+        rarely hits it again.
+        """
+        blank = np.zeros((64, 64, self.predictor.preprocess.channels), np.uint8)
+        with suppress(Exception):  # a config may refuse it
+            self.predictor(blank)
 
     def _predict_suspect(self, item: Item, deaths: int) -> None:
         if deaths >= MAX_DEATHS:

@@ -16,6 +16,7 @@ from pycocotools import mask as rle
 from ..utils.coco import encode_mask, from_corners, to_corners
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
+from .fonts import class_labels
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 
@@ -74,31 +75,38 @@ class Prediction:
         """Select the objects with a higher score."""
         return replace(self, instances=self._objects[self.scores > score])
 
-    def draw(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> np.ndarray:
-        """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with the legend of a
-        segmentation map.
+    def draw(
+        self,
+        min_score: float = 0.3,
+        alpha: float = 0.5,
+        labels: bool = True,
+        font: str | None = None,
+    ) -> np.ndarray:
+        """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
         Args:
             min_score: Score above which objects are drawn.
             alpha: Opacity of masks and segmentation maps, from 0 to 1.
             labels: Whether to draw names and scores, or the legend of a segmentation map.
+            font: Path of the font of the names. Default: a font with their letters. A name without
+                a font is drawn as the number of its class.
 
         Raises:
-            ValueError: If the image has bands other than BGR of 8 bits.
+            ValueError: If the image has bands other than BGR of 8 bits, or the file is not a font.
         """
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(
                 f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn"
             )
-        style = self.names, self.palette, alpha, labels
+        style = class_labels(tuple(self.names), font), self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
-        return draw_instances(image, self.above(min_score).instances, *style)
+        return draw_instances(image, self.above(min_score)._objects, *style)
 
-    def plot(self, min_score: float = 0.3, alpha: float = 0.5, labels: bool = True) -> Image.Image:
-        """Return the drawing of `draw` as an image of Pillow, in RGB."""
-        return Image.fromarray(self.draw(min_score, alpha, labels)[..., ::-1])
+    def plot(self, *options: Any, **named_options: Any) -> Image.Image:
+        """Return the drawing of `draw`, whose options it takes, as an image of Pillow, in RGB."""
+        return Image.fromarray(self.draw(*options, **named_options)[..., ::-1])
 
     def to_coco(
         self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None

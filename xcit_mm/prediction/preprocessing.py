@@ -24,6 +24,9 @@ class Preprocessing:
     Args:
         cfg: Config of a detector or segmentor.
 
+    Attributes:
+        channels: Number of channels of the images.
+
     Raises:
         ValueError: If the test pipeline is missing, loads no images or cannot be built.
     """
@@ -32,6 +35,7 @@ class Preprocessing:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
         self._bands = inputs.bands
+        self.channels = inputs.bands or 3
         dataset = tested_dataset(cfg)
         if not dataset.get("pipeline"):
             raise ValueError(
