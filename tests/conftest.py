@@ -22,7 +22,17 @@ import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 
 BINARY = """
 _base_ = {!r}
-model = dict(decode_head=dict(num_classes=5, out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)))
+model = dict(
+    decode_head=dict(
+        num_classes=5, out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)
+    )
+)
+"""
+TWENTY_BOXES = """
+_base_ = {!r}
+model = dict(
+    test_cfg=dict(rpn=dict(max_per_img=100), rcnn=dict(score_thr=0.0, max_per_img=20))
+)
 """
 
 # `make test` passes its variables to each make that a test runs, where a user has none.
@@ -31,9 +41,7 @@ for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the GPUs, except for `pytest -m gpu`, so that the other tests give the same results
-    everywhere.
-    """
+    """Hide the GPUs, except for `pytest -m gpu`, so that other tests give the same results."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -44,9 +52,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip(
-                "torch.cuda.is_available() is False; without `-m gpu` (make test-gpu) it always is"
-            )
+            reason = "torch.cuda.is_available() is False"
+            pytest.skip(f"{reason}; without `-m gpu` (make test-gpu) it always is")
         # By default a GPU computes float32 convolutions in TF32, with errors of a thousandth.
         torch.backends.cudnn.allow_tf32 = False
 
@@ -94,24 +101,22 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     from xcit_mm.prediction.predictor import Predictor
 
     folder = tmp_path_factory.mktemp("models")
-    config, checkpoint = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py", folder / "det.pth"
-    save_untrained(config, checkpoint)
-    (folder / "few.py").write_text(
-        f"_base_ = {str(config)!r}\n"
-        "model = dict(test_cfg=dict(rpn=dict(max_per_img=100), rcnn=dict(score_thr=0.0, max_per_img=20)))"
-    )
-    det = str(folder / "few.py"), str(checkpoint)
+    detector = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
+    save_untrained(detector, folder / "det.pth")
+    (folder / "few.py").write_text(TWENTY_BOXES.format(str(detector)))
 
-    config, checkpoint = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py", folder / "seg.pth"
-    save_untrained(config, checkpoint)
+    segmentor = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
+    file = folder / "seg.pth"
+    save_untrained(segmentor, file)
     image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    logits = (
-        Predictor.from_config(str(config), str(checkpoint)).predict_sample(image).seg_logits.data
+    sample = Predictor.from_config(str(segmentor), str(file)).predict_sample(image)
+    checkpoint = torch.load(file)
+    means = sample.seg_logits.data.mean(dim=(1, 2))
+    checkpoint["state_dict"]["decode_head.conv_seg.bias"] -= means
+    torch.save(checkpoint, file)
+    return dict(
+        seg=(str(segmentor), str(file)), det=(str(folder / "few.py"), str(folder / "det.pth"))
     )
-    content = torch.load(checkpoint)
-    content["state_dict"]["decode_head.conv_seg.bias"] -= logits.mean(dim=(1, 2))
-    torch.save(content, checkpoint)
-    return dict(seg=(str(config), str(checkpoint)), det=det)
 
 
 @pytest.fixture(scope="session")
@@ -135,10 +140,9 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
         with pytest.raises(SystemExit) as end:
             importlib.import_module(name).main()
-        assert (
-            isinstance(end.value.code, str) and "\n" not in end.value.code
-        )  # Python prints it and exits with 1
-        return end.value.code
+        message = end.value.code  # which Python prints, and exits with 1
+        assert isinstance(message, str) and "\n" not in message
+        return message
 
     return run
 

@@ -81,14 +81,10 @@ def test_a_shipped_config_has_the_hooks_for_long_runs_and_the_metadata_of_its_sc
         assert path.parent.name in ("demo", "classification")
         return
     model = MODELS_BY_CONFIG[path]
-    metadata, gpus = (
-        model["Metadata"],
-        8 if model["Metadata"]["Training Data"] in ("COCO", "ADE20K") else 1,
-    )
-    assert (
-        model["Name"] == path.stem
-        and metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
-    )
+    metadata = model["Metadata"]
+    gpus = 8 if metadata["Training Data"] in ("COCO", "ADE20K") else 1
+    assert model["Name"] == path.stem
+    assert metadata["Batch Size"] == gpus * cfg.train_dataloader.batch_size
     assert metadata.get("Epochs") == cfg.train_cfg.get("max_epochs")
     assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
 
@@ -132,13 +128,11 @@ def test_a_leaf_builds_the_published_model(task, arch, patch_size):
 @pytest.mark.parametrize("task", LEAVES)
 def test_the_learning_rate_follows_the_published_schedule(task):
     cfg = read(task, "s12", 16)
-    wrapper = OptimWrapper(
-        torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
-    )
+    parameter = nn.Parameter(torch.zeros(1))
+    wrapper = OptimWrapper(torch.optim.AdamW([parameter], lr=cfg.optim_wrapper.optimizer.lr))
     published = published_rates(task)
-    np.testing.assert_allclose(
-        stepped_rates(cfg, wrapper, len(published))[:, 0], published, rtol=1e-9
-    )
+    rates = stepped_rates(cfg, wrapper, len(published))[:, 0]
+    np.testing.assert_allclose(rates, published, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +150,9 @@ def test_the_optimizer_decays_all_parameters_but_layer_norms(task, wrapper):
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     model = build(cfg)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
-    found = {
-        id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]
-    }
+    by_id = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     assert {group["lr"] for group in groups} == {LEARNING_RATE[task]}
-    assert found == {id(parameter): decay for parameter, decay in decays(task, model).values()}
+    assert by_id == {id(parameter): decay for parameter, decay in decays(task, model).values()}
 
 
 @pytest.mark.parametrize("name", ["fpn_xcit-n12-p16_camvid.py", "mask-rcnn_xcit-n12-p16_nuts.py"])
@@ -172,11 +164,10 @@ def test_configs_to_copy_need_no_file_of_this_package(name, tmp_path):
 
 
 def test_base_of_this_package_leaves_classes_to_the_library(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "_base_ = 'xcit_mm::demo/mask-rcnn_xcit-n12-p16_shapes.py'\nown = _base_.dataset\n"
-    )
+    base = "demo/mask-rcnn_xcit-n12-p16_shapes.py"
+    (tmp_path / "own.py").write_text(f"_base_ = 'xcit_mm::{base}'\ncopied = _base_.dataset\n")
     cfg = Config.fromfile(tmp_path / "own.py")
-    same = Config.fromfile(CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py")
-    assert cfg.own.type == same.dataset.type
-    cfg.pop("own")
-    assert cfg.to_dict() == same.to_dict()
+    shipped = Config.fromfile(CONFIGS / base)
+    assert cfg.copied.type == shipped.dataset.type
+    cfg.pop("copied")
+    assert cfg.to_dict() == shipped.to_dict()

@@ -26,9 +26,10 @@ PUBLISHED = [
 ]
 
 
-def take_a_step(
-    model: nn.Module, optim_wrapper: dict, batch: dict
-) -> tuple[dict[str, Tensor], set[str]]:
+Losses = dict[str, Tensor]
+
+
+def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[Losses, set[str]]:
     """Train on a batch. Return the losses and the names of the parameters that got a gradient."""
     reached = set()
     for name, p in model.named_parameters():
@@ -42,24 +43,20 @@ def assert_prediction(sample: object, size: tuple[int, int]) -> None:
     if "pred_sem_seg" in sample:
         assert sample.pred_sem_seg.data.shape == (1, *size)
         return
-    found = sample.pred_instances
-    assert len(found) > 0
-    assert found.bboxes.shape == (len(found), 4)
-    assert found.scores.isfinite().all()
-    if "masks" in found:
-        assert found.masks.shape == (len(found), *size)
+    instances = sample.pred_instances
+    assert len(instances) > 0
+    assert instances.bboxes.shape == (len(instances), 4)
+    assert instances.scores.isfinite().all()
+    if "masks" in instances:
+        assert instances.masks.shape == (len(instances), *size)
 
 
 @every_leaf
 def test_backbone_is_that_of_the_name_and_no_score_is_claimed(leaf):
     backbone = read(leaf).model.backbone
     assert f"_xcit-{backbone.arch}-p{backbone.patch_size}_" in leaf.stem
-    assert (backbone.type, backbone.arch, backbone.patch_size, backbone.drop_path_rate) == (
-        "XCiT",
-        "s12",
-        16,
-        0.05,
-    )
+    assert (backbone.type, backbone.arch, backbone.patch_size) == ("XCiT", "s12", 16)
+    assert backbone.drop_path_rate == 0.05
     assert backbone.init_cfg.checkpoint == "xcit://xcit_small_12_p16_384_dist"
     assert leaf.read_text().startswith("# No score has been published or measured.\n")
 
@@ -74,33 +71,27 @@ def test_coco_instances_and_ade20k_are_all_that_the_doctor_misses(leaf, tmp_path
 
 @every_leaf
 def test_rates_and_decay_are_those_of_the_recipe(leaf):
-    recipe, cfg = leaf.parent.name, read(leaf)
+    recipe = leaf.parent.name
+    cfg = read(leaf)
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     with torch.device("meta"):
         model = MODELS.build(cfg.model)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
-    found = {
-        id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]
-    }
+    group_of = {id(p): group for group in groups for p in group["params"]}
     backbone_rate, head_rate, decay = ADAMW[recipe]
-    norms = {
-        id(p)
-        for m in model.modules()
-        if isinstance(m, (nn.LayerNorm, nn.GroupNorm))
-        for p in m.parameters()
-    }
+    norms = [m for m in model.modules() if isinstance(m, (nn.LayerNorm, nn.GroupNorm))]
+    of_norms = {id(p) for norm in norms for p in norm.parameters()}
+    queries = ("query_embed", "query_feat", "level_embed")
     for name, p in model.named_parameters():
-        in_backbone = name.startswith("backbone.")
-        undecayed = "norm" in name
-        if recipe == "mask2former" and not in_backbone:
-            undecayed = id(p) in norms or any(
-                part in name for part in ("query_embed", "query_feat", "level_embed")
-            )
-        trained_before = in_backbone and not (
-            recipe == "mask2former" and name.startswith("backbone.fpn")
-        )
-        rate = backbone_rate if trained_before else head_rate
-        assert found[id(p)] == (pytest.approx(rate), 0.0 if undecayed else decay), name
+        is_pretrained = name.startswith("backbone.")
+        has_decay = "norm" not in name
+        if recipe == "mask2former":
+            if not is_pretrained:
+                has_decay = id(p) not in of_norms and not any(part in name for part in queries)
+            is_pretrained = is_pretrained and not name.startswith("backbone.fpn")
+        group = group_of[id(p)]
+        assert group["lr"] == pytest.approx(backbone_rate if is_pretrained else head_rate), name
+        assert group["weight_decay"] == (decay if has_decay else 0.0), name
 
 
 @pytest.mark.forks
@@ -110,12 +101,12 @@ def test_a_step_trains_every_parameter_and_the_model_predicts(leaf, shapes):
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
     model.init_weights()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    initial = {name: p.detach().clone() for name, p in model.named_parameters()}
     losses, reached = take_a_step(model, cfg.optim_wrapper, first_batch(cfg.train_dataloader))
-    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, initial[name])}
     assert all(loss.isfinite().all() for loss in losses.values())
     # On several GPUs torch stops at a parameter without gradient.
-    assert reached == before.keys()
+    assert reached == initial.keys()
     parts = {name for name, part in model.named_children() if list(part.parameters())}
     assert {name.split(".")[0] for name in changed} == parts
     assert {name for name in reached if name.startswith("backbone.")} <= changed
@@ -124,15 +115,13 @@ def test_a_step_trains_every_parameter_and_the_model_predicts(leaf, shapes):
     with torch.no_grad():
         (sample,) = model.test_step(first_batch(cfg.test_dataloader))
     assert_prediction(sample, (96, 96))
-    assert ("tta_pipeline" in cfg) == (
-        cfg.model.type in ("RetinaNet", "EncoderDecoder")
-    )  # mmdet merges no masks
-    if "tta_pipeline" in cfg:
+    merges_views = cfg.model.type in ("RetinaNet", "EncoderDecoder")  # mmdet merges no masks
+    assert ("tta_pipeline" in cfg) == merges_views
+    if merges_views:
         init_default_scope(cfg.default_scope)
         views = DATASETS.build(dict(cfg.test_dataloader.dataset, pipeline=cfg.tta_pipeline))[0]
+        tta_model = MODELS.build(dict(**cfg.tta_model, module=model))
         with torch.no_grad():
-            (sample,) = MODELS.build(dict(**cfg.tta_model, module=model)).test_step(
-                pseudo_collate([views])
-            )
+            (sample,) = tta_model.test_step(pseudo_collate([views]))
         assert len(views["inputs"]) in (6, 12)
         assert_prediction(sample, (96, 96))

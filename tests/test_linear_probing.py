@@ -1,6 +1,4 @@
-"""Linear probing trains BatchNorm and a 1x1 convolution, and leaves the trunk as the weights give
-it.
-"""
+"""Linear probing trains BatchNorm and a 1x1 convolution, and leaves the trunk as it was loaded."""
 
 import copy
 
@@ -27,11 +25,7 @@ def test_only_the_linear_layer_is_trained(path):
     init_default_scope(cfg.default_scope)
     with torch.device("meta"):
         model = MODELS.build(cfg.model)
-    trained = {
-        name: parameter.shape
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    trained = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {
         "decode_head.norm.weight": (384,),
         "decode_head.norm.bias": (384,),
@@ -43,31 +37,23 @@ def test_only_the_linear_layer_is_trained(path):
 
 @pytest.mark.forks
 def test_two_iterations_change_the_head_alone(shapes, tmp_path):
-    torch.save(
-        dict(model=fill(XCiTClassifier("n12", num_classes=10)).state_dict()),
-        tmp_path / "weights.pth",
-    )
+    weights = fill(XCiTClassifier("n12", num_classes=10)).state_dict()
+    torch.save(dict(model=weights), tmp_path / "weights.pth")
     cfg = Config.fromfile(CONFIGS / "linear" / "linear_xcit-n12-p16_camvid.py")
-    cfg.work_dir, cfg.model.backbone.init_cfg.checkpoint = (
-        str(tmp_path / "work"),
-        str(tmp_path / "weights.pth"),
-    )
+    cfg.work_dir = str(tmp_path / "work")
+    cfg.model.backbone.init_cfg.checkpoint = str(tmp_path / "weights.pth")
     cfg.train_cfg.update(max_iters=2, val_interval=2)
     cfg.train_dataloader.batch_size = 2
     for split in ("train", "val", "test"):
         cfg[f"{split}_dataloader"].update(num_workers=0, persistent_workers=False)
         cfg[f"{split}_dataloader"].dataset.data_root = str(shapes)
     runner = Runner.from_cfg(cfg)
-    before = copy.deepcopy(runner.model.state_dict())
+    initial = copy.deepcopy(runner.model.state_dict())
     runner.train()
     state = load_from_file(str(tmp_path / "work" / "iter_2.pth"))["state_dict"]
-    changed = {name for name, value in state.items() if not torch.equal(value, before[name])}
-    assert changed >= {
-        f"decode_head.{name}" for name in ("norm.weight", "norm.running_mean", "conv_seg.weight")
-    }
-    weights = torch.load(tmp_path / "weights.pth")["model"]
-    assert all(
-        torch.equal(value, weights[name])
-        for name, value in runner.model.backbone.state_dict().items()
-    )
+    changed = {name for name, value in state.items() if not torch.equal(value, initial[name])}
+    head = ("norm.weight", "norm.running_mean", "conv_seg.weight")
+    assert changed >= {f"decode_head.{name}" for name in head}
+    trunk = runner.model.backbone.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in trunk.items())
     assert not any(module.training for module in runner.model.backbone.blocks)

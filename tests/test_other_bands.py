@@ -1,6 +1,7 @@
 """Models for other numbers of bands than three train and predict, from rasters to scores."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,25 +22,35 @@ TRUNK = dict(
 
 
 @pytest.mark.slow
-def test_the_demo_of_four_bands_trains_and_is_tested_with_several_views(tmp_path):
-    pytest.importorskip("rasterio")
-    from make_shapes import write_dataset
+class TestDemoOfFourBands:
+    @pytest.fixture(scope="class")
+    def options(self, tmp_path_factory) -> list[str]:
+        pytest.importorskip("rasterio")
+        from make_shapes import write_dataset
 
-    write_dataset(tmp_path / "shapes", train=4, val=2, size=64, rasters=True)
-    options = cfg_options(FOUR.stem, tmp_path / "shapes", 2)
-    run = run_tool("train", FOUR, "--work-dir", tmp_path / "w", *options, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr[-2000:]
-    checkpoint = tmp_path / "w" / "iter_2.pth"
-    state = torch.load(checkpoint, weights_only=False)["state_dict"]
-    assert state["backbone.patch_embed.proj.0.0.weight"].shape == (16, 4, 3, 3)
-    for flags in (["--tta"], ["--show-dir", tmp_path / "shown"]):
-        folder = tmp_path / f"test{len(flags)}"
-        run = run_tool(
-            "test", FOUR, checkpoint, "--work-dir", folder, *flags, *options, cwd=tmp_path
-        )
+        folder = tmp_path_factory.mktemp("data")
+        write_dataset(folder / "shapes", train=4, val=2, size=64, rasters=True)
+        return cfg_options(FOUR.stem, folder / "shapes", 2)
+
+    @pytest.fixture(scope="class")
+    def checkpoint(self, options, tmp_path_factory) -> Path:
+        folder = tmp_path_factory.mktemp("work")
+        run = run_tool("train", FOUR, "--work-dir", folder, *options, cwd=folder)
         assert run.returncode == 0, run.stderr[-2000:]
-        assert 0 <= json.loads(max(folder.glob("*/2*.json")).read_text())["mIoU"] <= 100
-    assert len(list((tmp_path / "shown").rglob("*.png"))) == 2
+        return folder / "iter_2.pth"
+
+    def test_its_stem_has_filters_for_four_bands(self, checkpoint):
+        state = torch.load(checkpoint, weights_only=False)["state_dict"]
+        assert state["backbone.patch_embed.proj.0.0.weight"].shape == (16, 4, 3, 3)
+
+    @pytest.mark.parametrize("flags, drawings", [(["--tta"], 0), (["--show-dir", "shown"], 2)])
+    def test_it_is_scored(self, flags, drawings, options, checkpoint, tmp_path):
+        arguments = (FOUR, checkpoint, "--work-dir", tmp_path / "test", *flags, *options)
+        run = run_tool("test", *arguments, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr[-2000:]
+        (scores,) = (tmp_path / "test").glob("*/2*.json")
+        assert 0 <= json.loads(scores.read_text())["mIoU"] <= 100
+        assert len(list(tmp_path.rglob("shown/**/*.png"))) == drawings
 
 
 def assert_trains_and_predicts(cfg: Config, bands: int, batch: dict) -> None:
@@ -47,19 +58,18 @@ def assert_trains_and_predicts(cfg: Config, bands: int, batch: dict) -> None:
     cfg.model.backbone.update(TRUNK, in_channels=bands)
     cfg.model.neck.in_channels = [16] * 4
     init_default_scope(cfg.default_scope)
-    step = TRANSFORMS.build(
-        dict(type="Normalize", mean=[100.0] * bands, std=[50.0] * bands, to_rgb=False)
-    )
+    statistics = dict(mean=[100.0] * bands, std=[50.0] * bands)
+    normalize = TRANSFORMS.build(dict(type="Normalize", **statistics, to_rgb=False))
     raw = np.random.default_rng(0).integers(0, 255, (2, 160, 160, bands)).astype(np.float32)
-    images = [step(dict(img=image))["img"].reshape(160, 160, bands) for image in raw]
+    images = [normalize(dict(img=image))["img"].reshape(160, 160, bands) for image in raw]
     batch["inputs"] = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
     torch.manual_seed(0)
     model = MODELS.build(cfg.model).train()
     stem = model.backbone.patch_embed.proj[0][0].weight
-    before = stem.detach().clone()
+    initial = stem.detach().clone()
     losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
     assert losses["loss"].isfinite()
-    assert (stem != before).flatten(2).any(2).all(0).all(), "a band did not change the stem"
+    assert (stem != initial).flatten(2).any(2).all(0).all(), "a band did not change the stem"
     for sample in model.eval().test_step(batch):
         if "pred_instances" in sample:
             assert sample.pred_instances.bboxes.shape[1] == 4

@@ -1,6 +1,4 @@
-"""Wheel and source distribution: complete, with the requirements of every import, and usable after
-installation.
-"""
+"""Wheel and source distribution: complete, with requirements of all imports, and usable."""
 
 import ast
 import os
@@ -10,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -17,18 +16,14 @@ import pytest
 from helpers.paths import ROOT
 
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
-FILES = (
-    "CHANGELOG.md",
-    "CITATION.cff",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "README.md",
-)
-FILES += ("model-index.yml", "pyproject.toml", "setup.py")
-# The calls of pip, without its start. Each kind is built into a folder of its name.
-BUILD = "from setuptools import build_meta\nfor kind in {0!r}: getattr(build_meta, 'build_' + kind)(kind)"
+FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")
+FILES += ("README.md", "model-index.yml", "pyproject.toml", "setup.py")
+# The calls of pip, without its start. Each distribution is built into a folder of its name.
+BUILD = """
+from setuptools import build_meta
+build_meta.build_sdist("sdist")
+build_meta.build_wheel("wheel")
+"""
 USE = """
 import xcit_mm
 from mmengine.config import Config
@@ -49,17 +44,16 @@ print(xcit_mm.__file__, cfg.filename, sep="\\n")
 def python(*args: object, cwd: Path, executable: object = sys.executable, **env: str) -> str:
     """Run Python in a folder and return its output."""
     command = [str(executable), *map(str, args)]
-    run = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=1800
-    )
+    options = dict(capture_output=True, text=True, timeout=1800)
+    run = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, **options)
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout
 
 
 def files(root: Path, *folders: str) -> set[str]:
     """Return the relative paths of the files in folders of a checkout, without byte code."""
-    found = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
-    return {path.relative_to(root).as_posix() for path in found if path.suffix != ".pyc"}
+    paths = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix() for path in paths if path.suffix != ".pyc"}
 
 
 def modules(root: Path) -> set[str]:
@@ -68,20 +62,17 @@ def modules(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the sources with files that must not be packed, in which both distributions are
-    built.
-    """
+    """A copy of the sources, with files that must not be packed, and both distributions of it."""
     root = tmp_path_factory.mktemp("checkout")
+    ignored = shutil.ignore_patterns("__pycache__", ".mim")
     for name in (*FOLDERS, "xcit_mm"):
-        shutil.copytree(
-            ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", ".mim")
-        )
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, root)
     for name in ("data/image.jpg", "work_dirs/iter_300.pth", "build/lib/xcit_mm/removed.py"):
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
-    python("-c", BUILD.format(("sdist", "wheel")), cwd=root)
+    python("-c", BUILD, cwd=root)
     return root
 
 
@@ -93,77 +84,71 @@ def wheel(checkout) -> Path:
 @pytest.fixture(scope="module")
 def metadata(wheel) -> str:
     with zipfile.ZipFile(wheel) as archive:
-        return next(
-            archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")
-        )
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        return archive.read(name).decode()
 
 
 def test_the_sdist_contains_all_sources(checkout):
     with tarfile.open(next((checkout / "sdist").glob("*.tar.gz"))) as archive:
-        found = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    found = {name for name in found if not name.startswith("xcit_mm.egg-info/")} - {
-        "PKG-INFO",
-        "setup.cfg",
-    }
-    assert found == files(checkout, *FOLDERS) | set(FILES) | modules(checkout)
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    written = {name for name in names if name.startswith("xcit_mm.egg-info/")}
+    sources = names - written - {"PKG-INFO", "setup.cfg"}
+    assert sources == files(checkout, *FOLDERS) | set(FILES) | modules(checkout)
 
 
 def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, metadata):
     with zipfile.ZipFile(wheel) as archive:
-        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
-    assert found == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
+    assert names == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
     lines = metadata.splitlines()
     assert {"License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm"} <= set(lines)
-    assert (
-        re.findall(r"\]\((?!https?://)", metadata) == []
-    )  # links of the README, relative on PyPI to nothing
+
+
+def test_the_description_has_no_relative_link(metadata):
+    assert re.findall(r"\]\((?!https?://)", metadata) == []  # on PyPI it would lead nowhere
 
 
 def imported(source: str) -> set[str]:
-    """Return the top-level names of all imports of a module, without the standard library and
-    xcit_mm.
-    """
-    found = set()
+    """Return the packages that a module imports, besides the standard library and xcit_mm."""
+    names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.add(node.module)
-    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"xcit_mm"}
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"xcit_mm"}
+
+
+def normalized(names: Iterable[str]) -> set[str]:
+    return {name.lower().replace("_", "-") for name in names}
 
 
 def test_every_import_is_a_requirement(wheel, metadata):
-    required, installed = (
-        set(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE)),
-        packages_distributions(),
-    )
+    required = normalized(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE))
     # The stack brings these, and the user chooses the stack.
-    allowed = {name.lower().replace("_", "-") for name in required} | {
-        "mmcv-lite",
-        "onedl-mmcv",
-        "xcit-mm",
-    }
+    allowed = required | {"mmcv-lite", "onedl-mmcv", "xcit-mm"}
     with zipfile.ZipFile(wheel) as archive:
-        sources = {
-            Path(name): archive.read(name).decode()
-            for name in archive.namelist()
-            if name.endswith(".py")
-        }
-    scripts = {path.stem for path in sources if "tools" in path.parts}
-    for path, source in sources.items():
-        for module in imported(source) - scripts if "configs" not in path.parts else ():
-            names = {name.lower().replace("_", "-") for name in installed.get(module, [module])}
-            assert names & allowed, f"{path} imports {module}, which is not a requirement"
+        paths = [Path(name) for name in archive.namelist() if name.endswith(".py")]
+        imports = {path: imported(archive.read(str(path)).decode()) for path in paths}
+    scripts = {path.stem for path in paths if "tools" in path.parts}
+    distributions = packages_distributions()
+    unknown = [
+        (str(path), module)
+        for path in paths
+        if "configs" not in path.parts
+        for module in imports[path] - scripts
+        if not normalized(distributions.get(module, [module])) & allowed
+    ]
+    assert unknown == []
 
 
 def test_an_installed_wheel_registers_the_backbone_and_finds_its_configs(tmp_path, wheel):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     package = tmp_path / "site" / "xcit_mm"
-    module, config = python(
-        "-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent)
-    ).splitlines()
+    printed = python("-W", "ignore", "-c", USE, cwd=tmp_path, PYTHONPATH=str(package.parent))
+    module, config = printed.splitlines()
     assert Path(module).parent == package
     assert package / ".mim" / "configs" in Path(config).parents
 
@@ -190,12 +175,8 @@ def test_it_runs_in_a_new_environment_without_a_compiler(tmp_path, wheel, monkey
     python("-m", "venv", "new", cwd=tmp_path)
     executable = tmp_path / "new" / "bin" / "python"
     wanted = [f"{wheel}{extra}"] if extra else [wheel, "mmengine", "mmcv-lite"]
-    options = (
-        "--disable-pip-version-check",
-        "install",
-        "-q",
-        "-c",
-        ROOT / "requirements/torch.txt",
-    )
-    python("-m", "pip", *options, *wanted, cwd=tmp_path, executable=executable, CC="no", CXX="no")
+    pip = ("-m", "pip", "--disable-pip-version-check", "install", "-q")
+    constraints = ("-c", ROOT / "requirements/torch.txt")
+    no_compiler = dict(CC="no", CXX="no")
+    python(*pip, *constraints, *wanted, cwd=tmp_path, executable=executable, **no_compiler)
     python("-W", "ignore", "-c", code, cwd=tmp_path, executable=executable)

@@ -24,13 +24,8 @@ pytestmark = [
 )
 def test_a_demo_config_reaches_its_score_on_photos(config, score, reached, tmp_path):
     (tmp_path / "data").symlink_to(DATA)
-    command = [
-        sys.executable,
-        ROOT / "tools" / "train.py",
-        CONFIGS / "demo" / f"{config}.py",
-        "--work-dir",
-        "work",
-    ]
+    arguments = [CONFIGS / "demo" / f"{config}.py", "--work-dir", "work"]
+    command = [sys.executable, ROOT / "tools" / "train.py", *arguments]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3600)
     assert run.returncode == 0, run.stderr[-2000:]
     log = next((tmp_path / "work").glob("2*/vis_data/scalars.json"))
