@@ -1,8 +1,10 @@
 """The doctor compares the data sets of a config with each other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
+import torch
 from helpers.doctor_data import (
     COCO,
     MASK_RCNN,
@@ -14,6 +16,7 @@ from helpers.doctor_data import (
     failures,
     findings,
     write_image,
+    write_segmentation_maps,
 )
 from mmengine.config import Config
 
@@ -35,7 +38,8 @@ def test_other_names_of_the_same_classes_are_a_note():
 def test_data_sets_in_wrappers_are_checked(own_config):
     config = own_config(
         "train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=2, "
-        "dataset=dict(type='ConcatDataset', datasets=[dict(type='BaseSegDataset', data_root='nowhere')])))"
+        "dataset=dict(type='ConcatDataset', "
+        "datasets=[dict(type='BaseSegDataset', data_root='nowhere')])))"
     )
     assert_named(
         failures(config), [("D311", "train", "nowhere"), ("D302", "classes=None", "train")]
@@ -97,12 +101,72 @@ def test_drawings_of_one_name_are_a_note():
     """mmdet's hook writes DIR/NAME.jpg whatever the folder of the image is."""
     cfg = Config.fromfile(MASK_RCNN)
     cfg.test_dataloader.dataset.data_prefix.img = ""
-    for name in ("a", "b"):
-        write_image(COCO / name / "0.jpg")
     for number, file in enumerate(("a/0.jpg", "b/0.jpg", "c.jpg")):
+        write_image(COCO / file)
         edit_json(
             VAL_JSON,
             lambda content, n=number, file=file: content["images"][n].update(file_name=file),
         )
     assert_named(noted(check_test(cfg, drawn=True)), [("D320", "1 of 3", "0.jpg")])
     assert noted(check_test(cfg)) == []
+
+
+def save_classes(classes: Sequence[str]) -> str:
+    torch.save(dict(state_dict={}, meta=dict(dataset_meta=dict(classes=classes))), "trained.pth")
+    return "trained.pth"
+
+
+NAMES = ("background", "circle", "square", "triangle", "star")
+
+
+@pytest.mark.parametrize(
+    "learned, level",
+    [(NAMES, None), (("background", "disc", *NAMES[2:]), "note"), (NAMES[::-1], "FAIL")],
+    ids=["the same", "another name", "another order"],
+)
+def test_classes_of_the_tested_checkpoint_are_compared_with_the_data(learned, level):
+    found = noted(check_test(Config.fromfile(SHAPES), save_classes(learned)))
+    assert [finding.level for finding in found] == [level] * (level is not None)
+    assert_named(found, [("D305", "checkpoint", "test")] * len(found))
+
+
+def repeat_objects(content: dict) -> None:
+    first = content["annotations"]
+    content["annotations"] = [dict(each, id=each["id"] + 80, image_id=0) for each in first] + first
+
+
+TEST_BREAKS = {
+    "id 0": (lambda content: content["annotations"][0].update(id=0), "FAIL", "D418"),
+    "more objects than mAP counts": (repeat_objects, "note", "D419"),
+    "a degenerate box": (
+        lambda content: content["annotations"][0].update(bbox=[5, 5, 0.5, 0.5]),
+        *("note", "D408"),
+    ),
+    "crowds only": (
+        lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]]),
+        *("FAIL", "D409"),
+    ),
+    "categories in another order": (
+        lambda content: content["categories"].reverse(),
+        *("FAIL", "D406"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEST_BREAKS)
+def test_data_that_change_a_score_in_silence_are_named_before_the_test(name):
+    change, level, code = TEST_BREAKS[name]
+    edit_json(VAL_JSON, change)
+    found = noted(check_test(Config.fromfile(MASK_RCNN)))
+    assert (level, code) in [(finding.level, finding.code) for finding in found]
+
+
+def test_maps_one_label_too_high_are_named_before_the_test():
+    write_segmentation_maps(Path("data/shapes"), [2, 3, 4, 5, 6])
+    found = noted(check_test(Config.fromfile(SHAPES)))
+    assert_named(found, [("D506", "test", "label 5 (1842 pixels")])
+
+
+def test_doctor_checks_the_data_of_the_test_too():
+    option = "test_dataloader.dataset.ann_file=annotations/none.json"
+    assert_named(failures(MASK_RCNN, option), [("D311", "test", "none.json")])

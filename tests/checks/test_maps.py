@@ -56,6 +56,7 @@ model = dict(decode_head=dict({head}))
 metainfo = dict(classes={classes}, palette=[(9, 9, 9)] * len({classes}))
 train_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
 val_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+test_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
 """
 TWO_CLASSES = MASKS.format(classes=("ground", "shape"), head="num_classes=2")
 SHAPES_MAPS = Path("data/shapes/annotations/training")
@@ -82,12 +83,13 @@ def test_class_may_be_in_another_data_set_of_the_split(own_config):
     root = Path("data/shapes")
     write_segmentation_maps(root, [0, 1])
     write_segmentation_maps(Path("data/empty"), [0])
-    both = "both = [dict(type='BaseSegDataset', data_root=root, img_suffix='.jpg', metainfo=metainfo, data_prefix="
-    both += "dict(img_path='images/training', seg_map_path='annotations/training'), pipeline=_base_.train_pipeline)"
-    both += " for root in ('data/shapes', 'data/empty')]\n"
-    both += (
-        "train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))"
-    )
+    both = f"""
+prefix = dict(img_path='images/training', seg_map_path='annotations/training')
+values = dict(type='BaseSegDataset', img_suffix='.jpg', metainfo=metainfo, data_prefix=prefix)
+values.update(pipeline=_base_.train_pipeline)
+both = [dict(values, data_root='{root}'), dict(values, data_root='data/empty')]
+train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))
+"""
     assert failures(own_config(f"{TWO_CLASSES}\n{both}")) == []
 
 

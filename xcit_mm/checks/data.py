@@ -24,18 +24,18 @@ def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
     """Find the first path of each split that does not exist. Remote storage (s3://...) is not
     checked.
     """
-    fix = "put or link the data set there, or correct data_root, data_prefix and ann_file of data set and evaluator"
-    found = []
+    keys = "data_root, data_prefix and ann_file of data set and evaluator"
+    findings = []
     for split in splits:
-        given = [path for dataset in data_sets(cfg, split) for path in _paths(dataset)]
-        given += [
-            evaluator["ann_file"]
-            for evaluator in evaluators(cfg, split)
-            if evaluator.get("ann_file")
-        ]
-        missing = [path for path in given if "://" not in path and not Path(path).exists()]
-        found += [fail("D311", f"the {split} data are not at {path}", fix) for path in missing[:1]]
-    return found
+        paths = [path for dataset in data_sets(cfg, split) for path in _paths(dataset)]
+        scored = [evaluator.get("ann_file") for evaluator in evaluators(cfg, split)]
+        for path in [*paths, *filter(None, scored)]:
+            if "://" not in path and not Path(path).exists():
+                problem = f"the {split} data are not at {path}"
+                fix = f"put or link the data set there, or correct {keys}"
+                findings.append(fail("D311", problem, fix))
+                break
+    return findings
 
 
 def _paths(dataset: dict) -> list[str]:
@@ -47,44 +47,70 @@ def _paths(dataset: dict) -> list[str]:
     ]
 
 
-def check_classes(cfg: Config, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the classes of all data sets against each other and against `num_classes` of the heads."""
+def check_classes(
+    cfg: Config,
+    heads: Mapping[str, nn.Module],
+    splits: Iterable[str] = SPLITS,
+    learned: Sequence[str] | None = None,
+) -> Iterator[Finding]:
+    """Check the classes of all data sets against each other and against `num_classes` of the heads.
+
+    Args:
+        learned: The classes of the checkpoint that is tested, if it names them.
+    """
     if cfg.get("default_scope") == "mmpretrain":  # which takes classes from its data
         return
-    given: dict[tuple[str, ...], str] = {}
-    for split, dataset in [(each, dataset) for each in SPLITS for dataset in data_sets(cfg, each)]:
-        info = metainfo(dataset)
-        classes = info.get("classes")
-        if classes and not isinstance(classes, str):
-            if tuple(classes) not in given:
-                yield from _check_palette(split, info.get("palette"), classes, cfg.default_scope)
-            given.setdefault(tuple(classes), split)
-        elif _data_format(dataset) in _FORMATS:  # others may read the names
-            yield fail(
-                "D302",
-                f"classes={classes!r} in the {split} data set",
-                "metainfo=dict(classes=('name', ...))",
-            )
-    for classes, split in given.items():
-        for name, head in heads.items():
-            if head.num_classes != len(classes):
-                text = f"{name}.num_classes is {head.num_classes}, the {split} data set has {len(classes)} classes"
-                fix = f"--cfg-options model.{name}.num_classes={len(classes)}, or correct metainfo.classes"
-                yield fail("D303", text, fix)
-        if len(classes) == 1 and cfg.get("default_scope") == "mmseg":
-            fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and out_channels=1 in the heads"
-            yield note(
-                "D304", f"{split}: with one class IoUMetric counts every pixel as that class", fix
-            )
-    if len(given) > 1:
-        (first, split), (second, other) = list(given.items())[:2]
-        pairs = [(a, b) for a, b in zip(first, second, strict=False) if a != b]
-        differing = [f"{a} and {b}" for a, b in pairs] or [
-            f"{len(first)} and {len(second)} classes"
-        ]
-        renamed = len(first) == len(second) and all(b not in first for _, b in pairs)
-        text = f"the {split} and {other} data sets have different classes: {preview(differing)}"
-        yield (note if renamed else fail)("D305", text, "give both data sets the same metainfo")
+    origins: dict[tuple[str, ...], str] = {}
+    for split in splits:
+        for dataset in data_sets(cfg, split):
+            info = metainfo(dataset)
+            classes = info.get("classes")
+            if classes and not isinstance(classes, str):
+                if tuple(classes) not in origins:
+                    palette = info.get("palette")
+                    yield from _check_palette(split, palette, classes, cfg.default_scope)
+                    yield from _check_heads(split, classes, heads)
+                origins.setdefault(tuple(classes), f"{split} data")
+            elif _data_format(dataset) in _FORMATS:  # others may read the names
+                problem = f"classes={classes!r} in the {split} data set"
+                yield fail("D302", problem, "metainfo=dict(classes=('name', ...))")
+    if cfg.get("default_scope") == "mmseg":
+        for classes, origin in origins.items():
+            if len(classes) == 1:
+                problem = f"{origin}: with one class IoUMetric counts every pixel as that class"
+                fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and "
+                yield note("D304", problem, f"{fix}out_channels=1 in the heads")
+    if learned:
+        origins = {tuple(learned): "checkpoint", **origins}
+    yield from _compare_classes(origins)
+
+
+def _check_heads(
+    split: str, classes: Sequence[str], heads: Mapping[str, nn.Module]
+) -> Iterator[Finding]:
+    number = len(classes)
+    for name, head in heads.items():
+        if head.num_classes != number:
+            given = f"{name}.num_classes is {head.num_classes}"
+            problem = f"{given}, the {split} data set has {number} classes"
+            fix = f"--cfg-options model.{name}.num_classes={number}, or correct metainfo.classes"
+            yield fail("D303", problem, fix)
+
+
+def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding]:
+    """Compare the first two lists of classes that differ, each with its origin."""
+    if len(origins) < 2:
+        return
+    (first, origin), (second, other) = list(origins.items())[:2]
+    pairs = [pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]]
+    differing = [f"{ours} and {theirs}" for ours, theirs in pairs]
+    if not differing:
+        differing = [f"{len(first)} and {len(second)} classes"]
+    is_renamed = len(first) == len(second) and all(theirs not in first for _, theirs in pairs)
+    level = note if is_renamed else fail
+    problem = f"{origin} and {other} have different classes: {preview(differing)}"
+    fix = "give both the same metainfo.classes, in the order that the model has learned"
+    yield level("D305", problem, fix)
 
 
 def _check_palette(
@@ -102,10 +128,9 @@ def _check_palette(
         for row in palette
     )
     if not (is_list and colours and len(palette) >= len(classes)):
-        text = f"{split}: palette={str(palette)[:40]} for {len(classes)} classes, which test --show-dir cannot draw"
-        yield fail(
-            "D306", text, "palette=[(red, green, blue), ...], a tuple of 0 to 255 for each class"
-        )
+        given = f"{split}: palette={str(palette)[:40]} for {len(classes)} classes"
+        fix = "palette=[(red, green, blue), ...], a tuple of 0 to 255 for each class"
+        yield fail("D306", f"{given}, which test --show-dir cannot draw", fix)
 
 
 def _data_format(dataset: dict) -> str:
@@ -136,11 +161,13 @@ def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> 
 def check_overlap(cfg: Config, split: str) -> Iterator[Finding]:
     """Compare the files of a split, 'val' or 'test', with those of the training split."""
     if not check_paths(cfg, ("train", split)):  # another check reports them
-        train, held_out = set(_images(cfg, "train")), set(_images(cfg, split))
-        if train & held_out:
-            text = f"{len(train & held_out)} of {len(held_out)} images of the {split} split are in the training split: "
+        train = set(_images(cfg, "train"))
+        held_out = set(_images(cfg, split))
+        both = sorted(train & held_out)
+        if both:
+            problem = f"{len(both)} of {len(held_out)} images of the {split} split"
             fix = f"{split} on other images: the scores are too high"
-            yield note("D319", text + preview(sorted(train & held_out)), fix)
+            yield note("D319", f"{problem} are in the training split: {preview(both)}", fix)
 
 
 def _images(cfg: Config, split: str) -> list[str]:
@@ -153,10 +180,13 @@ def check_drawings(cfg: Config) -> Iterator[Finding]:
     """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's
     name alone.
     """
-    names = Counter(
-        map(os.path.basename, _images(cfg, "test") if cfg.get("default_scope") == "mmdet" else [])
-    )
-    if len(names) < names.total():
-        text = f"{names.total() - len(names)} of {names.total()} images have the name of another, such as "
-        text += f"{names.most_common(1)[0][0]}: mmdet's drawings with --show-dir replace each other"
-        yield note("D320", text, "xcit-mm predict FOLDER --model MODEL")
+    if cfg.get("default_scope") != "mmdet":
+        return
+    names = Counter(map(os.path.basename, _images(cfg, "test")))
+    repeated = names.total() - len(names)
+    if repeated:
+        problem = f"{repeated} of {names.total()} images have the name of another"
+        example = f"such as {names.most_common(1)[0][0]}"
+        effect = "mmdet's drawings with --show-dir replace each other"
+        fix = "xcit-mm predict FOLDER --model MODEL"
+        yield note("D320", f"{problem}, {example}: {effect}", fix)

@@ -1,19 +1,19 @@
-"""The checks of a run: the doctor prints what they find, and a run with a failure does not start."""
+"""The checks of a run: the doctor prints what they find, and a failure stops the start of a run."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mmengine.config import Config
 
 from ..utils.cli import parse_cfg_options
-from ..utils.configs import data_sets, read_config
+from ..utils.configs import data_sets, evaluators, read_config
 from ..utils.errors import reason
 from ..weights.zoo import find_config
 from .data import SPLITS, check_classes, check_data_sets, check_drawings, check_overlap, check_paths
-from .findings import Finding, collect, fail
+from .findings import Finding, collect, fail, note
 from .model import build_checked_model, check_forward, class_heads
 from .preflight import check_imports, check_recipe, find_script
-from .weights import check_weights
+from .weights import check_weights, learned_classes
 
 _MAX_JSON_BYTES = (
     30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
@@ -21,7 +21,7 @@ _MAX_JSON_BYTES = (
 
 
 def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
-    """Check a training run: config, data, model, weights.
+    """Check a training run, and the data of its test: config, data, model, weights.
 
     The environment variable `WORLD_SIZE` gives the number of processes, 1 by default.
 
@@ -37,42 +37,72 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         yield fail("", reason(error), "correct the config")
         return
     yield from collect(check_imports(cfg))
-    yield from check_training(cfg)
-    found = collect(check_overlap(cfg, "val" if cfg.get("val_dataloader") else "test"))
-    yield from (each for each in found if each.level == "note")  # failures are reported above
+    splits = [*SPLITS, "test"] if _tests_on_own_data(cfg) else SPLITS
+    yield from check_training(cfg, splits)
+    for split in splits[1:]:
+        findings = collect(check_overlap(cfg, split))
+        # Failures are reported above.
+        yield from (finding for finding in findings if finding.level == "note")
 
 
-def check_training(cfg: Config, leave_large: bool = False) -> Iterator[Finding]:
+def check_training(
+    cfg: Config, splits: Sequence[str] = SPLITS, leave_large: bool = False
+) -> Iterator[Finding]:
     """Check data, model and weights of a training, perhaps without large jsons. Nothing is
     downloaded.
     """
     processes = int(os.environ.get("WORLD_SIZE") or 1)
-    yield from check_paths(cfg, SPLITS)
-    model, found = build_checked_model(cfg)
-    heads, read = (
-        class_heads(model),
-        [split for split in SPLITS if not (leave_large and _is_large(cfg, split))],
-    )
-    yield from found
-    for check in (
-        check_classes(cfg, heads),
-        *(check_data_sets(cfg, split, heads) for split in read),
-        check_recipe(cfg, processes),
-        check_weights(cfg, model),
-        check_forward(cfg, model, processes),
-    ):
+    yield from check_paths(cfg, splits)
+    model, failures = build_checked_model(cfg)
+    yield from failures
+    heads = class_heads(model)
+    checks = [check_classes(cfg, heads, splits)]
+    for split in splits:
+        checks.append(
+            _leave(split)
+            if leave_large and _is_large(cfg, split)
+            else check_data_sets(cfg, split, heads)
+        )
+    checks.append(check_recipe(cfg, processes))
+    checks.append(check_weights(cfg, model))
+    checks.append(check_forward(cfg, model, processes))
+    for check in checks:
         yield from collect(check)
 
 
-def check_test(cfg: Config, drawn: bool = False) -> Iterator[Finding]:
-    """Check data and model of a test, perhaps with drawings, without large jsons."""
+def check_test(
+    cfg: Config, checkpoint: str | None = None, drawn: bool = False
+) -> Iterator[Finding]:
+    """Check data and model of a test, without large jsons.
+
+    Args:
+        checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
+        drawn: Whether the test also draws predictions.
+    """
     yield from check_paths(cfg, ["test"])
-    model, found = build_checked_model(cfg)
-    yield from found
+    model, failures = build_checked_model(cfg)
+    yield from failures
+    heads = class_heads(model)
+    learned = learned_classes(checkpoint) if checkpoint else None
+    yield from collect(check_classes(cfg, heads, ["test"], learned))
     yield from collect(check_forward(cfg, model))
-    if not (_is_large(cfg, "test") or _is_large(cfg, "train")):
+    if _is_large(cfg, "test"):
+        yield from _leave("test")
+        return
+    yield from collect(check_data_sets(cfg, "test", heads))
+    if not _is_large(cfg, "train"):
         yield from collect(check_overlap(cfg, "test"))
-        yield from collect(check_drawings(cfg) if drawn else ())
+    if drawn:
+        yield from collect(check_drawings(cfg))
+
+
+def _tests_on_own_data(cfg: Config) -> bool:
+    """Return whether a config tests on other data than it validates and trains on."""
+    tested = list(data_sets(cfg, "test"))
+    if not cfg.get("val_dataloader"):
+        return bool(tested)
+    same_scores = evaluators(cfg, "test") == evaluators(cfg, "val")
+    return bool(tested) and not (same_scores and tested == list(data_sets(cfg, "val")))
 
 
 def _is_large(cfg: Config, split: str) -> bool:
@@ -81,3 +111,8 @@ def _is_large(cfg: Config, split: str) -> bool:
         for data in data_sets(cfg, split)
     )
     return any(os.path.isfile(path) and os.path.getsize(path) > _MAX_JSON_BYTES for path in paths)
+
+
+def _leave(split: str) -> Iterator[Finding]:
+    limit = f"{_MAX_JSON_BYTES / 1e6:g} MB"
+    yield note("", f"{split}: a json above {limit} is not checked", "xcit-mm doctor CONFIG")

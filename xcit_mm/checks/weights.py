@@ -13,6 +13,7 @@ from ..weights.layouts import parse_checkpoint
 from ..weights.matching import StrictLoadHook, match_model, match_trunk
 from ..weights.published import REMOTE_PREFIXES, local_path
 from ..weights.reader import check_checkpoint, load_from_file
+from ..weights.zoo import load_checkpoint
 from .findings import Finding, fail, note, ok
 
 
@@ -45,8 +46,21 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
             text = f"{given['checkpoint']} was trained on RGB, the model gets BGR"
             yield note("D216", text, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
     if strict is None:
-        text = "without StrictLoadHook mmengine loads the part of a checkpoint that fits, without an error"
-        yield note("D701", text, "custom_hooks = [dict(type='StrictLoadHook')]")
+        problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
+        fix = "custom_hooks = [dict(type='StrictLoadHook')]"
+        yield note("D701", f"{problem}, without an error", fix)
+
+
+def learned_classes(checkpoint: str) -> tuple[str, ...] | None:
+    """Return the classes that a checkpoint was trained on, or None if it does not name them.
+
+    Args:
+        checkpoint: As in `load_checkpoint`, which may download it.
+    """
+    content = load_checkpoint(checkpoint)
+    meta = content.get("meta") if isinstance(content, dict) else None
+    classes = ((meta or {}).get("dataset_meta") or {}).get("classes")
+    return tuple(classes) if isinstance(classes, (list, tuple)) else None
 
 
 def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterator[Finding]:

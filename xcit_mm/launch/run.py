@@ -140,7 +140,7 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
     cfg = _read_config("test", options)
     script = _load_script(options)
     check_checkpoint(options.checkpoint)
-    _check(options, check_test(cfg, drawn=bool(options.show_dir)))
+    _check(options, check_test(cfg, options.checkpoint, drawn=bool(options.show_dir)))
     return script
 
 
