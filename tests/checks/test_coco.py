@@ -23,6 +23,7 @@ from helpers.doctor_data import (
 )
 from helpers.pages import blocks
 from helpers.paths import ROOT
+from mmdet.datasets import CocoDataset
 
 from xcit_mm.checks.findings import Finding
 
@@ -37,11 +38,13 @@ def swap_categories(content: dict) -> None:
 def to_corners(annotation: dict) -> None:
     x, y, width, height = annotation["bbox"]
     annotation["bbox"] = [x, y, x + width, y + height]
+    draw_box(annotation)
 
 
 def to_centre(annotation: dict) -> None:
     x, y, width, height = annotation["bbox"]
     annotation["bbox"] = [x + width / 2, y + height / 2, width, height]
+    draw_box(annotation)
 
 
 def to_relative(annotation: dict) -> None:
@@ -53,6 +56,15 @@ def to_smaller_copy(annotation: dict) -> None:
     annotation.update(
         bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25
     )
+    draw_box(annotation)
+
+
+def draw_box(annotation: dict) -> None:
+    """Draw the mask as its box."""
+    x, y, width, height = annotation["bbox"]
+    right = x + width
+    bottom = y + height
+    annotation["segmentation"] = [[x, y, right, y, right, bottom, x, bottom]]
 
 
 def change_each(change: Callable[[dict], object]) -> Callable[[], None]:
@@ -82,7 +94,7 @@ BREAKS = {
     ),
     "no segmentation": (
         change_json(lambda content: content["annotations"][5].update(segmentation=[])),
-        *("D401", "annotation 6", "no segmentation"),
+        *("D412", "1 of 80", TRAIN_JSON, "id 6 (image 2)"),
     ),
     "image id twice": (
         change_json(lambda content: content["images"][1].update(id=0)),
@@ -92,7 +104,11 @@ BREAKS = {
     "NaN": (set_all(bbox=[1, 2, float("nan"), 3]), "D401", "[1, 2, nan, 3]"),
     "annotation id twice": (set_id(1), "D418", "1 annotations"),
     "annotation id 0": (set_id(0), "D418", "0"),
-    "annotation id as text": (set_id("2"), "D418", "'2'"),
+    "annotation id as text": (set_id("ann-2"), "D418", "'ann-2'"),
+    "image ids of two kinds": (
+        change_json(lambda content: content["images"][1].update(id="1")),
+        *("D418", "images", "texts"),
+    ),
     "category of another name": (
         change_json(lambda content: content["categories"][15].update(name="Cat")),
         *("D405", "1 of 80", "cat", "Cat"),
@@ -104,18 +120,18 @@ BREAKS = {
     ),
     "two categories of a name, as Roboflow exports": (
         change_json(lambda content: content["categories"].insert(0, dict(id=0, name="person"))),
-        *("D406", "person as bicycle"),
+        *("D406", "2 categories", "'person'", "0, 1"),
     ),
     "no annotations": (
         change_json(lambda content: content.update(annotations=[])),
         "D408",
-        "0 of 0",
+        "no annotations",
     ),
     "image ids that count from 1": (
         change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
-        *("D408", "54 of 80", "26 have an unknown"),
+        *("D408", "26 of 80", "26 with an unknown image_id", "id 3 (image 3)"),
     ),
-    "relative boxes": (change_each(to_relative), "D408", "0 of 80"),
+    "relative boxes": (change_each(to_relative), "D408", "80 of 80", "80 without area"),
     "only crowds": (
         change_json(
             lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])
@@ -123,6 +139,10 @@ BREAKS = {
         *("D409", "80 of 80"),
     ),
     "boxes as corners": (change_each(to_corners), "D411", "57 of 80"),
+    "masks elsewhere than boxes": (
+        change_each(lambda each: each.update(segmentation=[[0, 0, 5, 0, 5, 5]])),
+        *("D412", "80 of 80", "id 1 (image 0)"),
+    ),
     "no image": ((COCO / "train2017/1.jpg").unlink, "D314", "1 of 3", COCO / "train2017/1.jpg"),
     "broken image": (
         lambda: (COCO / "train2017/2.jpg").write_bytes(b"no image"),
@@ -139,10 +159,52 @@ BREAKS = {
 def test_error_of_the_data_is_the_only_failure(name):
     spoil, code, *values = BREAKS[name]
     spoil()
-    assert_named(
-        failures(MASK_RCNN),
-        [(code, "train", *([TRAIN_JSON] * (code in ("D401", "D418"))), *values)],
-    )
+    path = [TRAIN_JSON] * (code in ("D401", "D418"))
+    assert_named(failures(MASK_RCNN), [(code, "train", *path, *values)])
+
+
+@pytest.mark.parametrize("value", ["2", 2.0, 2**53, -2])
+def test_ids_that_score_correctly_pass(value):
+    set_id(value)()
+    assert failures(MASK_RCNN) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content["categories"].reverse(),
+        lambda content: (content["categories"].pop(79), content["annotations"].pop(79)),
+        lambda content: content["categories"][15].update(name="Cat"),
+    ],
+    ids=["another order", "a class less", "another name"],
+)
+def test_fix_of_other_categories_in_the_validation_works(spoil):
+    edit_json(VAL_JSON, spoil)
+    (failure,) = failures(MASK_RCNN)
+    assert failure.fix.startswith(f"list the categories of {VAL_JSON}")
+    classes = CocoDataset.METAINFO["classes"]
+    assert str(classes) in failure.fix
+    ids = {name: 2 * number + 1 for number, name in enumerate(classes)}
+    listed = [dict(id=number, name=name) for name, number in ids.items()]
+    edit_json(VAL_JSON, lambda content: content.update(categories=listed))
+    assert failures(MASK_RCNN) == []
+
+
+def test_fix_of_two_annotated_categories_of_a_name_works():
+    def spoil(content: dict) -> None:
+        content["categories"].append(dict(id=400, name="person"))
+        content["annotations"][1].update(category_id=400)
+
+    edit_json(TRAIN_JSON, spoil)
+    (failure,) = failures(MASK_RCNN)
+    assert failure.fix.startswith("remove category 400, whose annotations get category_id=1")
+
+    def follow(content: dict) -> None:
+        content["categories"].pop()
+        content["annotations"][1].update(category_id=1)
+
+    edit_json(TRAIN_JSON, follow)
+    assert failures(MASK_RCNN) == []
 
 
 def test_ids_of_the_json_that_scores_are_checked_too():
@@ -229,7 +291,7 @@ def test_few_boxes_that_mmdet_drops_and_absent_classes_are_notes():
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(bbox=[5, 5, 0.5, 9]))
     assert_named(
         noted(),
-        [("D408", "train", "79 of 80", TRAIN_JSON), ("D410", "train", TRAIN_JSON, "person")],
+        [("D408", "train", "1 of 80", TRAIN_JSON), ("D410", "train", TRAIN_JSON, "person")],
     )
     assert failures(MASK_RCNN) == []
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..utils.configs import data_sets, dataset_class, evaluators, metainfo, type_name
 from ..utils.errors import preview
-from .coco import check_coco
+from .coco import check_coco, image_paths
 from .findings import Finding, fail, note
 from .images import build_dataset
 from .maps import check_maps
@@ -173,7 +173,13 @@ def check_overlap(cfg: Config, split: str) -> Iterator[Finding]:
 def _images(cfg: Config, split: str) -> list[str]:
     """Return the paths of a split's images, of the formats that are checked."""
     checked = [dataset for dataset in data_sets(cfg, split) if _data_format(dataset) in _FORMATS]
-    return [image["img_path"] for dataset in checked for image in build_dataset(dataset).data_list]
+    paths = []
+    for dataset in checked:
+        if _data_format(dataset) == "CocoDataset":
+            paths += image_paths(dataset)
+        else:
+            paths += [image["img_path"] for image in build_dataset(dataset).data_list]
+    return paths
 
 
 def check_drawings(cfg: Config) -> Iterator[Finding]:

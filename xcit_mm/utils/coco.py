@@ -5,7 +5,7 @@ A box of an annotation is [x, y, width, height] in pixels, elsewhere [left, top,
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,21 @@ def read_coco(
     path: str | Path,
     required: Mapping[str, Sequence[str]] = TO_TRAIN,
     unique: Sequence[str] = ("id",),
+    convert: Callable[[dict], Any] | None = None,
 ) -> Coco:
     """Read a COCO json, with or without a byte order mark.
 
     Args:
         required: Lists that the file must have, and the keys of each of their entries.
         unique: Keys that differ between two images, and between two categories.
+        convert: Function that replaces each object of the json while it is read.
 
     Raises:
         ValueError: If the file is not JSON, lists no images, lacks a list or key, repeats a unique
             key, or if a required box is not four finite numbers.
     """
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(Path(path).read_bytes(), object_hook=convert)
         for name, keys in required.items():
             _check_keys(content, name, keys)
         for name in ("images", "categories"):
