@@ -12,7 +12,8 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_path
 from ..utils.compat import is_resuming, is_training_run
-from ..weights.work_dirs import BEST, BEST_SCORE, Record, read_record
+from ..weights.reader import load_from_file
+from ..weights.work_dirs import Record, find_newer_best, own_best
 from .batches import NumberedLoop
 from .finite import is_finite
 from .schedule import follow_config
@@ -64,29 +65,6 @@ def _write(data: bytes | memoryview, path: Path) -> None:
 register_backend("atomic", AtomicBackend)
 
 
-def _find_best(folder: Path, resumed: Record) -> dict[str, tuple[str | None, float]]:
-    """Return path and score of the best checkpoints of a run that resumes, by the metric.
-
-    A run that is killed after it has saved a best checkpoint has not recorded it in the checkpoint
-    from which it resumes. The former best, which may still exist, is removed. A path is None if the
-    file is in another folder, where it stays.
-    """
-    best: dict[str, tuple[str | None, float]] = {}
-    for metric, (name, score) in resumed.best.items():
-        best[metric] = (str(folder / name) if (folder / name).is_file() else None, score)
-    # All are read before a file is removed.
-    records = [read_record(path) for path in folder.glob("best_*.pth")]
-    for record in records:
-        if record is None or record.own_metric is None or record.run != resumed.run:
-            continue
-        if record.iteration == resumed.iteration and record.time >= resumed.time:
-            former, _ = best.get(record.own_metric, (None, 0))
-            if former not in (None, str(record.path)):
-                Path(former).unlink()
-            best[record.own_metric] = (str(record.path), record.best[record.own_metric][1])
-    return best
-
-
 @HOOKS.register_module()
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
@@ -107,33 +85,38 @@ class ResumableCheckpointHook(CheckpointHook):
         if not has_backend and not is_remote:
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
-        self._resumed: Record | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if is_resuming(runner) and is_training_run(runner):
-            self._resumed = Record.of(Path(), checkpoint)
+            if self.save_best and "://" not in str(self.out_dir):
+                self._resume_best(runner, checkpoint)
             follow_config(runner, checkpoint)
+
+    def _resume_best(self, runner: Runner, checkpoint: dict) -> None:
+        """Let a run that was killed after it had saved a best checkpoint know of it.
+
+        The former best may still exist and is removed. Files in other folders stay.
+        """
+        folder = Path(runner.work_dir)
+        if self.out_dir:  # which mmengine extends so
+            folder = Path(self.out_dir, folder.name)
+        former = Record.of(folder, checkpoint)
+        newer = [find_newer_best(folder, former) if former and is_main_process() else None]
+        broadcast_object_list(newer)
+        if newer[0]:
+            checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
+        best = own_best(folder, checkpoint["message_hub"]["runtime_info"])
+        if former and is_main_process():
+            for name, _ in former.best.values():
+                if name not in best:
+                    (folder / name).unlink(missing_ok=True)
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        if self._resumed and self.save_best and "://" not in str(self.out_dir):
-            self._resume_best(runner, self._resumed)
         self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
         if not self._loop:
             message = "the batches have no numbers: a resumed run starts with other batches"
             print_log(message, "current")
-
-    def _resume_best(self, runner: Runner, resumed: Record) -> None:
-        """Take the best checkpoints that the run saved in this folder until it was killed."""
-        best = [_find_best(Path(self.out_dir), resumed) if is_main_process() else {}]
-        broadcast_object_list(best)
-        for metric, (path, score) in best[0].items():
-            runner.message_hub.update_info(f"{BEST_SCORE}{metric}", score)
-            runner.message_hub.update_info(f"{BEST}{metric}", path)
-            if metric:
-                self.best_ckpt_path_dict[metric.removeprefix("_")] = path
-            else:
-                self.best_ckpt_path = path
 
     def before_train_epoch(self, runner: Runner) -> None:
         if self._loop:

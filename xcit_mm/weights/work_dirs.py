@@ -133,6 +133,33 @@ def _check_best(records: list[Record], metric: str, name: str, score: float) -> 
             raise ValueError(f"{problem} of {score:g} as its best: remove one, or give one")
 
 
+def find_newer_best(folder: Path, last: Record) -> Path | None:
+    """Return the best checkpoint that a run saved right after its last, which does not know of it."""
+    newer = []
+    for path in folder.glob("best_*.pth"):
+        record = read_record(path)
+        is_of_last = record and (record.run, record.iteration) == (last.run, last.iteration)
+        if record and is_of_last and record.order > last.order:
+            newer.append(path)
+    return max(newer, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def own_best(folder: Path, info: dict[str, Any]) -> list[str]:
+    """Return the names of the best checkpoints of a run that resumes in a folder, and forget those
+    in other folders, but not their scores.
+
+    Args:
+        info: What the run has recorded, which is changed.
+    """
+    names = []
+    for key, file in info.items():
+        if key.startswith(BEST) and file:
+            own = folder / Path(file).name
+            names.append(own.name)
+            info[key] = str(own) if own.is_file() else None
+    return names
+
+
 def read_record(path: Path) -> Record | None:
     """Read the record of a checkpoint, whose tensors stay on the disk."""
     return Record.of(path, load_from_file(path))
