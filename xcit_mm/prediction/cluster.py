@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -38,12 +37,6 @@ def wait_for_ranks() -> None:
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("gloo", timeout=timedelta(days=100))
         torch.distributed.barrier()
-
-
-def items_of_rank(items: Sequence[Item]) -> list[Item]:
-    """Select the items of this rank, which no other rank selects."""
-    rank, size = rank_and_size()
-    return [item for item in items if crc32(os.fsencode(item.path)) % size == rank]
 
 
 class Actor:

@@ -17,13 +17,14 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from .listing import Item
+from .listing import Item, make_unique
 
 JOURNAL = "journal"
 
@@ -74,6 +75,14 @@ class Entry:
     begin: int
     offset: int
 
+    def has_changed(self) -> bool:
+        """Return whether the file is another than the predicted one. A missing file is not."""
+        try:
+            stamp = file_stamp(self.item.path)
+        except ValueError:  # no regular file, as its reader will find
+            return False
+        return stamp is not None and stamp != self.stamp
+
     def iter_results(self) -> Iterator[dict[str, Any]]:
         """Yield the record of an image, or a record for each frame of a video."""
         with self.journal.open("rb") as file:
@@ -101,6 +110,53 @@ class Progress:
     entries: dict[str, Entry] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
     names: set[str] = field(default_factory=set)
+
+    def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
+        """Return the items to predict, under the names of their results.
+
+        Raises:
+            ValueError: If the id of a COCO json differs from that of earlier results, or belongs
+                to another image.
+        """
+        self._check_ids(items)
+        unknown = [item for item in items if item.path not in self.entries]
+        taken = [entry.item.name for entry in self.entries.values()]
+        new_items = {item.path: item for item in make_unique(unknown, taken)}
+        pending = []
+        for item in items:
+            entry = self.entries.get(item.path)
+            if entry is None:
+                pending.append(new_items[item.path])
+            elif entry.has_changed() or (entry.error is not None and retry_failed):
+                pending.append(entry.item)
+        return pending
+
+    def _check_ids(self, items: Sequence[Item]) -> None:
+        """Check the ids of COCO jsons against those of earlier results."""
+        ids = self.ids()
+        owners = {id_: path for path, id_ in ids.items()}
+        for item in items:
+            if item.id is None:
+                continue
+            earlier_id = ids.get(item.path, item.id)
+            if earlier_id != item.id or owners.setdefault(item.id, item.path) != item.path:
+                raise ValueError(
+                    f"{item.path} has the id {item.id} in its json, and another image or id in the "
+                    "results: give another --out"
+                )
+
+    def ids(self) -> dict[str, int | str]:
+        """Return the id of each item: that of its COCO json, else from 1 on by its first record.
+
+        More records leave earlier ids as they are.
+        """
+        given = {entry.item.id for entry in self.entries.values() if entry.item.id is not None}
+        free_ids = (number for number in count(1) if number not in given)
+        ids: dict[str, int | str] = {}
+        by_time = sorted(self.entries.values(), key=lambda entry: (entry.first_time, entry.item))
+        for entry in by_time:
+            ids[entry.item.path] = next(free_ids) if entry.item.id is None else entry.item.id
+        return ids
 
 
 def read_journals(folder: Path) -> Progress:

@@ -4,18 +4,18 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import count
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from zlib import crc32
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
-from .cluster import items_of_rank, predict_on_ray, rank_and_size, wait_for_ranks
+from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import LABELS, VISUALIZATIONS, Engine, InputError, result_paths
-from .journal import JOURNAL, Entry, Journal, Progress, file_stamp, read_journals
-from .listing import Item, Listing, make_unique
+from .journal import JOURNAL, Entry, Journal, Progress, read_journals
+from .listing import Item, Listing
 from .predictor import Predictor
 
 IMAGES = "images.json"
@@ -87,10 +87,12 @@ def predict_many(
     with opened:
         wait_for_ranks()
         progress = read_journals(out)
-        pending = _list_pending(listing.items, progress, retry_failed)
+        pending = progress.list_pending(listing.items, retry_failed)
         if rank == 0:
             _print_notes(pending, progress.entries)
-        own_items = items_of_rank(pending) if ray is None else pending
+        own_items = pending
+        if ray is None:
+            own_items = [item for item in pending if _rank_of(item, size) == rank]
         name = f"rank {rank}" if size > 1 else None
         bar_options = dict(desc=name, position=rank, disable=not own_items)
         with progress_bar(len(own_items), "image", **bar_options) as bar:
@@ -101,10 +103,15 @@ def predict_many(
         wait_for_ranks()
         if rank > 0:
             return None
-        entries = read_journals(out).entries
-        report = _merge(engine, entries)
-        _draw_again(engine, entries)
+        progress = read_journals(out)
+        report = _merge(engine, progress)
+        _draw_again(engine, progress.entries)
         return report
+
+
+def _rank_of(item: Item, size: int) -> int:
+    """Return the rank of torchrun that predicts an item."""
+    return crc32(os.fsencode(item.path)) % size
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
@@ -159,37 +166,6 @@ def _iter_results(out: Path) -> Iterator[Path]:
     yield out / PREDICTIONS
 
 
-def _list_pending(items: Sequence[Item], progress: Progress, retry_failed: bool) -> list[Item]:
-    """Return the items to predict, under the names of their results.
-
-    Raises:
-        ValueError: If the id of a COCO json differs from that of earlier results, or belongs to
-            another image.
-    """
-    entries = progress.entries
-    _check_ids(items, entries)
-    unknown = [item for item in items if item.path not in entries]
-    named = make_unique(unknown, [entry.item.name for entry in entries.values()])
-    names = {item.path: item.name for item in named}
-    pending = []
-    for item in items:
-        entry = entries.get(item.path)
-        if entry is None:
-            pending.append(item._replace(name=names[item.path]))
-        elif _has_changed(entry) or (entry.error is not None and retry_failed):
-            pending.append(entry.item)
-    return pending
-
-
-def _has_changed(entry: Entry) -> bool:
-    """Return whether an item's file is another than the predicted one. A missing file is not."""
-    try:
-        stamp = file_stamp(entry.item.path)
-    except ValueError:  # not a file, which is found when it is read
-        return False
-    return stamp is not None and stamp != entry.stamp
-
-
 def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
     """Print how many predicted files have changed or vanished."""
     known = [item.path for item in pending if item.path in entries]
@@ -201,34 +177,6 @@ def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
         print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 
 
-def _check_ids(items: Sequence[Item], entries: Mapping[str, Entry]) -> None:
-    """Check the ids of COCO jsons against those of earlier results."""
-    ids = number_entries(entries)
-    owners = {id_: path for path, id_ in ids.items()}
-    for item in items:
-        if item.id is None:
-            continue
-        earlier_id = ids.get(item.path, item.id)
-        if earlier_id != item.id or owners.setdefault(item.id, item.path) != item.path:
-            raise ValueError(
-                f"{item.path} has the id {item.id} in its json, and another image or id in the "
-                "results: give another --out"
-            )
-
-
-def number_entries(entries: Mapping[str, Entry]) -> dict[str, int | str]:
-    """Return the id of each item: that of its COCO json, else from 1 on by its first record.
-
-    More records leave earlier ids as they are.
-    """
-    taken = {entry.item.id for entry in entries.values() if entry.item.id is not None}
-    free_ids = (number for number in count(1) if number not in taken)
-    ids: dict[str, int | str] = {}
-    for path, entry in sorted(entries.items(), key=lambda pair: (pair[1].first_time, pair[0])):
-        ids[path] = next(free_ids) if entry.item.id is None else entry.item.id
-    return ids
-
-
 def frame_id(video_id: int | str, frame: int) -> int | str:
     """Return the id of a frame: the next id after that of its video, and nine digits."""
     if isinstance(video_id, int):
@@ -236,15 +184,15 @@ def frame_id(video_id: int | str, frame: int) -> int | str:
     return f"{video_id}/{frame}"
 
 
-def _merge(engine: Engine, entries: Mapping[str, Entry]) -> RunReport:
+def _merge(engine: Engine, progress: Progress) -> RunReport:
     """Write images.json, and of a detector predictions.json, in the order of the ids."""
     out = engine.out
     predictor = engine.predictor
-    ids = number_entries(entries)
+    entries = progress.entries
     failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
     images: list[dict[str, Any]] = []
     with _open_list(out / PREDICTIONS, predictor.is_detector) as add_result:
-        for path, id_ in ids.items():
+        for path, id_ in progress.ids().items():
             entry = entries[path]
             if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
                 continue
