@@ -15,9 +15,7 @@ _parse_yaml = cache(lambda text: yaml.load(text, Loader=getattr(yaml, "CLoader",
 
 @register_handler(["yml", "yaml"])
 class CachedYamlHandler(YamlHandler):
-    """mmengine parses all metafiles of mmdet or mmseg for each base of a config, which takes 0.2 s
-    per base.
-    """
+    """mmengine parses all metafiles of mmdet or mmseg for each base of a config, 0.2 s a base."""
 
     def load_from_fileobj(self, file: TextIO, **kwargs: Any) -> Any:
         return _parse_yaml(file.read())

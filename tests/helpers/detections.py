@@ -20,8 +20,7 @@ class Detections(NamedTuple):
 def assert_same(
     found: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float
 ) -> int:
-    """Check that each detection has a match of the same class, with box and score within the
-    tolerance.
+    """Check that each detection has a match of its class, with box and score within the tolerance.
 
     Args:
         size: Height and width of the image.

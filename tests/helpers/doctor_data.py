@@ -20,9 +20,8 @@ RETINANET = CONFIGS / "retinanet" / "retinanet_xcit-s12-p16_fpn_1x_coco.py"
 SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 
 COCO = Path("data/coco")
-TRAIN_JSON, VAL_JSON = (
-    COCO / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")
-)
+TRAIN_JSON = COCO / "annotations" / "instances_train2017.json"
+VAL_JSON = COCO / "annotations" / "instances_val2017.json"
 ADE = Path("data/ade/ADEChallengeData2016")
 MAPS = ADE / "annotations" / "training"
 
@@ -41,31 +40,22 @@ def write_map(path: Path, labels: list[int]) -> None:
 
 def write_coco(root: Path) -> None:
     """Write two splits of three images, with one annotation for each of COCO's classes."""
-    categories = [
-        dict(id=2 * i + 1, name=name) for i, name in enumerate(CocoDataset.METAINFO["classes"])
-    ]
+    classes = CocoDataset.METAINFO["classes"]
+    categories = [dict(id=2 * i + 1, name=name) for i, name in enumerate(classes)]
     annotations = []
     for number, category in enumerate(categories):
         x, y = 4 + 7 * number % 37, 4 + 5 * number % 21
         polygon = [x, y, x + SIDE, y, x + SIDE, y + SIDE, x, y + SIDE]
-        box = dict(bbox=[x, y, SIDE, SIDE], area=SIDE**2, iscrowd=0, segmentation=[polygon])
-        annotations.append(
-            dict(box, id=number + 1, image_id=number % 3, category_id=category["id"])
-        )
+        shape = dict(bbox=[x, y, SIDE, SIDE], area=SIDE**2, iscrowd=0, segmentation=[polygon])
+        ids = dict(id=number + 1, image_id=number % 3, category_id=category["id"])
+        annotations.append(dict(shape, **ids))
     images = [dict(id=i, file_name=f"{i}.jpg", height=HEIGHT, width=WIDTH) for i in range(3)]
-    content = json.dumps(
-        dict(
-            info=dict(description="COCO"),
-            images=images,
-            annotations=annotations,
-            categories=categories,
-        )
-    )
+    coco = dict(info=dict(description="COCO"), images=images, categories=categories)
     for path, split in ((TRAIN_JSON, "train"), (VAL_JSON, "val")):
         for image in images:
             write_image(root / COCO / f"{split}2017" / image["file_name"])
         (root / path).parent.mkdir(exist_ok=True)
-        (root / path).write_text(content)
+        (root / path).write_text(json.dumps(dict(coco, annotations=annotations)))
 
 
 def write_segmentation_maps(root: Path, labels: list[int]) -> None:
@@ -76,42 +66,36 @@ def write_segmentation_maps(root: Path, labels: list[int]) -> None:
 
 
 def edit_json(path: Path, change: Callable[[dict], object]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+    coco = json.loads(path.read_text())
+    change(coco)
+    path.write_text(json.dumps(coco))
 
 
 def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
-    edit_json(path, lambda content: [change(annotation) for annotation in content["annotations"]])
+    edit_json(path, lambda coco: [change(annotation) for annotation in coco["annotations"]])
 
 
 def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
     """Return the findings of the doctor, of one level or of all levels."""
-    found = diagnose(str(config), ["--cfg-options", *options] if options else [])
-    return [finding for finding in found if level in ("", finding.level)]
+    diagnosis = diagnose(str(config), ["--cfg-options", *options] if options else [])
+    return [finding for finding in diagnosis if level in ("", finding.level)]
 
 
 def failures(config: Path, *options: str) -> list[Finding]:
     """Return the failures, which must have fixes."""
-    found = findings(config, *options, level="FAIL")
-    assert all(finding.fix for finding in found if finding.code)
-    return found
+    failed = findings(config, *options, level="FAIL")
+    assert all(finding.fix for finding in failed if finding.code)
+    return failed
 
 
 def oks(config: Path, *options: str) -> list[str]:
     return [finding.text for finding in findings(config, *options, level="ok")]
 
 
-def assert_named(found: Sequence[Finding], expected: Sequence[tuple]) -> None:
-    """Check that findings have these codes, and their texts these values, each as a whole word:
-    (code, value, ...).
-    """
-    texts = "\n".join(map(str, found))
-    assert [finding.code for finding in found] == [code for code, *_ in expected], texts
-    for finding, (_, *values) in zip(found, expected, strict=True):
-        absent = [
-            value
-            for value in values
-            if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", finding.text)
-        ]
-        assert absent == [], finding.text
+def assert_named(diagnosis: Sequence[Finding], expected: Sequence[tuple]) -> None:
+    """Check that findings have these codes and values: (code, value, ...), each a whole word."""
+    texts = "\n".join(map(str, diagnosis))
+    assert [finding.code for finding in diagnosis] == [code for code, *_ in expected], texts
+    for finding, (_, *values) in zip(diagnosis, expected, strict=True):
+        words = [rf"(?<!\w){re.escape(str(value))}(?!\w)" for value in values]
+        assert [word for word in words if not re.search(word, finding.text)] == [], finding.text

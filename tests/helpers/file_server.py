@@ -9,8 +9,7 @@ from pathlib import Path
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves the files of a folder in a process of its own, because GDAL waits for answers without
-    releasing Python.
+    """Serves the files of a folder in a process of its own: GDAL waits without releasing Python.
 
     Attributes:
         url: Its address.
@@ -19,7 +18,8 @@ class FileServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.folder, self.sent = folder, multiprocessing.Value("q", 0)
+        self.folder = folder
+        self.sent = multiprocessing.Value("q", 0)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -31,24 +31,23 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self.send_error(404)
             return
-        content, range_ = (
-            path.read_bytes(),
-            re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")),
-        )
-        size, first = len(content), 0
-        if range_:
-            first = int(range_[1])
-            content = content[first : int(range_[2] or size) + 1]
-        self.send_response(206 if range_ else 200)
+        data = path.read_bytes()
+        size = len(data)
+        asked = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked:
+            first = int(asked[1])
+            data = data[first : int(asked[2] or size) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{size}")
+        else:
+            self.send_response(200)
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(content)))
-        if range_:
-            self.send_header("Content-Range", f"bytes {first}-{first + len(content) - 1}/{size}")
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(content)
+            self.wfile.write(data)
             with self.server.sent.get_lock():
-                self.server.sent.value += len(content)
+                self.server.sent.value += len(data)
 
     do_HEAD = do_GET
 
@@ -59,9 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve(folder: Path) -> Iterator[FileServer]:
     with FileServer(folder) as server:
-        process = multiprocessing.get_context("fork").Process(
-            target=server.serve_forever, daemon=True
-        )
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=server.serve_forever, daemon=True)
         process.start()
         try:
             yield server

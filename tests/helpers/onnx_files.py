@@ -1,4 +1,4 @@
-"""Checks and contents of ONNX files."""
+"""Checks, metadata and shapes of ONNX files."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,8 @@ def load_standard(path: Path) -> Any:
 
     file = onnx.load(path)
     onnx.checker.check_model(file, full_check=True)
-    assert [(opset.domain, opset.version) for opset in file.opset_import] == [
-        ("", 18)
-    ] and not file.functions
+    assert [(opset.domain, opset.version) for opset in file.opset_import] == [("", 18)]
+    assert not file.functions
     assert not {node.op_type for node in file.graph.node} & {"If", "Loop", "Scan", "Einsum"}
     return file
 
@@ -23,9 +22,10 @@ def metadata(file: Any) -> dict[str, Any]:
     return {prop.key: json.loads(prop.value) for prop in file.metadata_props}
 
 
-def dimensions(values: Any) -> dict[str, list[int | str]]:
-    """Return the shapes of a graph's inputs or outputs by their names; a variable size has a name."""
+def dimensions(tensors: Any) -> dict[str, list[int | str]]:
+    """Return the shapes of a graph's inputs or outputs; a variable size has a name."""
+    shapes = {tensor.name: tensor.type.tensor_type.shape for tensor in tensors}
     return {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in values
+        name: [dim.dim_param or dim.dim_value for dim in shape.dim]
+        for name, shape in shapes.items()
     }

@@ -25,9 +25,7 @@ def class_of(number: int) -> int:
 
 
 class Scene:
-    """Objects of several classes, without gaps between their numbers from 1, in an array of numbers
-    (H, W), int32.
-    """
+    """Objects of several classes, numbered from 1 on, in an array of numbers (H, W), int32."""
 
     def __init__(self, height: int, width: int) -> None:
         self.numbers = np.zeros((height, width), np.int32)
@@ -44,12 +42,8 @@ class Scene:
         (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0) + 1
         if min(left, top) < 0 or bottom > self.numbers.shape[0] or right > self.numbers.shape[1]:
             return False
-        inside = (
-            cv2.fillPoly(
-                np.zeros((bottom - top, right - left), np.uint8), [points - (left, top)], 1
-            )
-            > 0
-        )
+        shape = np.zeros((bottom - top, right - left), np.uint8)
+        inside = cv2.fillPoly(shape, [points - (left, top)], 1) > 0
         window = self.numbers[top:bottom, left:right]
         if window[inside].any():
             return False
@@ -63,7 +57,8 @@ class Scene:
         while self.count < count:
             length = rng.uniform(smallest, largest)
             size = length, length * rng.uniform(0.2, 1)
-            centre, angle = rng.uniform(0, self.numbers.shape[::-1]), rng.uniform(0, 180)
+            centre = rng.uniform(0, self.numbers.shape[::-1])
+            angle = rng.uniform(0, 180)
             corners = cv2.boxPoints((centre, size, angle))
             axes = tuple(int(side / 2) for side in size)
             ellipse = cv2.ellipse2Poly(tuple(map(int, centre)), axes, int(angle), 0, 360, 5)
@@ -71,19 +66,15 @@ class Scene:
         return self
 
     def add_ships(self, length: float = 60, width: float = 8, gap: float = 3) -> "Scene":
-        """Fill the scene with rows of parallel ships at 45 degrees, whose boxes overlap by more
-        than half.
-        """
-        along, across = np.array([1, 1]) / 2**0.5, np.array([1, -1]) / 2**0.5
+        """Fill the scene with ships at 45 degrees, whose boxes overlap by more than half."""
+        along = np.array([1, 1]) / 2**0.5
+        across = np.array([1, -1]) / 2**0.5
         reach = sum(self.numbers.shape)
         for start in np.arange(0, reach, length + gap):
-            for side in np.arange(-reach, reach, width + gap):
-                corner = start * along + side * across
-                corners = [
-                    corner + a * along + b * across
-                    for a, b in ((0, 0), (length, 0), (length, width), (0, width))
-                ]
-                self.add(np.array(corners))
+            for shift in np.arange(-reach, reach, width + gap):
+                stern = start * along + shift * across
+                bow = stern + length * along
+                self.add(np.array([stern, bow, bow + width * across, stern + width * across]))
         return self
 
 
@@ -93,23 +84,18 @@ def number_of(image: np.ndarray) -> np.ndarray:
 
 
 def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True) -> Prediction:
-    """Find every object, and every part of an object that the image's edge cuts, with random
-    scores.
-    """
+    """Find every object, and every part that the image's edge cuts, with random scores."""
+    size = image.shape[:2]
     numbers, inverse = np.unique(number_of(image), return_inverse=True)
-    inverse = inverse.reshape(image.shape[:2])
-    found = [(number, inverse == index) for index, number in enumerate(numbers) if number]
-    boxes = np.array([_box(mask) for _, mask in found], np.float32).reshape(-1, 4)
+    inverse = inverse.reshape(size)
+    objects = {number: inverse == index for index, number in enumerate(numbers) if number}
+    boxes = np.array([_box(mask) for mask in objects.values()], np.float32).reshape(-1, 4)
     rng = np.random.default_rng(numbers.sum())
-    return predicted(
-        image,
-        boxes + rng.uniform(-jitter, jitter, boxes.shape).astype(np.float32),
-        rng.uniform(0.5, 1, len(found)),
-        [class_of(number) for number, _ in found],
-        np.array([mask for _, mask in found], bool).reshape(-1, *image.shape[:2])
-        if with_masks
-        else None,
-    )
+    boxes += rng.uniform(-jitter, jitter, boxes.shape).astype(np.float32)
+    scores = rng.uniform(0.5, 1, len(objects))
+    labels = [class_of(number) for number in objects]
+    masks = np.array(list(objects.values()), bool).reshape(-1, *size)
+    return predicted(image, boxes, scores, labels, masks if with_masks else None)
 
 
 def predicted(
@@ -120,14 +106,11 @@ def predicted(
     masks: np.ndarray | None = None,
 ) -> Prediction:
     """Return a detector's prediction, in descending order of scores."""
-    order = np.argsort(-np.array(scores, np.float32), kind="stable")
-    found = sv.Detections(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        masks,
-        np.array(scores, np.float32),
-        np.array(labels, int),
-    )
-    return Prediction(image, found[order], None, CLASSES)
+    boxes = np.array(boxes, np.float32).reshape(-1, 4)
+    scores = np.array(scores, np.float32)
+    detections = sv.Detections(boxes, masks, scores, np.array(labels, int))
+    order = np.argsort(-scores, kind="stable")
+    return Prediction(image, detections[order], None, CLASSES)
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -140,15 +123,14 @@ class PerfectDetector:
 
     is_detector = True
     settings: ClassVar[dict[str, Any]] = {}
-    tile, batch_size, min_score = None, 4, None
+    tile = None
+    batch_size = 4
+    min_score = None
 
     def __init__(self, **options: Any) -> None:
         self.metainfo = dict(classes=CLASSES)
-        self.cfg = Config(
-            dict(
-                default_scope="mmdet", model=dict(), test_dataloader=dict(dataset=dict(pipeline=[]))
-            )
-        )
+        data = dict(dataset=dict(pipeline=[]))
+        self.cfg = Config(dict(default_scope="mmdet", model=dict(), test_dataloader=data))
         self.options = options
         self.seen = 0  # tiles
 
@@ -170,20 +152,22 @@ class Faults(NamedTuple):
 def judge(scene: Scene, masks: Iterable[np.ndarray], labels: Iterable[int]) -> Faults:
     """Compare masks (H, W), bool, with the objects. All numbers are in ascending order."""
     sizes = np.bincount(scene.numbers.ravel(), minlength=scene.count + 1)
-    found: Counter[int] = Counter()
-    cuts, joined, cover = [], [], 1.0
+    counter: Counter[int] = Counter()
+    cuts = []
+    joined = []
+    cover = 1.0
     for mask, label in zip(masks, labels, strict=True):
         numbers, counts = np.unique(scene.numbers[mask], return_counts=True)
         number = int(numbers[counts.argmax()])
         assert number and label == class_of(number)
-        found[number] += 1
+        counter[number] += 1
         if len(numbers) > 1:
             joined.append(number)
         if counts.max() < sizes[number]:
             cuts.append(number)
         cover = min(cover, counts.max() / sizes[number])
-    lost = [number for number in range(1, scene.count + 1) if number not in found]
-    doubled = sorted(number for number, count in found.items() if count > 1)
+    lost = [number for number in range(1, scene.count + 1) if number not in counter]
+    doubled = sorted(number for number, count in counter.items() if count > 1)
     return Faults(lost, doubled, sorted(cuts), sorted(joined), cover)
 
 

@@ -15,7 +15,9 @@ class PixelSegmentor:
     """Stands for a `Predictor` of rasters."""
 
     is_detector = False
-    tile, batch_size, min_score = None, 2, None
+    tile = None
+    batch_size = 2
+    min_score = None
     settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:

@@ -1,6 +1,4 @@
-"""Processes that begin with everything imported: tools/train.py and tools/test.py, to be killed,
-and two that meet.
-"""
+"""Processes that begin with everything imported: tools and scripts, to be killed, and two ranks."""
 
 import ctypes
 import multiprocessing
@@ -47,9 +45,7 @@ def run_tool(
 
 
 def run_script(script: Path, *arguments: str, cwd: Path) -> Ended:
-    """Run a script, any tool or code of a page, to its end: as `python SCRIPT ARGUMENTS` in a
-    folder.
-    """
+    """Run a script, any tool or code of a page, to its end, as `python SCRIPT ARGUMENTS` does."""
     return _to_its_end(_run_script, str(script), list(arguments), cwd)
 
 
@@ -69,8 +65,7 @@ def _to_its_end(
 def in_two_processes(
     function: Callable, *arguments: object, start_method: str = "forkserver"
 ) -> None:
-    """Call a function of a rank, 0 or 1, and the arguments in two processes; raises what one of
-    them raised.
+    """Call a function of a rank, 0 or 1, and arguments in two processes; raise what one raised.
 
     Processes that use a GPU need the start method 'spawn': where there is one, the libraries have
     asked CUDA for it in the server, and CUDA works in no fork of a process that did.
@@ -116,8 +111,9 @@ def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path])
 
 
 def end_with_the_parent() -> None:
-    """Let this process end with the server, and its workers with it: torch's may wait for a killed
-    process for ever.
+    """Let this process end with the server, and its workers with it.
+
+    Workers of torch may wait for a killed process for ever.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of Linux
@@ -137,20 +133,23 @@ def _settle(cwd: Path, files: list[Path]) -> None:
 
 
 def arrange_death(call: str, count: int) -> None:
-    """Kill this process when a method of hooks is called the n-th time, or before or after the n-th
-    os.replace.
+    """Kill this process at the n-th call of a method of hooks, or of os.replace.
+
+    Args:
+        call: Name of a method of hooks, "before_replace" or "after_replace".
+        count: Number of the call, from 1.
     """
     from mmengine.runner import Runner
 
-    left = count
+    remaining = count
+    replace = os.replace
+    call_hook = Runner.call_hook
 
     def count_down() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    replace, call_hook = os.replace, Runner.call_hook
 
     def fatal_replace(*paths: object) -> None:
         if call == "before_replace":
@@ -164,4 +163,5 @@ def arrange_death(call: str, count: int) -> None:
             count_down()
         call_hook(runner, fn_name, **kwargs)
 
-    os.replace, Runner.call_hook = fatal_replace, fatal_hook
+    os.replace = fatal_replace
+    Runner.call_hook = fatal_hook

@@ -9,8 +9,8 @@ from mmengine.registry import MODELS, init_default_scope
 CONFIG = """
 _base_ = "mmdet::{base}.py"
 trunk = dict(
-    _delete_=True, type="XCiT", arch=dict(embed_dim=32, depth=4, num_heads=4, eta=1.0), patch_size=16,
-    out_indices=(0, 1, 2, 3),
+    _delete_=True, type="XCiT", arch=dict(embed_dim=32, depth=4, num_heads=4, eta=1.0),
+    patch_size=16, out_indices=(0, 1, 2, 3),
 )
 model = dict(backbone=trunk, {model})
 test_pipeline = [
@@ -26,7 +26,8 @@ SOLO = NECK + (
 )
 RCNN = NECK + (
     "rpn_head=dict(in_channels=32, feat_channels=32), "
-    "roi_head=dict(bbox_roi_extractor=dict(out_channels=32), bbox_head=dict(in_channels=32, fc_out_channels=32), "
+    "roi_head=dict(bbox_roi_extractor=dict(out_channels=32), "
+    "bbox_head=dict(in_channels=32, fc_out_channels=32), "
     "mask_roi_extractor=dict(out_channels=32), mask_head=dict(in_channels=32, {}), {}), "
     "test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5))"
 )
@@ -34,8 +35,8 @@ HEADS = {
     "SOLO": ("solo/solo_r50_fpn_1x_coco", SOLO + "stacked_convs=1)"),
     "SOLOv2": (
         "solov2/solov2_r50_fpn_1x_coco",
-        SOLO
-        + "stacked_convs=1, mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
+        SOLO + "stacked_convs=1, "
+        "mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
     ),
     "PointRend": (
         "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
@@ -61,7 +62,8 @@ HEADS = {
 def write_model(folder: Path, name: str, min_score: float = 0.0) -> tuple[str, str]:
     """Write config and checkpoint of a detector. SOLO finds nothing with a `min_score` of 1."""
     base, model = HEADS[name]
-    config, checkpoint = folder / f"{name}.py", folder / f"{name}.pth"
+    config = folder / f"{name}.py"
+    checkpoint = folder / f"{name}.pth"
     config.write_text(CONFIG.format(base=base, model=model.replace("{min_score}", str(min_score))))
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)

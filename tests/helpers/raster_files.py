@@ -14,7 +14,7 @@ def save(path: Path, bands: np.ndarray, **profile: object) -> Path:
     """Write bands (n, h, w) or one band (h, w) as a GeoTIFF, or in the format of the profile."""
     bands = bands if bands.ndim == 3 else bands[None]
     count, height, width = bands.shape
-    kind = dict(driver="GTiff", height=height, width=width, count=count, dtype=bands.dtype)
-    with rasterio.open(path, "w", **kind | profile) as file:
+    default = dict(driver="GTiff", height=height, width=width, count=count, dtype=bands.dtype)
+    with rasterio.open(path, "w", **default | profile) as file:
         file.write(bands)
     return path

@@ -28,9 +28,8 @@ def model_of(model: Sequence[object]) -> list[object]:
 
 
 def run(*command: object) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=300, env=os.environ | ENV
-    )
+    options = dict(capture_output=True, text=True, timeout=300, env=os.environ | ENV)
+    return subprocess.run(list(map(str, command)), **options)
 
 
 def torchrun(port: int) -> list[str]:
@@ -40,12 +39,8 @@ def torchrun(port: int) -> list[str]:
 
 def read_journal(out: Path) -> list[dict[str, Any]]:
     """Read all lines of all journals, in the order of the journals."""
-    lines = [
-        line
-        for path in sorted((out / "journal").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    return list(map(json.loads, lines))
+    journals = sorted((out / "journal").glob("*.jsonl"))
+    return [json.loads(line) for path in journals for line in path.read_text().splitlines()]
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
@@ -63,21 +58,18 @@ def merged(out: Path) -> dict[str, Any]:
     images = json.loads((out / "images.json").read_text())["images"]
     path = out / "predictions.json"
     results = json.loads(path.read_text()) if path.exists() else []
-    content: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     for image in images:
         objects = [dict(result) for result in results if result["image_id"] == image["id"]]
         for result in objects:
             del result["image_id"]
         name = f"{image['file_name']} {image.get('frame', '')}".strip()
-        assert name not in content, f"{name} has two results"
-        content[name] = [image["height"], image["width"], objects]
+        assert name not in described, f"{name} has two results"
+        described[name] = [image["height"], image["width"], objects]
     assert len({image["id"] for image in images}) == len(images)
-    content["files"] = sorted(
-        str(path.relative_to(out))
-        for folder in ("labels", "visualizations")
-        for path in out.glob(f"{folder}/**/*.*")
-    )
-    return content
+    files = [*out.glob("labels/**/*.*"), *out.glob("visualizations/**/*.*")]
+    described["files"] = sorted(str(path.relative_to(out)) for path in files)
+    return described
 
 
 def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
