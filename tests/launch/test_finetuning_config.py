@@ -31,7 +31,9 @@ def without_masks(content: dict) -> None:
 
 def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, started, folder):
     cfg = started(trained, "--data", data)
-    assert (folder / "my-data.py").read_text().startswith(f"# Fine-tunes {trained} on 8 images.")
+    header = (folder / "my-data.py").read_text().splitlines()[:2]
+    assert header[0].startswith(f"# Fine-tunes {trained}. Written by")
+    assert header[1].startswith("# my data: 8 photos, ") and "held out 4 photos" in header[1]
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
     assert (
         cfg.work_dir == "work_dirs/my-data" and not cfg.resume
@@ -158,7 +160,7 @@ def test_data_that_cannot_train_is_one_line(spoil, message, refused, trained, da
     "model, message",
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
-        ("upernet_xcit_tiny_12_p16", "is a EncoderDecoder with UPerHead: --from takes"),
+        ("xcit_small_12_p16_384_dist", "is neither a config"),
     ],
 )
 def test_model_that_cannot_be_fine_tuned_is_one_line(model, message, refused, data):

@@ -1,39 +1,48 @@
 """The config of a fine-tuning, written from a model and the description of a data set."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from mmengine.config import Config
-
 from ..utils.atomic import atomic_write
-from ..utils.configs import read_config, type_name
+from ..utils.configs import read_config
 from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
-from .dataset import Dataset, Maps, Objects
-from .files import common_folder
+from .copies import write_copies
+from .dataset import Dataset
 from .formats import read_objects
 from .maps import read_maps
+from .model import (
+    adapt_detector,
+    adapt_maps,
+    adapt_objects,
+    adapt_segmentor,
+    find_pipelines,
+    has_xcit,
+)
 
 _BATCH_SIZE = 2
+_LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
+    paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
+_ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
 _VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 
 
-def write_finetuning_config(model: str, data: Path, config: Path) -> None:
-    """Write a config that fine-tunes a Mask R-CNN, Faster R-CNN or Semantic FPN on a data set, on
-    top of the model's.
+def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = False) -> str:
+    """Write a config that fine-tunes a detector or a segmentor on a data set, on top of the
+    model's. Return a description of the data.
 
-    A Mask R-CNN becomes a Faster R-CNN if annotations lack masks. The schedule has 12 epochs, at
-    least 1000 iterations.
+    A model with masks becomes one without if no annotation has a mask. The schedule has 12 epochs,
+    at least 1000 iterations.
 
     Args:
         model: As in `find_model`.
-        data: For a detector a COCO json, or a folder with jsons, of YOLO or of Pascal VOC. For a
-            segmentor a folder with images and segmentation maps in two folders, and perhaps
-            classes.txt.
-        config: File to write. The jsons of a YOLO or Pascal VOC data set are in NAME-coco beside
-            it.
+        data: For a detector as in `read_objects`, for a segmentor as in `read_maps`.
+        config: File to write. What the library cannot read as it is, is written into NAME-coco or
+            NAME-maps beside it.
+        boxes: Whether a model with masks shall find only boxes.
 
     Raises:
         FileExistsError: If `config` exists.
@@ -44,98 +53,64 @@ def write_finetuning_config(model: str, data: Path, config: Path) -> None:
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
     base, checkpoint = find_model(model)
     cfg = read_config(base)
-    if _is_detector(model, cfg):
-        objects = read_objects(data)
-        for name, split in objects.splits.items():
-            if split.json is None:
-                split.write(config.resolve().with_name(f"{config.stem}-coco") / f"{name}.json")
-        values = _common_values(objects) | _detector_values(type_name(cfg.model), objects)
-        template = "finetuning_objects.txt"
+    pipelines = find_pipelines(model, cfg)
+    dataset: Dataset[Any]
+    if cfg.default_scope == "mmdet":
+        dataset = read_objects(data)
+        changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
+        background = dataset.training.empty > 0
+        pipelines = [adapt_objects(steps, masks, background) for steps in pipelines]
+        metric = ["bbox", "segm"] if masks else ["bbox"]
+        values: dict[str, Any] = dict(metric=metric)
+        best = f"coco/{metric[-1]}_mAP"
+        task = "objects"
     else:
-        maps = read_maps(data)
-        values = _common_values(maps) | _segmentor_values(maps)
-        template = "finetuning_maps.txt"
+        dataset = read_maps(data)
+        changes = adapt_segmentor(model, cfg.model, len(dataset.classes))
+        pipelines = [adapt_maps(steps) for steps in pipelines]
+        values = {}
+        best = "mIoU"
+        task = "maps"
+    copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
+    write_copies(dataset, data, copies)
+    description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
+    held_out = dataset.held_out
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
     is_file = Path(checkpoint).is_file()
+    imports = (cfg.get("custom_imports") or {}).get("imports") or []
+    imports = [imports] if isinstance(imports, str) else list(imports)
+    images = len(dataset.training)
     values |= dict(
         model=model,
+        description=description,
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
         checkpoint=repr(str(Path(checkpoint).resolve()) if is_file else checkpoint),
-    )
-    folder = shipped_folder("configs") / "_base_"
-    task = (folder / template).read_text()
-    frame = (folder / "finetuning.txt").read_text().replace("$task", task)
-    with atomic_write(config) as file:
-        file.write(Template(frame).substitute(values).encode())
-
-
-def _is_detector(model: str, cfg: Config) -> bool:
-    """Return whether a model is a detector that can be fine-tuned, or else such a segmentor.
-
-    Raises:
-        ValueError: If it is another model.
-    """
-    name = type_name(cfg.model)
-    head = cfg.model.get("decode_head") or {}
-    if name in ("MaskRCNN", "FasterRCNN"):
-        if type_name(cfg.train_dataloader.dataset) == "CocoDataset":
-            return True
-    elif name == "EncoderDecoder" and type_name(head) == "FPNHead":
-        return False
-    if head:
-        name = f"{name} with {type_name(head)}"
-    raise ValueError(f"{model} is a {name}: --from takes Mask R-CNN, Faster R-CNN and Semantic FPN")
-
-
-def _common_values(dataset: Dataset) -> dict[str, object]:
-    """Return the values that configs of detectors and of segmentors have in common."""
-    images = len(dataset.training)
-    held_out = dataset.held_out
-    return dict(
-        images=images,
+        imports=list(dict.fromkeys(["xcit_mm", *imports])),
+        source=to_code(dict(path=str(data), copies=str(copies) if copies.exists() else None)),
         classes=dataset.classes,
-        training=to_code(_arguments(dataset.training)),
-        held_out=to_code(_arguments(held_out)) if held_out else "training",
+        changes=to_code(changes),
+        training=to_code(dataset.training.arguments()),
+        held_out=to_code(held_out.arguments()) if held_out else "training",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
+        train_pipeline=_lines(pipelines[0]),
+        test_pipeline=_lines(pipelines[1]),
         iterations=max(1000, 12 * images // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
+        best=repr(best if held_out else None),
+        clip_grad=to_code(cfg.get("optim_wrapper", {}).get("clip_grad")),
+        rates=_LAYER_DECAY if has_xcit(cfg) else _ONE_RATE,
     )
+    folder = shipped_folder("configs") / "_base_"
+    task_lines = (folder / f"finetuning_{task}.txt").read_text()
+    frame = (folder / "finetuning.txt").read_text().replace("$task", task_lines)
+    with atomic_write(config) as file:
+        file.write(Template(frame).substitute(values).encode())
+    return description
 
 
-def _arguments(split: Objects | Maps) -> dict[str, Any]:
-    """Return the arguments by which the data set of the library reads a split."""
-    if isinstance(split, Objects):
-        return dict(ann_file=str(split.json), data_prefix=dict(img=str(split.folder)))
-    photos, maps = (str(common_folder(paths)) for paths in zip(*split.pairs, strict=True))
-    return dict(data_prefix=dict(img_path=photos, seg_map_path=maps))
-
-
-def _detector_values(model_type: str, dataset: Dataset[Objects]) -> dict[str, object]:
-    annotations = dataset.training.content["annotations"]
-    has_masks = model_type == "MaskRCNN" and all(
-        annotation.get("segmentation") for annotation in annotations
-    )
-    heads = dict(num_classes=len(dataset.classes))
-    changes: dict[str, Any] = dict(backbone=dict(init_cfg=None), roi_head=dict(bbox_head=heads))
-    if has_masks:
-        changes["roi_head"] |= dict(mask_head=heads)
-    elif model_type == "MaskRCNN":
-        changes["roi_head"] |= dict(mask_roi_extractor=None, mask_head=None)
-        changes["type"] = "FasterRCNN"
-    best = "coco/segm_mAP" if has_masks else "coco/bbox_mAP"
-    return dict(
-        changes=to_code(changes),
-        masks=has_masks,
-        metric=["bbox", "segm"] if has_masks else ["bbox"],
-        best=repr(best if dataset.held_out else None),
-    )
-
-
-def _segmentor_values(dataset: Dataset[Maps]) -> dict[str, object]:
-    photo, segmentation_map = dataset.training.pairs[0]
-    suffixes = dict(img_suffix=photo.suffix, seg_map_suffix=segmentation_map.suffix)
-    best = "mIoU" if dataset.held_out else None
-    return dict(suffixes=to_code(suffixes), best=repr(best))
+def _lines(steps: Sequence[dict]) -> str:
+    """Return the Python of a pipeline, a line for each step."""
+    return "".join(f"\n    {to_code(step)}," for step in steps)
 
 
 def to_code(value: Any) -> str:
@@ -143,4 +118,6 @@ def to_code(value: Any) -> str:
     if isinstance(value, dict):
         items = [f"{key}={to_code(item)}" for key, item in value.items()]
         return f"dict({', '.join(items)})"
-    return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_code, value))}]"
+    return repr(value.__name__ if isinstance(value, type) else value)

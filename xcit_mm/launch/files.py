@@ -1,9 +1,10 @@
 """The files of a data set: its photos, their splits, and which label belongs to which photo."""
 
+import codecs
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 SPLITS = {
     "train": ("train", "training", "trainval"),
@@ -14,14 +15,72 @@ SPLITS = {
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
-# Folders that divide photos and labels.
-_KINDS = {"images", "jpegimages", "labels", "annotations"}
+PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
+LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
+"""Names of folders that divide photos and labels."""
+
+_ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
+
+
+def list_files(folder: Path, *suffixes: str) -> list[Path]:
+    """List the files below a folder, also behind links, without those that systems leave."""
+    paths: list[Path] = []
+    visited = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link to a folder above it
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = [name for name in folders if not name.startswith((".", "__MACOSX"))]
+        visible = [name for name in names if not name.startswith(".")]
+        paths += [Path(parent, name) for name in visible if name.lower().endswith(suffixes or "")]
+    return sorted(paths)
 
 
 def find_photos(folder: Path) -> list[Path]:
     """List the photos below a folder."""
-    files = sorted(folder.rglob("*.*"))
-    return [path for path in files if path.suffix.lower() in PHOTO_SUFFIXES]
+    return list_files(folder, *PHOTO_SUFFIXES)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text that are not empty.
+
+    Raises:
+        ValueError: If it is neither UTF-8 nor UTF-16 with a byte order mark.
+    """
+    content = path.read_bytes()
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class PhotoIndex:
+    """The photos below a folder, found by the last parts of a path of another machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths: dict[str, list[Path]] = {}
+        for path in find_photos(folder):
+            self._paths.setdefault(path.name, []).append(path)
+
+    def find(self, name: str) -> Path | None:
+        """Return the photo whose path has most of the last parts of `name`.
+
+        Raises:
+            ValueError: If several have.
+        """
+        parts = PureWindowsPath(name).parts  # also reads paths of other systems
+        for length in range(len(parts), 0, -1):
+            tail = parts[-length:]
+            paths = [path for path in self._paths.get(tail[-1], []) if path.parts[-length:] == tail]
+            if len(paths) > 1:
+                raise ValueError(f"{name} may be {paths[0]} or {paths[1]}: write more of its path")
+            if paths:
+                return paths[0]
+        return None
 
 
 def common_folder(paths: Iterable[Path]) -> Path:
@@ -39,18 +98,68 @@ def split_of(folder: Path) -> str | None:
     return None
 
 
+def divide_photos(photos: Iterable[Path], root: Path, task: str) -> dict[str, list[Path]]:
+    """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
+
+    Photos that no list names are in the split ''.
+    """
+    lists: dict[str, set[Path]] = {}
+    for folder in {path.parent for path in list_files(root, ".txt")}:
+        if folder.parts[-2:] == ("ImageSets", task):
+            for split, names in SPLITS.items():
+                files = [folder / f"{name}.txt" for name in names]
+                for file in [file for file in files if file.is_file()][:1]:  # before trainval
+                    stems = read_lines(file)
+                    lists.setdefault(split, set()).update(folder.parents[1] / s for s in stems)
+    splits: dict[str, list[Path]] = {}
+    for photo in photos:
+        split = split_of(photo.parent.relative_to(root)) or "train"
+        if lists:
+            names_of_photo = {parent / photo.stem for parent in photo.parents}
+            listed = [name for name, names in lists.items() if names & names_of_photo]
+            split = next(iter(listed), "")
+        splits.setdefault(split, []).append(photo)
+    return splits
+
+
 def pair_labels(
     photos: Iterable[Path], labels: Iterable[Path], root: Path
 ) -> list[tuple[Path, Path | None]]:
     """Return each photo with its label, or None.
 
-    A label has the stem of its photo. It is beside the photo, or its path below `root` differs only
-    by a folder such as labels/ in place of images/.
+    A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
+    its path below `root` differs only by a folder such as labels/ in place of images/.
+
+    Raises:
+        ValueError: If a photo has two labels.
     """
-    by_key = {_key(label, root): label for label in labels}
-    return [(photo, by_key.get(_key(photo, root))) for photo in photos]
+    beside = {(label.parent, label.stem): label for label in labels}
+    by_key: dict[tuple[str, ...], list[Path]] = {}
+    for label in beside.values():
+        for key in _keys(label, root):
+            by_key.setdefault(key, []).append(label)
+    pairs: list[tuple[Path, Path | None]] = []
+    for photo in photos:
+        found = [beside[place]] if (place := (photo.parent, photo.stem)) in beside else []
+        for key in _keys(photo, root):
+            found = found or by_key.get(key, [])
+        if len(found) > 1:
+            raise ValueError(f"{photo} has the labels {found[0]} and {found[1]}: remove one")
+        pairs.append((photo, found[0] if found else None))
+    return pairs
 
 
-def _key(path: Path, root: Path) -> tuple[str, ...]:
-    folders = path.relative_to(root).parts[:-1]
-    return (*(name for name in folders if name.lower() not in _KINDS), path.stem)
+def _keys(path: Path, root: Path) -> list[tuple[str, ...]]:
+    """Return what a photo and its label have in common: the folders and the name, or its begin."""
+    folders = []
+    for name in path.relative_to(root).parts[:-1]:
+        if name.lower() not in PHOTO_FOLDERS | LABEL_FOLDERS:
+            is_split = any(name.lower() in names for names in SPLITS.values())
+            folders.append(split_of(Path(name)) or "" if is_split else name)
+    stems = dict.fromkeys((path.stem, _ENDINGS.sub("", path.stem)))
+    return [(*folders, stem) for stem in stems]
+
+
+def has_label_ending(path: Path) -> bool:
+    """Return whether a file is named as a label: NAME_mask.png."""
+    return _ENDINGS.search(path.stem) is not None

@@ -18,7 +18,7 @@ def finetune(argv: list[str]) -> int:
         argv: Command line with `--from`, `--data` and flags of the library's tools/train.py.
     """
     parser = argparse.ArgumentParser(
-        usage="train --from MODEL --data DATA [--config CONFIG] [FLAG ...]"
+        usage="train --from MODEL --data DATA [--config CONFIG] [--boxes] [FLAG ...]"
     )
     parser.add_argument(
         "--from", dest="model", required=True, help="a model's name or a work folder"
@@ -27,6 +27,8 @@ def finetune(argv: list[str]) -> int:
         "--data", type=Path, required=True, help=f"{EXPECTED}; folders of images and maps"
     )
     parser.add_argument("--config", type=Path, help="config to write (default: NAME_OF_DATA.py)")
+    boxes_help = "train boxes alone, also if the model and some annotations have masks"
+    parser.add_argument("--boxes", action="store_true", help=boxes_help)
     options, flags = parser.parse_known_args(argv)
     data = options.data.resolve()
     name = data.stem if data.is_file() else data.name
@@ -37,9 +39,10 @@ def finetune(argv: list[str]) -> int:
             raise ValueError(
                 f"--from writes {config} in one process: then train it with --launcher"
             )
-        write_finetuning_config(options.model, data, config)
         print(
+            write_finetuning_config(options.model, data, config, options.boxes),
             f"written: {config}. If a check fails, correct config or data, then train {config}",
+            sep="\n",
             file=sys.stderr,
         )
 

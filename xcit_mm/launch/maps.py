@@ -1,48 +1,74 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from .dataset import Dataset, Maps
-from .files import find_photos, split_of
+from .files import (
+    LABEL_FOLDERS,
+    PHOTO_FOLDERS,
+    divide_photos,
+    find_photos,
+    has_label_ending,
+    pair_labels,
+    read_lines,
+)
 
 IGNORED = 255  # the label of unlabelled pixels
 
 
 def read_maps(data: Path) -> Dataset[Maps]:
-    """Describe a folder with images (.jpg) and segmentation maps (.png), each split in a folder.
+    """Describe a folder with photos and segmentation maps.
+
+    They are told apart by the names of their folders, by endings such as _mask, or by their
+    channels. Splits are folders, or Pascal VOC's lists.
 
     Raises:
-        ValueError: If there are no training images with maps.
+        ValueError: If there are no training images with maps, or a file cannot be read.
     """
-    files: dict[str, list[Path]] = {}
-    for path in find_photos(data):
-        split = split_of(path.parent.relative_to(data))
-        if split:
-            files.setdefault(split, []).append(path)
+    files = find_photos(data)
+    maps = [path for path in files if _is_map(path, data)]
+    pairs = dict(pair_labels(sorted(set(files).difference(maps)), maps, data))
+    left_out = Counter({"maps without a photo": len(set(maps).difference(pairs.values()))})
     splits = {}
-    for split, paths in files.items():
-        maps = {path.stem: path for path in paths if path.suffix == ".png"}
-        photos = [path for path in paths if path.suffix.lower() in (".jpg", ".jpeg")]
-        pairs = [(photo, maps[photo.stem]) for photo in photos if photo.stem in maps]
-        if pairs:
-            splits[split] = Maps(pairs)
-            splits[split].left_out["images without a map"] = len(photos) - len(pairs)
+    for split, photos in divide_photos(pairs, data, "Segmentation").items():
+        labelled = [(photo, label) for photo in photos if (label := pairs[photo])]
+        if not split:
+            left_out["photos in no list"] = len(photos)
+        elif labelled:
+            splits[split] = Maps(labelled)
+        if split:
+            left_out[f"{split} photos without a map"] = len(photos) - len(labelled)
     if "train" not in splits:
-        folders = "images/train and annotations/train, also val"
-        expected = f"expected folders such as {folders}, with photos as .jpg and maps as .png"
+        expected = "expected folders such as images/train and masks/train, also val"
         raise ValueError(f"{data} has no images and segmentation maps: {expected}")
+    splits["train"].left_out.update(left_out)
     return Dataset(_read_classes(data, splits["train"]), splits)
+
+
+def _is_map(path: Path, root: Path) -> bool:
+    for name in reversed(path.relative_to(root).parts[:-1]):
+        if name.lower() in LABEL_FOLDERS:
+            return True
+        if name.lower() in PHOTO_FOLDERS:
+            return False
+    if has_label_ending(path):
+        return True
+    try:
+        with Image.open(path) as image:
+            return image.format != "JPEG" and len(image.getbands()) == 1
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def _read_classes(data: Path, training: Maps) -> tuple[str, ...]:
     """Read the names of the labels, or number the labels of the training maps."""
     file = data / "classes.txt"
     if file.is_file():
-        names = file.read_text(encoding="utf-8-sig").splitlines()
-        return tuple(name.strip() for name in names if name.strip())
+        return tuple(read_lines(file))
     labels: set[int] = set()
     for _, path in training.pairs:
         labels.update(np.unique(np.asarray(Image.open(path))).tolist())

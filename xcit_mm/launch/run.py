@@ -29,6 +29,7 @@ from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import find_checkpoint_in
 from ..weights.zoo import find_config, find_model
+from .copies import refresh_copies
 from .state import find_state, length
 
 
@@ -147,6 +148,7 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
 def _read_config(tool: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, find its library's script, and choose its work folder."""
     cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
+    refresh_copies(cfg, options.prints)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         problem = "mmengine starts several processes on GPUs only, and this machine has none"
         raise ValueError(f"{problem}: leave --launcher")

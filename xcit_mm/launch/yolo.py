@@ -1,7 +1,10 @@
-"""YOLO's format: data.yaml, folders of images, and a text file of labels for each image."""
+"""YOLO's format: folders of images, a text file of labels for each image, and the names of the
+classes in data.yaml or classes.txt.
+"""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import yaml
@@ -9,67 +12,119 @@ import yaml
 from ..utils.coco import from_corners
 from ..utils.images import image_size
 from .dataset import Dataset, Objects, Shape, describe_photos
-from .files import SPLITS, find_photos, pair_labels
+from .files import (
+    SPLITS,
+    PhotoIndex,
+    divide_photos,
+    find_photos,
+    list_files,
+    pair_labels,
+    read_lines,
+)
 
 
 def read_yolo(description: Path) -> Dataset[Objects]:
     """Describe the data set of a data.yaml. A photo without labels has no objects.
 
     Raises:
-        FileNotFoundError: If a split is not a folder of images.
+        FileNotFoundError: If the photos of a split are not found.
         ValueError: If a file cannot be read, or there are no training images.
     """
     try:
         content = yaml.safe_load(description.read_bytes())
         names = content["names"]
-        numbers = sorted(names) if isinstance(names, dict) else range(len(names))
-        classes = tuple(str(names[number]) for number in numbers)
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+        numbered = names.items() if isinstance(names, dict) else enumerate(names)
+        classes = {int(number): str(name) for number, name in sorted(numbered)}
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{description} cannot be read ({reason}): expected names") from None
-    splits = {}
+    roots = [description.parent / str(content.get("path") or ""), description.parent]
+    photos: dict[str, list[Path]] = {}
     for split, keys in SPLITS.items():
-        places = [str(content[key]) for key in keys if content.get(key)]
-        if places:
-            folder, root = _find_folder(description, str(content.get("path") or ""), places[0])
-            pairs = pair_labels(find_photos(folder), root.rglob("*.txt"), root)
-            photos = [
-                (photo, list(_read_labels(labels, photo, classes)) if labels else [])
-                for photo, labels in pairs
-            ]
-            splits[split] = describe_photos(photos, classes)
-    if "train" not in splits:
+        for places in [content[key] for key in keys if content.get(key)]:
+            for place in [places] if isinstance(places, str) else places:
+                photos.setdefault(split, []).extend(_find_place(description, str(place), roots))
+    if "train" not in photos:
         raise ValueError(f"{description} has no training images: expected 'train'")
-    return Dataset(classes, splits)
+    return _describe(description.parent, photos, classes)
 
 
-def _find_folder(description: Path, path: str, place: str) -> tuple[Path, Path]:
-    """Find the folder of a split, relative to `path` or, as Roboflow exports, to the file.
+def read_yolo_folder(data: Path, names: Path) -> Dataset[Objects]:
+    """Describe a folder of photos and labels, and a file with the names of the classes."""
+    photos = divide_photos(find_photos(data), data, "Main")
+    if "train" not in photos:
+        raise ValueError(f"{data} has no training images: expected a folder 'train'")
+    return _describe(data, photos, dict(enumerate(read_lines(names))))
 
-    Returns:
-        The folder, and the folder to which it is relative.
+
+def _find_place(description: Path, place: str, roots: Iterable[Path]) -> list[Path]:
+    """Find the photos of a folder or of a list. Its path may be that of another machine, or, as
+    Roboflow exports, of a folder beside.
     """
-    for name in (place, place.removeprefix("../")):
-        for root in (description.parent / path, description.parent):
-            if find_photos(root / name):
-                return root / name, root
-    raise FileNotFoundError(f"{description}: {place} must be a folder of images")
+    parts = PureWindowsPath(place).parts
+    for root in roots:
+        tails = [root.joinpath(*parts[start:]) for start in range(len(parts))]
+        for path in [root / place, *tails]:
+            if path.is_file() and path.suffix == ".txt":
+                index = PhotoIndex(path.parent)
+                listed = [(name, index.find(name)) for name in read_lines(path)]
+                missing = [name for name, photo in listed if photo is None]
+                if missing:
+                    raise FileNotFoundError(f"{path} lists {missing[0]}, which is not found")
+                return [photo for _, photo in listed if photo]
+            photos = find_photos(path)
+            if photos:
+                return photos
+    raise FileNotFoundError(f"{description}: {place} must be a folder or a list of images")
 
 
-def _read_labels(file: Path, photo: Path, classes: Sequence[str]) -> Iterator[Shape]:
+def _describe(
+    folder: Path, photos: Mapping[str, Sequence[Path]], classes: Mapping[int, str]
+) -> Dataset[Objects]:
+    """Describe the photos of each split with the labels below `folder` or beside them."""
+    names = tuple(dict.fromkeys(classes.values()))
+    splits = {}
+    paired: set[Path] = set()
+    for split, paths in photos.items():
+        # The photos may lie elsewhere.
+        root = folder if all(folder in path.parents for path in paths) else _shared_root(paths)
+        pairs = pair_labels(paths, list_files(root, ".txt"), root)
+        paired.update(label for _, label in pairs if label)
+        shapes = [
+            (photo, list(_read_labels(label, photo, classes)) if label else [])
+            for photo, label in pairs
+        ]
+        splits[split] = describe_photos(shapes, names)
+    folders = {label.parent for label in paired}
+    unpaired = {label for label in list_files(folder, ".txt") if label.parent in folders} - paired
+    others = {"classes", *(name for names in SPLITS.values() for name in names)}
+    unused_photos = set(find_photos(folder)).difference(*photos.values())
+    splits["train"].left_out += Counter(
+        {
+            "labels without a photo": sum(label.stem not in others for label in unpaired),
+            "photos in no split": len(unused_photos),
+        }
+    )
+    return Dataset(names, splits)
+
+
+def _shared_root(paths: Sequence[Path]) -> Path:
+    """Return the folder above those of images, such as images/train."""
+    return paths[0].parents[min(2, len(paths[0].parents) - 1)]
+
+
+def _read_labels(file: Path, photo: Path, classes: Mapping[int, str]) -> Iterator[Shape]:
     """Read lines of a class with a box (centre and sides) or a polygon, in parts of the photo's
     sides. A last value that has no partner is a score.
     """
     size = image_size(photo)
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(read_lines(file), start=1):
         try:
             values = list(map(float, line.split()))
         except ValueError:
             values = [np.nan]
-        if not values:
-            continue
-        if len(values) < 5 or values[0] not in range(len(classes)):
-            expected = f"a class of 0 to {len(classes) - 1} with a box or a polygon"
+        if len(values) < 5 or values[0] not in classes:
+            expected = f"a class of {min(classes)} to {max(classes)} with a box or a polygon"
             raise ValueError(f"{file} has {line!r} in line {number}: expected {expected}")
         label = classes[int(values.pop(0))]
         if len(values) % 2:

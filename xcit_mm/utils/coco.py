@@ -33,6 +33,7 @@ def read_coco(
     required: Mapping[str, Sequence[str]] = TO_TRAIN,
     unique: Sequence[str] = ("id",),
     convert: Callable[[dict], Any] | None = None,
+    correct: Callable[[Coco], None] | None = None,
 ) -> Coco:
     """Read a COCO json, with or without a byte order mark.
 
@@ -40,6 +41,7 @@ def read_coco(
         required: Lists that the file must have, and the keys of each of their entries.
         unique: Keys that differ between two images, and between two categories.
         convert: Function that replaces each object of the json while it is read.
+        correct: Changes the content before its values are checked.
 
     Raises:
         ValueError: If the file is not JSON, lists no images, lacks a list or key, repeats a unique
@@ -49,6 +51,8 @@ def read_coco(
         content = json.loads(Path(path).read_bytes(), object_hook=convert)
         for name, keys in required.items():
             _check_keys(content, name, keys)
+        if correct:
+            correct(content)
         for name in ("images", "categories"):
             _check_unique(name, content.get(name) or [], unique)
         for annotation in content["annotations"] if "annotations" in required else []:
