@@ -1,12 +1,11 @@
 """The checkpoint from which a training resumes: found, whole, and not at its end."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
-from ..weights.reader import load_from_file
+from ..weights.reader import find_damage, load_from_file
 from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import load_checkpoint
 
@@ -61,11 +60,10 @@ def _find_whole(work_dir: Path) -> Path | None:
     for path in _saved_checkpoints(work_dir):
         try:
             load_from_file(path)
-            with zipfile.ZipFile(path) as archive:  # which torch reads without its checksums
-                if archive.testzip() is None:
-                    return path
-        except (ValueError, OSError, zipfile.BadZipFile):
+        except ValueError:
             continue
+        if find_damage(path) is None:
+            return path
     return None
 
 

@@ -92,11 +92,11 @@ def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.M
     if not config.get("backbone"):
         raise ValueError(f"the config's model, {config.get('type')}, has no backbone")
     model = _build(cfg, config.backbone)
-    if initial := load_pretrained(model, str(checkpoint)):
-        lack = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid"
-        raise ValueError(
-            f"{checkpoint}: {lack}, which would be random: give a checkpoint of a detector or segmentor"
-        )
+    initial = load_pretrained(model, str(checkpoint))
+    if initial:
+        problem = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid"
+        fix = "give a checkpoint of a detector or segmentor"
+        raise ValueError(f"{checkpoint}: {problem}, which would be random: {fix}")
     return model.eval()
 
 

@@ -79,25 +79,24 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
 def _differences(runner: Runner, meta: Mapping[str, Any]) -> Iterator[str]:
     """Describe the differences of the config from that of a checkpoint."""
     try:
-        before = plain_values(meta.get("cfg", ""))
-        now = plain_values(runner.cfg.pretty_text)
+        old = plain_values(meta.get("cfg", ""))
+        new = plain_values(runner.cfg.pretty_text)
     except ValueError:  # a config of other values
         return
     for part in _PARTS:
-        yield from _compare(part, before.get(part), now.get(part))
+        yield from _compare(part, old.get(part), new.get(part))
 
 
-def _compare(name: str, before: Any, now: Any) -> Iterator[str]:
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in {**before, **now}:
+def _compare(name: str, old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
             if key not in _WITHOUT_EFFECT:
-                yield from _compare(f"{name}.{key}", before.get(key), now.get(key))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, values in enumerate(zip(before, now, strict=True)):
-            yield from _compare(f"{name}.{place}", *values)
-    elif before != now:
-        old, new = (textwrap.shorten(repr(value), 60) for value in (before, now))
-        yield f"{name} {old} -> {new}"
+                yield from _compare(f"{name}.{key}", old.get(key), new.get(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for place, items in enumerate(zip(old, new, strict=True)):
+            yield from _compare(f"{name}.{place}", *items)
+    elif old != new:
+        yield f"{name} {textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
 
 
 def _saved_groups(checkpoint: dict) -> list[dict[str, Any]]:
@@ -131,9 +130,11 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
     """Step new schedulers as often, and in the order, as in a run up to a checkpoint."""
-    epochs, length = (0, 1)
+    epochs = 0
+    length = 1
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
-        epochs, length = (meta["epoch"], len(runner.train_loop.dataloader))
+        epochs = meta["epoch"]
+        length = len(runner.train_loop.dataloader)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimizer makes no steps
         for iteration in range(1, meta["iter"] + 1):

@@ -1,8 +1,8 @@
 """Private names of other libraries: each with the reason for its use and the version it was seen
 in.
 
-Nothing else in the package uses one: `weights` only knows those that stand in files. Libraries other
-than torch are imported on use.
+Nothing else in the package uses one: `weights` only knows those that stand in files. Libraries
+other than torch are imported on use.
 """
 
 from collections.abc import Callable, Iterator

@@ -45,7 +45,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     return cfg
 
 
-def plain_values(text: str) -> dict[str, Any]:
+def plain_values(source: str) -> dict[str, Any]:
     """Return the values of a config that only assigns plain values, without running it.
 
     Raises:
@@ -53,7 +53,7 @@ def plain_values(text: str) -> dict[str, Any]:
     """
     values = {}
     try:
-        for statement in ast.parse(text).body:
+        for statement in ast.parse(source).body:
             if not isinstance(statement, ast.Assign):
                 raise ValueError(f"line {statement.lineno} is not an assignment")
             for target in statement.targets:
@@ -81,8 +81,8 @@ def _plain_value(node: ast.AST | None) -> Any:
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
     """List the evaluators of a split. A config may have one evaluator, several or none."""
-    given = cfg.get(f"{split}_evaluator") or []
-    return [given] if isinstance(given, dict) else given
+    configs = cfg.get(f"{split}_evaluator") or []
+    return [configs] if isinstance(configs, dict) else configs
 
 
 def leaf_datasets(dataset: dict) -> Iterator[dict]:
@@ -96,18 +96,17 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
 
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
-    """Iterate over the data sets of a split, without their wrappers. A config may lack the split."""
-    yield from filter(
-        None, leaf_datasets((cfg.get(f"{split}_dataloader") or {}).get("dataset") or {})
-    )
+    """Iterate over the data sets of a split, if it has any, without their wrappers."""
+    loader = cfg.get(f"{split}_dataloader") or {}
+    yield from filter(None, leaf_datasets(loader.get("dataset") or {}))
 
 
 def type_name(part: dict) -> str:
     """Return the name of a part's type: a name, `scope.name`, or in a pure Python config a class or
     function.
     """
-    kind = part["type"]
-    return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
+    part_type = part["type"]
+    return part_type.rpartition(".")[2] if isinstance(part_type, str) else part_type.__name__
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
@@ -116,11 +115,11 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
 
     Its name is not enough: mmpretrain has an XCiT of its own.
     """
-    kind = part.get("type")
-    if not isinstance(kind, str):
-        return kind
+    name = part.get("type")
+    if not isinstance(name, str):
+        return name
     with registry.switch_scope_and_registry(part.get("_scope_", scope)) as scoped:
-        return scoped.get(kind)
+        return scoped.get(name)
 
 
 def backbone_class(cfg: Config) -> type[Any] | None:
@@ -132,11 +131,11 @@ def backbone_class(cfg: Config) -> type[Any] | None:
 
 def dataset_class(dataset: dict) -> type[Any]:
     """Return the class of a data set's config."""
-    found = part_class(dataset, DATASETS)
-    if found is None:
+    registered = part_class(dataset, DATASETS)
+    if registered is None:
         fix = "correct it, or name its module in custom_imports"
         raise ValueError(f"no data set of type {type_name(dataset)} is registered: {fix}")
-    return found
+    return registered
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
@@ -146,13 +145,12 @@ def metainfo(dataset: dict) -> dict[str, Any]:
     As in mmengine, a text may be the path of a file with an item per line.
     """
     info = copy.deepcopy(dataset_class(dataset).METAINFO)
-    given = dataset.get("metainfo") or {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"metainfo={given!r} of a data set: must be a dict")
-    for key, value in given.items():
-        info[key] = (
-            list_from_file(value) if isinstance(value, str) and Path(value).is_file() else value
-        )
+    own_info = dataset.get("metainfo") or {}
+    if not isinstance(own_info, Mapping):
+        raise TypeError(f"metainfo={own_info!r} of a data set: must be a dict")
+    for key, value in own_info.items():
+        is_file = isinstance(value, str) and Path(value).is_file()
+        info[key] = list_from_file(value) if is_file else value
     return info
 
 
@@ -173,7 +171,8 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)
-    classes, palette = info.get("classes"), info.get("palette")
+    classes = info.get("classes")
+    palette = info.get("palette")
     if not classes or isinstance(classes, str):
         raise ValueError(
             f"classes={classes!r} in the {type_name(dataset)} that the config tests on: "
@@ -276,7 +275,7 @@ class ModelInput:
     @property
     def normalisation(self) -> tuple[list[float] | None, list[float] | None]:
         """Mean and std that the preprocessor or a step subtracts and divides by."""
-        values = self.preprocessor
-        if values.get("mean") is None:
-            values = find_step(self.pipeline, "Normalize") or {}
-        return values.get("mean"), values.get("std")
+        step = self.preprocessor
+        if step.get("mean") is None:
+            step = find_step(self.pipeline, "Normalize") or {}
+        return step.get("mean"), step.get("std")

@@ -9,8 +9,7 @@ import re
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
@@ -23,7 +22,10 @@ from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from safetensors.torch import load_file
 from torch.serialization import add_safe_globals, safe_globals
 
+from ..utils.errors import reason
+
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
+_PURE = ("", "Pure")
 
 # Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
 # of a schedule.
@@ -46,6 +48,14 @@ class _ConfigValues(dict):
         self.update(state[0])
 
 
+def _make_dict(factory: object = None) -> dict:
+    return {}
+
+
+def _make_list(items: Iterable = (), length: int | None = None) -> list:
+    return list(items)
+
+
 # What makes numpy's arrays and scalars.
 _NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
 
@@ -59,8 +69,8 @@ CHECKPOINT_TYPES: list[Any] = [
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OV"},  # numbers and text
-    *((each, f"numpy.core.multiarray.{each.__name__}") for each in _NUMPY_FUNCTIONS),  # numpy 1
-    *((each, f"numpy._core.multiarray.{each.__name__}") for each in _NUMPY_FUNCTIONS),
+    *((make, f"numpy.core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),  # numpy 1
+    *((make, f"numpy._core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),
 ]
 """What a checkpoint of mmengine may hold, each read as what it is."""
 
@@ -68,15 +78,17 @@ SUBSTITUTES: list[Any] = [
     (argparse.Namespace, "argparse.Namespace"),
     (_ConfigValues, "mmengine.config.config.Config"),
     # torch sets items of no other dict, and appends to no other list.
-    (lambda factory=None: {}, "collections.defaultdict"),
-    (lambda items=(), length=None: list(items), "collections.deque"),
-    *((kind, f"builtins.{kind.__name__}") for kind in (bool, dict, float, int, list, str, tuple)),
-    *((PurePosixPath, f"{module}.PosixPath") for module in _PATHLIB),
-    *((PureWindowsPath, f"{module}.WindowsPath") for module in _PATHLIB),
+    (_make_dict, "collections.defaultdict"),
+    (_make_list, "collections.deque"),
     *(
-        (kind, f"{module}.{kind.__name__}")
+        (type_, f"builtins.{type_.__name__}")
+        for type_ in (bool, dict, float, int, list, str, tuple)
+    ),
+    *((PurePosixPath, f"{module}.{prefix}PosixPath") for module in _PATHLIB for prefix in _PURE),
+    *(
+        (PureWindowsPath, f"{module}.{prefix}WindowsPath")
         for module in _PATHLIB
-        for kind in (PurePosixPath, PureWindowsPath)
+        for prefix in _PURE
     ),
 ]
 """What other training files hold, some of it read as a simpler class, by the name in the file."""
@@ -113,9 +125,8 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
-        add_safe_globals(
-            CHECKPOINT_TYPES
-        )  # again: OneDL's mmengine (0.10.12) removes some after it loads a file
+        # Again: OneDL's mmengine (0.10.12) removes some after it loads a file.
+        add_safe_globals(CHECKPOINT_TYPES)
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
@@ -132,31 +143,38 @@ def check_checkpoint(path: str | Path) -> None:
 
 
 def _explain(path: Path, start: bytes, error: Exception) -> str:
-    """Return why a file is not read, in one line of limited length, since torch's message may quote
-    the file.
-    """
+    """Return why a file is not read, in one short line: torch's message may quote the file."""
     if not start:
         return f"it is empty, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
         return f"it is a web page, probably of a failed download; {_AGAIN}"
-    text, damaged = str(error), None
-    if "TorchScript" in text:
-        return (
-            "it is a TorchScript archive, which holds code: save the module's state_dict() instead"
-        )
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()  # torch ignores the checksums and stumbles over what is wrong
+    message = str(error)
+    if "TorchScript" in message:
+        return "it is a TorchScript archive, which holds code: save the module's state_dict()"
+    damaged = find_damage(path)
     if isinstance(error, UnpicklingError) and not damaged:
-        if named := re.search(r"GLOBAL (\S+)", text):
+        named = re.search(r"GLOBAL (\S+)", message)
+        if named:
             return f"it names {named[1]}, which might run code: {_FIX}"
-        cause = _first_sentence(text.partition("WeightsUnpickler error: ")[2] or text)
+        cause = _first_sentence(message.partition("WeightsUnpickler error: ")[2] or message)
         return f"it holds more than weights and plain values ({cause}): {_FIX}"
-    what = (
-        f"its record {damaged} is damaged"
-        if damaged
-        else "it is truncated, damaged or not a checkpoint"
-    )
-    return f"{what}, {_AGAIN} ({_first_sentence(text) or type(error).__name__})"
+    problem = "it is truncated, damaged or not a checkpoint"
+    if damaged:
+        problem = f"its record {damaged} is damaged"
+    return f"{problem}, {_AGAIN} ({_first_sentence(message) or type(error).__name__})"
+
+
+def find_damage(path: Path) -> str | None:
+    """Return the first record of a file of torch that does not have its checksum, which torch does
+    not compare, or None.
+    """
+    try:
+        if not zipfile.is_zipfile(path):  # a file of torch before 1.6
+            return None
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip()
+    except Exception as error:  # zipfile and zlib raise many types
+        return f"list ({reason(error)})"
 
 
 def _first_sentence(text: str) -> str:

@@ -57,7 +57,7 @@ class Record(NamedTuple):
 
     @property
     def order(self) -> tuple[str, int, bool]:
-        """The order in which files were written. In a second, a best checkpoint follows the last."""
+        """The order of writing. In the same second, a best checkpoint follows the last."""
         return self.time, self.iteration, self.own_metric is not None
 
 
@@ -115,26 +115,26 @@ def _find_best(folder: Path, last: str | None) -> str | None:
         return _take_only(folder, paths)
     for metric, (name, score) in newest.best.items():
         if (folder / name).is_file():
-            own = [record for record in records if record.run == newest.run]
-            _check_best(own, metric, name, score)
+            of_run = [record for record in records if record.run == newest.run]
+            _check_best(of_run, metric, name, score)
             return str(folder / name)
     return None
 
 
 def _check_best(records: list[Record], metric: str, name: str, score: float) -> None:
-    """Raise ValueError if a checkpoint of the same run has a better score than the recorded best."""
+    """Raise ValueError if a checkpoint of a run has a better score than the recorded best."""
     for record in records:
         if record.own_metric != metric:
             continue
-        own_score = record.best[metric][1]
-        is_better = own_score < score if "loss" in name else own_score > score
+        other_score = record.best[metric][1]
+        is_better = other_score < score if "loss" in name else other_score > score
         if is_better:
-            problem = f"{record.path} has the score {own_score:g}, but the run recorded {name}"
+            problem = f"{record.path} has the score {other_score:g}, but the run recorded {name}"
             raise ValueError(f"{problem} of {score:g} as its best: remove one, or give one")
 
 
 def find_newer_best(folder: Path, last: Record) -> Path | None:
-    """Return the best checkpoint that a run saved right after its last, which does not know of it."""
+    """Return the best checkpoint that a run saved right after its last, or None."""
     newer = []
     for path in folder.glob("best_*.pth"):
         record = read_record(path)
@@ -154,9 +154,9 @@ def own_best(folder: Path, info: dict[str, Any]) -> list[str]:
     names = []
     for key, file in info.items():
         if key.startswith(BEST) and file:
-            own = folder / Path(file).name
-            names.append(own.name)
-            info[key] = str(own) if own.is_file() else None
+            path = folder / Path(file).name
+            names.append(path.name)
+            info[key] = str(path) if path.is_file() else None
     return names
 
 
@@ -176,8 +176,8 @@ def last_checkpoint(work_dir: Path) -> str | None:
     saved = pointer.read_text().strip() if pointer.is_file() else ""
     if not saved:  # a kill may leave an empty file
         return None
-    own = work_dir / Path(saved).name
+    moved = work_dir / Path(saved).name
     original = Path(saved)
     is_in_work_dir = (original.parent / pointer.name).exists()
     is_elsewhere = "://" in saved or (original.is_file() and not is_in_work_dir)
-    return saved if is_elsewhere and not own.is_file() else str(own)
+    return saved if is_elsewhere and not moved.is_file() else str(moved)

@@ -70,8 +70,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
-    config, own = _lookup(model, find_weights=checkpoint is None)
-    checkpoint = checkpoint or own
+    config, own_checkpoint = _lookup(model, find_weights=checkpoint is None)
+    checkpoint = checkpoint or own_checkpoint
     if checkpoint is None:
         raise ValueError(
             f"{model} has no checkpoint: give one after it, or the name of published weights"
@@ -169,10 +169,10 @@ def _check_values(config: Path) -> None:
     """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author
     may be anyone.
     """
-    text = config.read_text()
+    source = config.read_text()
     try:
-        plain_values(text)
-        is_plain = "{{" not in text  # mmengine replaces what stands in {{}} before it runs a config
+        plain_values(source)
+        is_plain = "{{" not in source  # mmengine replaces what stands in {{}} before it runs it
     except ValueError:
         is_plain = False
     if not is_plain:
