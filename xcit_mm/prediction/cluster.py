@@ -67,7 +67,7 @@ class Actor:
             entry = self._progress.entries.get(item.path)
             if entry is None or entry.time == earlier_time:
                 items.append(item)
-        self._engine.predict(items, self._progress.deaths, lambda count: None)
+        self._engine.predict(items, self._progress, lambda count: None)
         return dict(items=np.array([len(chunk)]))
 
 

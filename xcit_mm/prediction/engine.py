@@ -1,7 +1,7 @@
 """Items to records: a process predicts items, and writes drawings, maps and its journal."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.errors import reason
-from .journal import Entry, Journal, Stamp, file_stamp
+from .journal import Entry, Journal, Progress, Stamp, file_stamp
 from .listing import Item, drawing_name
 from .prediction import Prediction
 from .predictor import Predictor
@@ -26,7 +26,7 @@ from .videos import iter_frames, write_video
 
 LABELS = "labels"
 VISUALIZATIONS = "visualizations"
-MAX_DEATHS = 3  # of processes, after which an item is not tried again
+MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
 AGAIN = "the same command goes on"
 TIMEOUT = 600  # seconds without an image from the processes that read
@@ -98,22 +98,22 @@ class Engine:
     _readers: list[BaseProcess] = field(default_factory=list, init=False)
 
     def predict(
-        self, items: Sequence[Item], deaths: Mapping[str, int], done: Callable[[int], object]
+        self, items: Sequence[Item], progress: Progress, done: Callable[[int], object]
     ) -> None:
         """Predict items, and add a record of each to the journal.
 
         Args:
-            deaths: Number of processes that died with an item, by its path. Such items are
-                predicted last and alone, or are a failure after `MAX_DEATHS`.
+            progress: What the journals say. Items with which a process died are predicted last and
+                alone. After `MAX_DEATHS` in which nothing else was in flight, they are failures.
             done: Function that is called with the number of completed items.
 
         Raises:
             ReaderDied: If a process that reads images died. It counts as a death.
             OSError: If a result cannot be written.
         """
-        innocent = [item for item in items if item.path not in deaths]
-        suspects = [item for item in items if item.path in deaths]
-        suspects.sort(key=lambda item: deaths[item.path])
+        innocent = [item for item in items if item.path not in progress.deaths]
+        suspects = [item for item in items if item.path in progress.deaths]
+        suspects.sort(key=lambda item: progress.deaths[item.path])
         try:
             self._predict_images([item for item in innocent if not item.is_video], done)
             for video in (item for item in innocent if item.is_video):
@@ -122,7 +122,7 @@ class Engine:
             if suspects and not innocent:
                 self._warm_up()
             for item in suspects:
-                self._predict_suspect(item, deaths[item.path])
+                self._predict_suspect(item, progress.lone_deaths[item.path])
                 done(1)
         except OSError as error:  # the disk is full, say
             with suppress(OSError):
@@ -140,8 +140,8 @@ class Engine:
         with suppress(Exception):  # a config may refuse it
             self.predictor(blank)
 
-    def _predict_suspect(self, item: Item, deaths: int) -> None:
-        if deaths >= MAX_DEATHS:
+    def _predict_suspect(self, item: Item, lone_deaths: int) -> None:
+        if lone_deaths >= MAX_DEATHS:
             self._add_error(item, None, KILLER)
         elif item.is_video:
             self._predict_video(item)
@@ -169,6 +169,7 @@ class Engine:
             batch_size=None,
             sampler=iter_started(),
             num_workers=workers,
+            prefetch_factor=1 if workers == 1 else None,  # one image that hangs is alone in flight
             collate_fn=_unchanged,  # type: ignore[arg-type]  # single images, not a batch
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_without_threads,

@@ -103,12 +103,14 @@ class Progress:
 
     Attributes:
         entries: Items with a record, by path.
-        deaths: Number of processes that died with an item since its last record, by path.
+        deaths: Number of processes that died with an item in flight since its last record, by path.
+        lone_deaths: Number of these that had no other item in flight, so that it may be the cause.
         names: Names of all items that were started, also of those without a record.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
+    lone_deaths: Counter[str] = field(default_factory=Counter)
     names: set[str] = field(default_factory=set)
 
     def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
@@ -166,13 +168,14 @@ def read_journals(folder: Path) -> Progress:
         ValueError: If a line other than the last is damaged.
     """
     progress = Progress()
-    deaths: list[tuple[str, float]] = []
-    for path in sorted((folder / JOURNAL).glob("*.jsonl")):
-        deaths += _read_journal(path, progress)
-    for item_path, death_time in deaths:
-        entry = progress.entries.get(item_path)
-        if entry is None or entry.time < death_time:
-            progress.deaths[item_path] += 1
+    journals = sorted((folder / JOURNAL).glob("*.jsonl"))
+    for in_flight in [_read_journal(path, progress) for path in journals]:
+        for path, start_time in in_flight:
+            entry = progress.entries.get(path)
+            if entry is None or entry.time < start_time:
+                progress.deaths[path] += 1
+                if len(in_flight) == 1:
+                    progress.lone_deaths[path] += 1
     return progress
 
 

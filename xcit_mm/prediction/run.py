@@ -97,7 +97,7 @@ def predict_many(
         bar_options = dict(desc=name, position=rank, disable=not own_items)
         with progress_bar(len(own_items), "image", **bar_options) as bar:
             if ray is None:
-                engine.predict(own_items, progress.deaths, bar.update)
+                engine.predict(own_items, progress, bar.update)
             elif pending:
                 predict_on_ray(ray, engine, pending, progress.entries, bar.update)
         wait_for_ranks()
