@@ -3,6 +3,7 @@ set.
 """
 
 import os
+import re
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -360,25 +361,30 @@ def test_resume_from_the_best_checkpoint_names_the_checkpoint_to_take(saved, ins
     assert message.endswith(f": take {instead}")
 
 
-def test_a_damaged_last_checkpoint_is_named_with_the_newest_whole_one(shapes):
+def truncate(content: bytes) -> bytes:
+    return content[:-200]
+
+
+def leave_zeros(content: bytes) -> bytes:
+    """As a power failure leaves what was not written. torch reads such weights."""
+    place = content.index(torch.ones(1000).numpy().tobytes())
+    return content[:place] + bytes(1000) + content[place + 1000 :]
+
+
+@pytest.mark.parametrize("damage", [truncate, leave_zeros])
+def test_a_damaged_last_checkpoint_is_named_with_the_newest_whole_one(damage, shapes):
     work = Path("work")
-    for number, name in enumerate(("iter_1.pth", "iter_2.pth", "iter_3.pth", "iter_4.pth")):
-        path = write_state(work / name, padding=torch.ones(1000))
+    for number in (1, 2, 3, 4):
+        path = write_state(work / f"iter_{number}.pth", padding=torch.ones(1000))
+        if number > 2:
+            path.write_bytes(damage(path.read_bytes()))
         os.utime(path, (number, number))
     (work / "last_checkpoint").write_text("work/iter_4.pth")
-    whole = path.read_bytes()
-    (work / "iter_4.pth").write_bytes(whole[:-200])
-    # A power failure leaves zeros in place of what was not written, which torch reads as weights.
-    place = whole.index(torch.ones(1000).numpy().tobytes())
-    (work / "iter_3.pth").write_bytes(whole[:place] + bytes(1000) + whole[place + 1000 :])
-    for name, time in {"iter_3.pth": 2, "iter_4.pth": 3}.items():
-        os.utime(work / name, (time, time))
     flags = ("--work-dir", work, "--resume", *cfg_options(SEG, shapes, 8))
     message = rejected("train", DEMO / f"{SEG}.py", *flags)
-    assert "cannot read work/iter_4.pth" in message
-    assert message.endswith(
-        "work/iter_2.pth is whole: resume from it with --resume work/iter_2.pth"
-    )
+    assert re.search(r"cannot (read|resume from) work/iter_4\.pth", message)
+    whole = "work/iter_2.pth"
+    assert message.endswith(f"; {whole} is whole: resume from it with --resume {whole}")
 
 
 @pytest.mark.parametrize(
@@ -408,9 +414,9 @@ class TestEndOfARun:
 
     def test_a_complete_run_says_so_and_changes_nothing(self, unit, meta, shapes, capsys):
         options = self.options(unit, meta, 3, shapes)
-        before = {path: path.stat() for path in Path("work").rglob("*")}
+        before = {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")}
         assert run_tool("train", list(map(str, options))) == 0
-        assert {path: path.stat() for path in Path("work").rglob("*")} == before
+        assert {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")} == before
         line = f"the run is complete: work/iter_3.pth has all 3 {unit}; raise max_{unit} to extend"
         assert [line in text for text in capsys.readouterr().err.splitlines()] == [True]
 

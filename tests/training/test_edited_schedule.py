@@ -248,9 +248,8 @@ def logged_rates(work_dir: Path) -> dict[int, float]:
     return {line["step"]: line["lr"] for line in lines if "lr" in line}
 
 
-@pytest.mark.parametrize(
-    "name", [SEG, pytest.param(DET, marks=pytest.mark.slow)], ids=["mmseg", "mmdet"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [SEG, DET], ids=["mmseg", "mmdet"])
 def test_the_log_of_a_resumed_tool_has_the_edited_rates(name, shapes, tmp_path):
     schedule = tmp_path / "schedule.py"
     schedule.write_text(

@@ -1,11 +1,12 @@
 """The checkpoint from which a training resumes: found, whole, and not at its end."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
-from ..weights.reader import find_damage, load_from_file
+from ..weights.reader import find_damage
 from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import load_checkpoint
 
@@ -25,7 +26,7 @@ def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | 
     if path is None:
         return None
     try:
-        content = load_checkpoint(path)
+        content = _load_whole(path)
     except ValueError as error:
         whole = None if checkpoint else _find_whole(work_dir)
         hint = f"; {whole} is whole: resume from it with --resume {whole}" if whole else ""
@@ -56,13 +57,19 @@ def _saved_checkpoints(work_dir: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
+def _load_whole(path: str) -> Any:
+    """Read a checkpoint. Raise ValueError if a power failure has left a part of it unwritten."""
+    content = load_checkpoint(path)
+    damage = None if "://" in path else find_damage(Path(path))
+    if damage:
+        raise ValueError(f"cannot resume from {path}: its record {damage} is damaged")
+    return content
+
+
 def _find_whole(work_dir: Path) -> Path | None:
     for path in _saved_checkpoints(work_dir):
-        try:
-            load_from_file(path)
-        except ValueError:
-            continue
-        if find_damage(path) is None:
+        with suppress(ValueError):
+            _load_whole(str(path))
             return path
     return None
 
