@@ -31,7 +31,7 @@ MAP_BREAKS = {
     "no map": ((MAPS / "1.png").unlink, ("D314", "1 of 3", MAPS / "1.png")),
     "broken map": (
         lambda: (MAPS / "1.png").write_bytes(b"no image"),
-        ("D315", MAPS / "1.png", "UnidentifiedImageError"),
+        ("D315", MAPS / "1.png", "not an image"),
     ),
 }
 
@@ -118,6 +118,19 @@ def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
     label = ("decode_head", "num_classes=1", "ignore_index=255", "label 2 (3072 pixels")
     assert_named(failures(config), [("D506", "train", *label), ("D506", "val", *label)])
+
+
+def test_stray_label_of_one_map_is_named_with_its_file(own_config):
+    write_segmentation_maps(Path("data/shapes"), [0, 1])
+    copy_training_images(40)
+    write_map(SHAPES_MAPS / "copy030.png", [0, 1, 2])
+    classes = MASKS.format(classes=("ground", "shape", "slip"), head="num_classes=3")
+    found = [each for each in findings(own_config(classes), level="note") if each.code == "D513"]
+    stray = ("'slip'", "1024 pixels in 1 map", SHAPES_MAPS / "copy030.png")
+    assert_named(found[:1], [("D513", "train", "43 segmentation maps", *stray)])
+    write_map(SHAPES_MAPS / "copy030.png", [0, 1, 200])
+    label = ("D506", "train", "label 200 (1024 pixels in 1 map", SHAPES_MAPS / "copy030.png")
+    assert_named(failures(own_config(classes)), [label])
 
 
 def test_map_of_other_channels_outside_the_sample_is_a_failure():

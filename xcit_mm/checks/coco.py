@@ -11,8 +11,9 @@ from ..utils.configs import evaluators, find_step, metainfo
 from ..utils.errors import preview
 from .boxes import Boxes, check_boxes
 from .findings import Finding, fail, note, ok
-from .images import check_images
+from .images import STORED, Photos, check_images, sample
 from .masks import check_masks, compact
+from .orientation import draw_boxes, fit_stored
 
 
 def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
@@ -43,10 +44,12 @@ def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
             yield from check_masks(boxes, step.get("poly2mask", True))
         if file == path:
             used = _used_images(boxes, dataset)
-            sizes = {
+            shapes = {
                 _image_path(dataset, image): (image["height"], image["width"]) for image in used
             }
-            yield from check_images(dataset, sizes)
+            photos = Photos(dataset, list(shapes))
+            yield from check_images(photos, shapes)
+            yield from _check_orientation(dataset, photos, boxes)
             empty = len(coco["images"]) - len(np.unique(boxes.images[boxes.images >= 0]))
             count = f"{len(used)} of {len(coco['images'])} images are used"
             yield ok(f"{count}; {empty} have no object")
@@ -87,6 +90,21 @@ def _used_images(boxes: Boxes, dataset: dict) -> list[dict]:
         for image, is_used in zip(images, used, strict=True)
         if is_used and min(image["width"], image["height"]) >= min_size
     ]
+
+
+def _check_orientation(dataset: dict, photos: Photos, boxes: Boxes) -> Iterator[Finding]:
+    """Check that boxes were not drawn over photos as they are stored, if mmcv turns them."""
+    images = boxes.coco["images"]
+    places = {_image_path(dataset, image): place for place, image in enumerate(images)}
+    turned = sorted(photos.turned) if photos.is_turned else []
+    drawn = []
+    for path in sample(turned):
+        side = max(photos.facts[path].shape(is_turned=False))
+        corners = boxes.corners[boxes.kept & (boxes.images == places[path])]
+        drawn.append((path, draw_boxes(corners, (side, side))))
+    if fit_stored(drawn):
+        problem = f"boxes of {boxes.path} were drawn over photos as stored, but mmcv turns"
+        yield fail("D315", f"{problem} {len(turned)} by EXIF: {preview(turned)}", STORED)
 
 
 def _needs_masks(cfg: Config, split: str, dataset: dict) -> bool:

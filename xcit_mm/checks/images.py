@@ -1,4 +1,4 @@
-"""Checks of image files: the names of all, and the pixels of a sample."""
+"""Checks of photos: the headers of all, and the pixels of a sample."""
 
 import contextlib
 import io
@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from mmengine.registry import DATASETS, TRANSFORMS
 
-from ..utils.configs import loading_step
+from ..utils.configs import loading_step, type_name
 from ..utils.errors import preview, reason
+from ..utils.images import read_image
+from .files import Facts, read_facts
 from .findings import Finding, fail, note
 
-Shape = tuple[int, ...]  # height and width
+Shape = tuple[int, int]  # height and width
 SAMPLE = 32
+STORED = "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines"
 
 
 def build_dataset(dataset: dict) -> Any:
@@ -23,51 +26,106 @@ def build_dataset(dataset: dict) -> Any:
         return DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
 
 
-def check_images(dataset: dict, images: Mapping[str, Shape | None]) -> Iterator[Finding]:
-    """Check that images exist and are as large as the json says, and that the pipeline reads a
-    sample of them.
+def sample(items: Sequence, size: int = SAMPLE) -> list:
+    """Return some items, from the first to the last."""
+    places = np.linspace(0, len(items) - 1, min(size, len(items))).astype(int)
+    return [items[place] for place in places]
+
+
+class Photos:
+    """The photos of a data set.
+
+    Attributes:
+        present: Paths of those that exist.
+        is_turned: Whether the pipeline turns them as EXIF says.
+        facts: What the headers say of each that exists. Empty if the pipeline does not load them by
+            mmcv's LoadImageFromFile.
+        turned: Those that EXIF turns.
     """
-    missing = [path for path in images if not os.path.isfile(path)]
+
+    def __init__(self, dataset: dict, paths: Sequence[str]) -> None:
+        self.paths = paths
+        self.step = loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile")
+        self.present = [path for path in paths if os.path.isfile(path)]
+        is_plain = type_name(self.step) == "LoadImageFromFile"
+        self.is_turned = "ignore_orientation" not in self.step.get("color_type", "color")
+        self.facts: Mapping[str, Facts] = read_facts(self.present) if is_plain else {}
+        self.turned = {path for path, facts in self.facts.items() if facts.orientation > 1}
+
+    def shape(self, path: str) -> Shape | None:
+        """Return height and width as the pipeline loads a photo, None if they are unknown."""
+        facts = self.facts.get(path)
+        return facts.shape(self.is_turned) if facts and facts.width else None
+
+    def load_sample(self) -> Iterator[tuple[str, Shape | str]]:
+        """Yield some paths, each with height and width as loaded, or why it cannot be loaded.
+
+        All files whose header is broken are among them.
+        """
+        load = TRANSFORMS.build(self.step)
+        suspects = [path for path, facts in self.facts.items() if facts.problem]
+        for path in dict.fromkeys([*suspects, *sample(self.present)]):
+            try:
+                yield path, load(dict(img_path=path))["img_shape"]
+            except Exception as error:  # every decoder has its own exceptions
+                problem = self.facts[path].problem if path in self.facts else ""
+                yield path, problem or reason(error)
+
+
+def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Finding]:
+    """Check that photos exist, can be read, and are as large as the json says.
+
+    Args:
+        shapes: Height and width by path, if a json states them.
+    """
+    missing = [path for path in photos.paths if not os.path.isfile(path)]
     if missing:
-        text = f"{len(missing)} of {len(images)} images are missing: {preview(missing)}"
-        yield fail("D314", text, "add these files, or correct data_prefix")
-    step, present = (
-        loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile"),
-        set(images) - set(missing),
-    )
-    wrong, turned = list[str](), list[str]()
-    for image, loaded in load_sample(
-        step, [dict(img_path=path) for path in images if path in present], wrong
-    ):
-        path, size, given = image["img_path"], loaded["img_shape"], images[image["img_path"]]
-        if given and size != given:
-            (turned if size == given[::-1] else wrong).append(
-                f"{path} has {size} pixels, {given} in the json"
-            )
-    if turned:
-        yield note(
-            "D315", preview(turned), "compare boxes and photo: EXIF turns it, and so does mmcv"
-        )
-    if wrong:
-        yield fail(
-            "D315", preview(wrong), "replace these files, and check the rest: this is a sample"
-        )
+        problem = f"{len(missing)} of {len(photos.paths)} images are missing: {preview(missing)}"
+        yield fail("D314", problem, "add these files, or correct data_prefix")
+    loaded = dict(photos.load_sample())
+    unreadable = [f"{path} ({why})" for path, why in loaded.items() if isinstance(why, str)]
+    if unreadable:
+        problem = f"{len(unreadable)} images cannot be read: {preview(unreadable)}"
+        yield fail("D315", problem, "replace or remove these files")
+    cut = [
+        f"{path} ({facts.problem})"
+        for path, facts in photos.facts.items()
+        if facts.problem and facts.width and not isinstance(loaded[path], str)
+    ]
+    if cut:
+        problem = f"{len(cut)} images are damaged, and a part is filled: {preview(cut)}"
+        yield note("D315", problem, "replace these files")
+    yield from _check_depth(photos)
+    yield from _check_sizes(photos, loaded, shapes)
 
 
-def load_sample(
-    step: dict, images: Sequence[dict], unreadable: list[str], size: int = SAMPLE
-) -> Iterator[tuple[dict, dict]]:
-    """Yield each image of a sample, from the first to the last, and what a step loads. List what is
-    unreadable.
-    """
-    load = TRANSFORMS.build(step)
-    for image in (
-        images[place]
-        for place in np.linspace(0, len(images) - 1, min(size, len(images))).astype(int)
-    ):
+def _check_depth(photos: Photos) -> Iterator[Finding]:
+    """Check that photos of 16 bits do not become black. mmcv keeps the upper 8 bits."""
+    dark = []
+    for path in sample([path for path, facts in photos.facts.items() if facts.bits > 8]):
         try:
-            yield image, load(dict(image, seg_fields=[]))
-        except Exception as error:  # every decoder has its own exceptions
-            unreadable.append(
-                f"{image.get('seg_map_path', image['img_path'])} cannot be read ({reason(error)})"
-            )
+            read_image(path)
+        except ValueError as error:
+            dark.append(f"{path} ({error})")
+    if dark:
+        fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
+        yield fail("D315", f"nearly black as 8 bits: {preview(dark)}", fix)
+
+
+def _check_sizes(
+    photos: Photos, loaded: Mapping[str, Shape | str], shapes: Mapping[str, Shape]
+) -> Iterator[Finding]:
+    turned: list[str] = []
+    wrong: list[str] = []
+    for path, expected in shapes.items():
+        shape = photos.shape(path) or loaded.get(path, expected)
+        if isinstance(shape, str) or tuple(shape) == expected:
+            continue
+        difference = f"{path} has {tuple(shape)} pixels, {expected} in the json"
+        (turned if tuple(shape) == expected[::-1] else wrong).append(difference)
+    if turned:
+        fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
+        yield note("D315", f"{len(turned)} images are turned: {preview(turned)}", fix)
+    if wrong:
+        problem = f"{len(wrong)} images have another size: {preview(wrong)}"
+        yield fail("D315", problem, "give the json and the photos the same size")

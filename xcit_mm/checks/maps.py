@@ -1,12 +1,10 @@
-"""Checks of data sets of segmentation maps: labels against classes and heads."""
+"""Checks of data sets of segmentation maps: labels of all maps against classes and heads."""
 
-import contextlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import mmcv
 import numpy as np
 from mmengine.registry import TRANSFORMS
 from PIL import Image
@@ -14,11 +12,31 @@ from torch import nn
 
 from ..utils.configs import find_step, part_class
 from ..utils.errors import preview
+from .files import Facts, read_facts
 from .findings import Finding, fail, note, ok
-from .images import SAMPLE, build_dataset, check_images, load_sample
+from .images import STORED, Photos, build_dataset, check_images, sample
+from .orientation import fit_stored
 
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
+_MANY = 20  # maps, of which a label in one of a thousand, at least in one, may be a slip
+
+
+@dataclass
+class Label:
+    """Where a label occurs.
+
+    Attributes:
+        pixels: Number of pixels in all maps.
+        maps: Paths of the maps that have it.
+    """
+
+    pixels: int = 0
+    maps: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        count = f"{len(self.maps)} map{'s' if len(self.maps) > 1 else ''}"
+        return f"({self.pixels} pixels in {count}, such as {self.maps[0]})"
 
 
 def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) -> Iterator[Finding]:
@@ -26,126 +44,142 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
     other classes.
     """
     built = build_dataset(dataset)
-    images, step = built.data_list, find_step(dataset["pipeline"], "LoadAnnotations")
-    if not images:
-        yield fail(
-            "D314",
-            f"no *{built.img_suffix} in {built.data_prefix['img_path']}",
-            "correct img_suffix",
-        )
+    pairs = {image["img_path"]: image["seg_map_path"] for image in built.data_list}
+    if not pairs:
+        problem = f"no *{built.img_suffix} in {built.data_prefix['img_path']}"
+        yield fail("D314", problem, "correct img_suffix")
         return
-    missing = [
-        image["seg_map_path"] for image in images if not os.path.isfile(image["seg_map_path"])
-    ]
+    missing = [path for path in pairs.values() if not os.path.isfile(path)]
     if missing:
-        text = (
-            f"{len(missing)} of {len(images)} images have no segmentation map: {preview(missing)}"
-        )
-        yield fail(
-            "D314", text, "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
-        )
-    yield from check_images(dataset, dict.fromkeys(image["img_path"] for image in images))
-    kinds = [part_class(each, TRANSFORMS) for each in dataset["pipeline"]]
-    if (
-        missing
-        or step is None
-        or {kind.__module__.partition(".")[0] for kind in kinds if kind} - _LIBRARIES
-    ):
-        return  # an own step may read or correct the maps
-    wrong = list(_check_headers(images))
-    yield from wrong
-    if wrong:
+        problem = f"{len(missing)} of {len(pairs)} images have no segmentation map"
+        fix = "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
+        yield fail("D314", f"{problem}: {preview(missing)}", fix)
+    photos = Photos(dataset, list(pairs))
+    yield from check_images(photos, {})
+    if missing or _has_own_step(dataset):
         return
-    counts, unreadable = _count_labels(step, images, SAMPLE)
-    ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
-    read = min(SAMPLE, len(images))
-    if decisive and len(counts.keys() - {ignored}) < 2:  # read on: a second class may occur
-        (counts, unreadable), read = _count_labels(step, images, len(images)), len(images)
+    maps = read_facts(list(pairs.values()), are_maps=True)
+    failures = [*_check_files(maps), *_check_places(photos, pairs, maps)]
+    yield from failures
+    if failures:
+        return
+    labels = _merge_labels(built, maps)
+    for name, head in heads.items():
+        failures += _check_head(name, head, labels, built.reduce_zero_label)
+    yield from failures
+    if not failures:
+        ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
+        names = built.metainfo.get("classes") or ()
+        names = ["background", *names] if len(names) == 1 else names
+        yield from _check_numbers(names, ignored, labels, len(maps), decisive)
+    yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
+
+
+def _has_own_step(dataset: dict) -> bool:
+    """Return whether no step, or one of the user's, reads or corrects the maps."""
+    types = [part_class(step, TRANSFORMS) for step in dataset["pipeline"]]
+    libraries = {each.__module__.partition(".")[0] for each in types if each}
+    return find_step(dataset["pipeline"], "LoadAnnotations") is None or bool(libraries - _LIBRARIES)
+
+
+def _check_files(maps: Mapping[str, Facts]) -> Iterator[Finding]:
+    unreadable = [f"{path} ({facts.problem})" for path, facts in maps.items() if facts.problem]
     if unreadable:
-        yield fail(
-            "D315", preview(unreadable), "replace these files, and check the rest: this is a sample"
-        )
-    wrong = [
-        f
-        for name, head in heads.items()
-        for f in _check_labels(name, head, counts, built.reduce_zero_label)
+        problem = f"{len(unreadable)} segmentation maps cannot be read: {preview(unreadable)}"
+        yield fail("D315", problem, "replace these files")
+    coloured = [
+        f"{path} has {facts.channels} channels"
+        for path, facts in maps.items()
+        if facts.channels > 1
     ]
-    yield from wrong
-    names = built.metainfo.get("classes") or ()
-    names = ["background", *names] if len(names) == 1 else names
-    absent = [name for label, name in enumerate(names) if label == ignored or not counts[label]]
-    if (
-        absent and not wrong and (read == len(images) or len(names) <= read)
-    ):  # else the sample is too small
-        text = f"{read} of {len(images)} segmentation maps have no pixels of {preview(absent)}, "
-        text += f"and {counts[ignored]} pixels of label {ignored}, which is ignored"
-        fix = "write the numbers of the classes, 0, 1, ..., into the maps, or correct classes or reduce_zero_label"
-        useless = decisive and read == len(images) and len(absent) >= len(names) - 1
-        yield (fail if useless else note)("D513", text, fix)
-    yield ok(f"{len(images)} images with segmentation maps; {len(counts)} labels in a sample")
-
-
-def _check_headers(images: Sequence[dict]) -> Iterator[Finding]:
-    """Check the channels and sizes of all maps by the headers of the files. Other checks report
-    broken files.
-    """
-    coloured, misplaced = [], []
-    for path, own in ((image["seg_map_path"], image["img_path"]) for image in images):
-        with (
-            contextlib.suppress(OSError, Image.DecompressionBombError),
-            Image.open(path) as drawn,
-            Image.open(own) as photo,
-        ):
-            if len(drawn.getbands()) > 1:
-                coloured.append(f"{path} has {len(drawn.getbands())} channels")
-            elif drawn.size != photo.size:
-                misplaced.append(
-                    f"{path} has {drawn.size[::-1]} pixels, its image {photo.size[::-1]}"
-                )
     if coloured:
-        fix = "write segmentation maps of one channel, or with a palette, whose values are class numbers"
+        fix = "write maps of one channel, or with a palette, whose values are class numbers"
         yield fail("D505", f"colours instead of labels: {preview(coloured)}", fix)
-    if misplaced:
-        yield fail("D511", preview(misplaced), "write each map in the size of its image")
 
 
-def _count_labels(step: dict, images: Sequence[dict], size: int) -> tuple[Counter[int], list[str]]:
-    """Return the pixels of each label in a sample, and descriptions of unreadable maps."""
-    counts, unreadable = Counter[int](), list[str]()
-    for image, loaded in load_sample(step, images, unreadable, size):
-        given = mmcv.imread(
-            image["seg_map_path"], "unchanged", backend=step.get("imdecode_backend", "pillow")
-        )
-        wrapped = (
-            given[given > IGNORED] if given.itemsize > 1 else given[:0]
-        )  # mmseg keeps the last 8 bits
-        for labels in (loaded["gt_seg_map"], wrapped):
-            counts.update(
-                dict(
-                    zip(
-                        *(each.tolist() for each in np.unique(labels, return_counts=True)),
-                        strict=True,
-                    )
-                )
-            )
-    return counts, unreadable
-
-
-def _check_labels(
-    where: str, head: Any, counts: Mapping[int, int], reduced: bool
+def _check_places(
+    photos: Photos, pairs: Mapping[str, str], maps: Mapping[str, Facts]
 ) -> Iterator[Finding]:
-    """Check the number of pixels of each label, as training sees them, against a head."""
-    number, ignored = head.num_classes, getattr(head, "ignore_index", IGNORED)
+    """Check that maps have the sizes of their photos, and their orientation."""
+    misplaced = {}
+    fitting = []  # of those that EXIF turns, photos whose map has the size as stored
+    for photo, path in pairs.items():
+        shape = photos.shape(photo)
+        own = maps[path].shape(is_turned=False)
+        if shape and own != shape and not maps[path].problem:
+            misplaced[photo] = f"{path} has {own} pixels, its image {shape}"
+        if photo in photos.turned and own == photos.facts[photo].shape(is_turned=False):
+            fitting.append(photo)
+    if fitting and photos.is_turned and len(fitting) == len(photos.turned):
+        opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(fitting))
+        is_stored = misplaced.keys() <= set(fitting) if misplaced else fit_stored(opened)
+        if is_stored:
+            problem = f"{len(fitting)} maps were drawn over photos as stored, but mmcv turns them"
+            fix = f"{STORED}, or turn these maps as EXIF turns the photos"
+            yield fail("D511", f"{problem} by EXIF: {preview(fitting)}", fix)
+            return
+    if misplaced:
+        problem = f"{len(misplaced)} of {len(pairs)} maps: {preview(misplaced.values())}"
+        yield fail("D511", problem, "write each map in the size of its image")
+
+
+def _merge_labels(built: Any, maps: Mapping[str, Facts]) -> dict[int, Label]:
+    """Return the labels of all maps as training sees them. Those above 8 bits stay as they are."""
+    labels: dict[int, Label] = {}
+    for path, facts in maps.items():
+        for value, pixels in facts.labels:
+            label = labels.setdefault(_seen(value, built), Label())
+            label.pixels += pixels
+            label.maps.append(path)
+    return dict(sorted(labels.items()))
+
+
+def _seen(value: int, built: Any) -> int:
+    """Return the label that mmseg makes of a value of a map."""
+    if value > IGNORED:
+        return IGNORED if value == 65535 else value
+    if built.reduce_zero_label:
+        value = IGNORED if value in (0, IGNORED) else value - 1
+    return (built.label_map or {}).get(value, value) & IGNORED
+
+
+def _check_head(
+    where: str, head: Any, labels: Mapping[int, Label], is_reduced: bool
+) -> Iterator[Finding]:
+    """Check labels against a head."""
+    number = head.num_classes
+    ignored = getattr(head, "ignore_index", IGNORED)
     # A threshold separates a single class from the background, label 0.
-    labels = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
-    beyond = [
-        each for each in sorted(counts) if each >= labels and each != ignored and each != 65535
-    ]
+    end = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
+    beyond = [value for value in labels if value != ignored and (value >= end or value > IGNORED)]
     if beyond:
-        held = preview([f"label {label} ({counts[label]} pixels)" for label in beyond])
-        text = f"{where} has num_classes={number} and ignore_index={ignored}, the segmentation maps hold {held}"
-        fix = "correct num_classes, or give the label of unlabelled pixels as ignore_index"
-        fix += "; reduce_zero_label=True in the data set if labels count from 1" * (
-            beyond == [labels] and not reduced
-        )
-        yield fail("D506", text, fix)
+        given = f"{where} has num_classes={number} and ignore_index={ignored}"
+        held = preview([f"label {value} {labels[value]}" for value in beyond])
+        fix = "correct the maps or num_classes, or give the label of unlabelled pixels"
+        fix = f"{fix} as ignore_index"
+        if beyond == [end] and not is_reduced:
+            fix = f"{fix}; reduce_zero_label=True in the data set if labels count from 1"
+        yield fail("D506", f"{given}, the segmentation maps hold {held}", fix)
+
+
+def _check_numbers(
+    names: Sequence[str], ignored: int, labels: Mapping[int, Label], maps: int, decisive: bool
+) -> Iterator[Finding]:
+    """Check that classes have pixels, and report those in so few maps that they may be slips."""
+    used = {value: label for value, label in labels.items() if value != ignored}
+    absent = [name for value, name in enumerate(names) if value not in used]
+    if absent:
+        problem = f"{maps} segmentation maps have no pixels of {preview(absent)}"
+        unlabelled = labels[ignored].pixels if ignored in labels else 0
+        problem = f"{problem}, and {unlabelled} pixels of label {ignored}, which is ignored"
+        fix = "write the numbers of the classes, 0, 1, ..., into the maps"
+        level = fail if decisive and len(absent) >= len(names) - 1 else note
+        yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
+    rare = [
+        f"{names[value]!r} {label}"
+        for value, label in used.items()
+        if len(label.maps) <= max(1, maps // 1000) and maps >= _MANY and value < len(names)
+    ]
+    if rare:
+        problem = f"of {maps} segmentation maps, few have {preview(rare)}"
+        yield note("D513", problem, "correct these maps if the labels are slips")

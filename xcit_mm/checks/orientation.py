@@ -1,0 +1,55 @@
+"""Whether labels were drawn over photos as they are stored, or as EXIF turns them.
+
+mmcv turns photos. A photo on its head has the same size, so that the edges in it decide.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from PIL import Image, ImageOps
+
+_CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
+
+
+def fit_stored(pairs: Iterable[tuple[str, np.ndarray]]) -> bool:
+    """Return whether labels clearly fit photos as they are stored.
+
+    Args:
+        pairs: Paths of photos that EXIF turns, each with an array of labels (H, W).
+    """
+    stored = 0.0
+    turned = 0.0
+    for path, labels in pairs:
+        with Image.open(path) as image:
+            photo = image.convert("L")
+            photo.info["exif"] = image.getexif().tobytes()
+        stored += _edges_at_outlines(photo, labels)
+        turned += _edges_at_outlines(ImageOps.exif_transpose(photo), labels)
+    return stored > _CLEAR * turned
+
+
+def _edges_at_outlines(photo: Image.Image, labels: np.ndarray) -> float:
+    """Return how much stronger edges of a photo are at the outlines of labels than elsewhere."""
+    pixels = np.asarray(photo, float)
+    height, width = np.minimum(pixels.shape, labels.shape)
+    pixels = pixels[:height, :width]
+    edges = _steps(pixels)
+    outlines = _steps(labels[:height, :width].astype(float)) > 0
+    if not outlines.any() or not edges.any():
+        return 0.0
+    return float(edges[outlines].mean() / edges.mean())
+
+
+def _steps(values: np.ndarray) -> np.ndarray:
+    """Return the differences of pixels from their lower and right neighbours (H - 1, W - 1)."""
+    down = np.abs(np.diff(values, axis=0))[:, :-1]
+    right = np.abs(np.diff(values, axis=1))[:-1]
+    return down + right
+
+
+def draw_boxes(boxes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Return labels (H, W) of boxes (n, 4) given as left, top, right and bottom."""
+    labels = np.zeros(shape, int)
+    for number, (left, top, right, bottom) in enumerate(boxes.round().astype(int), start=1):
+        labels[max(top, 0) : bottom, max(left, 0) : right] = number
+    return labels
