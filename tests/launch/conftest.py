@@ -10,7 +10,7 @@ import pytest
 from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
-from xcit_mm.launch import finetune
+from xcit_mm.launch import finetune, run_tool
 
 
 class Started(Exception):
@@ -49,7 +49,23 @@ def started(monkeypatch) -> Callable[..., Config]:
             finetune(["--from", *map(str, args)])
         return found.value.args[0]
 
+    def run_config(config: Path) -> Config:
+        with pytest.raises(Started) as found:
+            run_tool("train", [str(config)])
+        return found.value.args[0]
+
+    run.again = run_config
     return run
+
+
+@pytest.fixture
+def trained_segmentor(models, tmp_path) -> Path:
+    """The work folder of a Semantic FPN."""
+    work = tmp_path / "segmentor"
+    work.mkdir()
+    Config.fromfile(models["seg"][0]).dump(work / "mine.py")
+    (work / "last_checkpoint").write_text(models["seg"][1])
+    return work
 
 
 def two_classes(content: dict) -> None:

@@ -12,7 +12,7 @@ from .yolo import read_yolo, read_yolo_folder
 
 EXPECTED = (
     "a COCO json or a folder with one, YOLO's folder with data.yaml or classes.txt, "
-    "Pascal VOC's xml files, or labelme's json files"
+    "Pascal VOC's xml files, or labelme's json files (docs/your-own-data.md)"
 )
 
 

@@ -43,7 +43,7 @@ def read_maps(data: Path) -> Dataset[Maps]:
         if split:
             left_out[f"{split} photos without a map"] = len(photos) - len(labelled)
     if "train" not in splits:
-        expected = "expected folders such as images/train and masks/train, also val"
+        expected = "expected folders such as images/train and masks/train (docs/your-own-data.md)"
         raise ValueError(f"{data} has no images and segmentation maps: {expected}")
     splits["train"].left_out.update(left_out)
     return Dataset(_read_classes(data, splits["train"]), splits)

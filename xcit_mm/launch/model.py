@@ -117,6 +117,8 @@ def _set_class_counts(model: str, part: Any, classes: int) -> int:
         if key in part:
             count += 1
             part[key] = classes
+    if part.get("out_channels") == 1:  # a threshold divides two classes
+        part["out_channels"] = None
     if part.get("num_stuff_classes"):
         raise ValueError(f"{model} also segments stuff: {TAKEN}")
     if "ignore_index" in part:
