@@ -39,22 +39,20 @@ from .tiles import predict_tiled, windows
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
-    `Predictor.from_pretrained` builds the model of a name, `Predictor.from_config` that of a config
-    and a checkpoint. Options such as `tile` are arguments of all three, not of a call.
+    `from_pretrained` builds the model of a name, `from_config` that of a config and a checkpoint.
 
     Args:
         model: A model of mmdet or mmseg with its weights.
         cfg: The model's config, whose test pipeline preprocesses images.
-        device: A device of torch. Default: that of the model; for `from_pretrained` and
+        device: A device of torch. Default: that of the model; in `from_pretrained` and
             `from_config` a GPU if available.
-        tile: Side in pixels of the tiles in which images are predicted. Default: whole images. Each
-            tile goes through the config's test pipeline, resizing included.
+        tile: Side in pixels of the tiles in which images are predicted, each of which goes through
+            the test pipeline. Default: whole images.
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
         batch_size: Number of images, or of tiles of an image, that the model predicts together. If
             memory runs out, the number is halved for images of that size.
-        dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. In half
-            precision, autocast computes convolutions and products, and the neck and the heads
-            return float32, in which boxes are decoded and suppressed.
+        dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
+            precision is by autocast. Neck and heads return float32, in which boxes are decoded.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
@@ -68,10 +66,8 @@ class Predictor:
             None for a model that was given.
 
     Raises:
-        FileNotFoundError: If the config or the checkpoint does not exist.
-        ValueError: If the config belongs to neither library or names an unregistered type, the
-            checkpoint does not match the model, the tile and the overlap are invalid, or the device
-            or dtype is not available.
+        ValueError: If the config belongs to neither library, or an option is invalid or does not
+            fit it.
     """
 
     def __init__(
@@ -137,6 +133,10 @@ class Predictor:
             config: Path to a config of mmdet or mmseg.
             checkpoint: A path, a URL or `xcit://NAME`.
             options: Other arguments of the class, such as `tile` and `dtype`.
+
+        Raises:
+            FileNotFoundError: If the config or the checkpoint does not exist.
+            ValueError: If the config has an error, or the checkpoint does not match the model.
         """
         cfg = read_config(config)
         check_checkpoint(checkpoint)
@@ -158,8 +158,7 @@ class Predictor:
         Args:
             model: Name of a published model, the folder of a training run, the path of a config, or
                 `hf://OWNER/NAME` on the Hugging Face Hub.
-            checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires
-                it.
+            checkpoint: Replaces the checkpoint of a name or folder. A config requires it.
             options: Other arguments of the class, such as `device` and `dtype`.
 
         Raises:
