@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -312,6 +313,14 @@ def test_an_input_among_the_results_is_refused(models, photos, refusal, tmp_path
     (tmp_path / "list.txt").write_text(f"{tmp_path}/visualizations/a.jpg\n")
     command = ("infer", tmp_path / "list.txt", *model_of(models["seg"]), "--out")
     assert "holds the input" in refusal(*command, tmp_path / "visualizations")
+
+
+def test_a_folder_that_holds_the_model_is_refused(models, photos, refusal):
+    config, checkpoint = models["seg"]
+    message = refusal(
+        "infer", photos, *model_of((config, checkpoint)), "--out", Path(checkpoint).parent
+    )
+    assert f"holds the input {checkpoint}" in message
 
 
 def test_coco_ids_and_names_are_kept(models, photos, call, refusal, tmp_path):

@@ -137,7 +137,9 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 def _open(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder for this call, after checks that nothing of the user's is replaced."""
     out = engine.out
-    check_output(out, [item.path for item in listing.items])
+    files = engine.predictor.arguments or {}
+    model_files = [files[name] for name in ("config", "checkpoint") if name in files]
+    check_output(out, [*model_files, *(item.path for item in listing.items)])
     if (out / "parts").is_dir() and (out / SETTINGS).exists():
         raise FileExistsError(
             f"{out} has results of a former version of xcit_mm, in {out / 'parts'}: "
