@@ -9,60 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers import small_models
 from helpers.detections import Detections, assert_same
-from helpers.golden import fill
 from helpers.onnx_files import dimensions, load_standard, metadata
-from helpers.paths import CONFIGS
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
 from xcit_mm.deployment.detectors import ExportableDetector
 from xcit_mm.deployment.supported import check_detector
 
-TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
-NARROW = dict(in_channels=32, fc_out_channels=32, num_classes=4)
-MASKS = dict(in_channels=32, conv_out_channels=16, num_convs=1, num_classes=4)
-EXTRACTOR = dict(out_channels=32)
-TWO_STAGES = dict(
-    backbone=dict(_delete_=True, type="XCiT", patch_size=16, arch=TINY, out_indices=(0, 1, 2, 3)),
-    neck=dict(in_channels=[32] * 4, out_channels=32),
-    rpn_head=dict(in_channels=32, feat_channels=32),
-    roi_head=dict(
-        bbox_head=NARROW,
-        bbox_roi_extractor=EXTRACTOR,
-        mask_roi_extractor=EXTRACTOR,
-        mask_head=MASKS,
-    ),
-    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=60)),
-)
-RETINANET = dict(
-    backbone=dict(
-        _delete_=True,
-        type="XCiT",
-        patch_size=16,
-        arch=TINY,
-        out_indices=(1, 2, 3),
-        strides=(8, 16, 32),
-    ),
-    neck=dict(in_channels=[32] * 3, out_channels=32),
-    bbox_head=dict(in_channels=32, feat_channels=32, stacked_convs=1, num_classes=4),
-)
-CASCADE = CONFIGS / "cascade_rcnn" / "cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
-FOUR_NAMES = ("circle", "square", "triangle", "star")
-
-
-def small_mask_rcnn(**model: Any) -> Config:
-    cfg = Config.fromfile(CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py")
-    for options in (TWO_STAGES, model):
-        cfg.merge_from_dict(dict(model=deepcopy(options)))  # the merge takes `_delete_` away
-    return cfg
-
 
 def faster_rcnn_of_class_agnostic_boxes() -> Config:
-    return small_mask_rcnn(
+    return small_models.mask_rcnn(
         type="FasterRCNN",
         roi_head=dict(
             bbox_head=dict(reg_class_agnostic=True), mask_roi_extractor=None, mask_head=None
@@ -72,47 +31,10 @@ def faster_rcnn_of_class_agnostic_boxes() -> Config:
 
 
 def class_agnostic_masks_of_large_boxes() -> Config:
-    return small_mask_rcnn(
+    return small_models.mask_rcnn(
         roi_head=dict(mask_head=dict(class_agnostic=True)),
         test_cfg=dict(rpn=dict(nms_pre=-1, min_bbox_size=24)),
     )
-
-
-def cascade_mask_rcnn(agnostic: bool = True) -> Config:
-    cfg = Config.fromfile(CASCADE)
-    heads = [
-        dict(head, **NARROW, reg_class_agnostic=agnostic) for head in cfg.model.roi_head.bbox_head
-    ]
-    roi_head = TWO_STAGES["roi_head"] | dict(bbox_head=heads, mask_head=MASKS)
-    cfg.merge_from_dict(dict(model=deepcopy(TWO_STAGES | dict(roi_head=roi_head))))
-    cfg.test_dataloader.dataset.metainfo = dict(classes=FOUR_NAMES)
-    return cfg
-
-
-def retinanet() -> Config:
-    cfg = Config.fromfile(CONFIGS / "retinanet" / "retinanet_xcit-s12-p16_fpn_1x_coco.py")
-    cfg.merge_from_dict(dict(model=deepcopy(RETINANET)))
-    cfg.test_dataloader.dataset.metainfo = dict(classes=FOUR_NAMES)
-    return cfg
-
-
-def synthetic_images(batch: int, height: int, width: int) -> Tensor:
-    """Return smooth noise and rectangles in normalised values, (batch, 3, height, width)."""
-    generator = torch.Generator().manual_seed(height)
-
-    def draw(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=generator))
-
-    coarse = torch.randn(batch, 3, height // 16 + 1, width // 16 + 1, generator=generator)
-    images = F.interpolate(coarse, (height, width), mode="bilinear")
-    for index in range(12 * batch):
-        top = draw(0, height - 16)
-        left = draw(0, width - 16)
-        bottom = top + draw(8, 96)
-        right = left + draw(8, 96)
-        colour = torch.randn(3, 1, 1, generator=generator)
-        images[index % batch, :, top:bottom, left:right] = colour
-    return images
 
 
 def compare_with_mmdet(
@@ -135,7 +57,7 @@ def compare_with_mmdet(
     batch, *size = shape
     sample = DetDataSample(metainfo=dict(img_shape=size, ori_shape=size, scale_factor=(1, 1)))
     samples = [deepcopy(sample) for _ in range(batch)]
-    images = list(synthetic_images(*shape) * 64 + 128)
+    images = list(small_models.synthetic_images(*shape) * 64 + 128)
     data = model.data_preprocessor(dict(inputs=images, data_samples=samples), False)
     outputs = run(data["inputs"][..., : size[0], : size[1]].contiguous())
     boxes, scores, labels, numbers, *masks = map(np.asarray, outputs)
@@ -165,22 +87,20 @@ def compare_with_mmdet(
 @pytest.mark.parametrize(
     "config",
     [
-        small_mask_rcnn,
+        small_models.mask_rcnn,
         faster_rcnn_of_class_agnostic_boxes,
         class_agnostic_masks_of_large_boxes,
-        cascade_mask_rcnn,
-        partial(cascade_mask_rcnn, agnostic=False),
-        retinanet,
+        small_models.cascade_mask_rcnn,
+        partial(small_models.cascade_mask_rcnn, agnostic=False),
+        small_models.retinanet,
     ],
 )
 def test_exportable_detector_equals_mmdet(config, shape):
     cfg = config()
     check_detector(cfg)
-    init_default_scope("mmdet")
-    cfg.model.backbone.pop("init_cfg", None)
     test_cfg = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
     test_cfg.score_thr = 0.0  # as many detections as allowed
-    model = fill(MODELS.build(cfg.model))
+    model = small_models.build(cfg)
     detector = ExportableDetector(model)
     with torch.no_grad():
         count = compare_with_mmdet(model, detector, shape, pixels=1e-4)
@@ -230,7 +150,12 @@ def test_mask_rcnn_in_one_file_of_standard_operators(mask_rcnn, mask_rcnn_file):
 
 
 @pytest.fixture(
-    scope="module", params=[cascade_mask_rcnn, retinanet, class_agnostic_masks_of_large_boxes]
+    scope="module",
+    params=[
+        small_models.cascade_mask_rcnn,
+        small_models.retinanet,
+        class_agnostic_masks_of_large_boxes,
+    ],
 )
 def other_detector(request, write_trained, export) -> tuple[Any, Path]:
     """Another detector and its file."""
@@ -258,8 +183,8 @@ def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path):
 
     half = convert_float_to_float16(onnx.load(mask_rcnn_file), keep_io_types=True)
     onnx.save(half, tmp_path / "half.onnx")
-    size = (203, 330)
-    image = (synthetic_images(1, *size)[0] * 64 + 128).clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    pixels = small_models.synthetic_images(1, 203, 330)[0] * 64 + 128
+    image = pixels.clamp(0, 255).byte().permute(1, 2, 0).numpy()
     expected = Model(mask_rcnn_file)(image, min_score=0.3)
     actual = Model(tmp_path / "half.onnx")(image)
     distance = np.abs(expected["boxes"][:, None] - actual["boxes"]).max(axis=2)
@@ -312,5 +237,5 @@ def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path):
 )
 def test_unsupported_part_is_named(options, message):
     with pytest.raises(ValueError, match=message) as raised:
-        check_detector(small_mask_rcnn(**options))
+        check_detector(small_models.mask_rcnn(**options))
     assert "\n" not in str(raised.value)

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import fuse_conv_bn
 from torch import Tensor, nn
 
-from ..models import XCA
+from ..models import XCA, prepare_for_inference
 from ..utils.compat import without_resize_warning
 
 
@@ -70,18 +69,17 @@ def _bins(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def exportable(model: nn.Module) -> nn.Module:
-    """Return an equivalent copy for tracing, with variable sizes, one implementation of attention,
-    folded BatchNorm.
+    """Return an equivalent copy for tracing, prepared for inference, with variable sizes and one
+    implementation of attention.
 
     An implementation of attention that the config sets is kept.
     """
     model = copy.deepcopy(model).eval()
+    prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
     for module in modules:
         if isinstance(module, XCA) and module.implementation == "auto":
             module.implementation = "covariance"
-        if hasattr(module, "fold_batch_norm"):
-            module.fold_batch_norm()
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size
@@ -90,4 +88,4 @@ def exportable(model: nn.Module) -> nn.Module:
             elif type(child).__name__ == "Upsample" and child.scale_factor:
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
-    return fuse_conv_bn(model)
+    return model

@@ -2,6 +2,7 @@
 
 from .build import backbone
 from .classifier import XCiTClassifier
+from .prepare import prepare_for_inference
 from .xcit import MIN_SIZE, STRIDES, XCA, Trunk, XCiT, pyramid_levels
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "XCiT",
     "XCiTClassifier",
     "backbone",
+    "prepare_for_inference",
     "pyramid_levels",
 ]

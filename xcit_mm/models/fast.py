@@ -11,13 +11,11 @@ Three computations pay. Each takes a layer of `xcit` and returns what its plain 
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..utils.compat import BatchNorm, has_hooks
 
@@ -46,9 +44,14 @@ def is_plain(layer: nn.Module) -> bool:
         if not isinstance(part, BatchNorm) and type(part) not in _BUILT:
             return False
     biased = all(getattr(part, "bias", part) is not None for part in layer.modules())
+    return biased and has_own_parameters(layer)
+
+
+def has_own_parameters(layer: nn.Module) -> bool:
+    """Return whether a layer has no hooks, and parameters of torch's own class."""
     # A tracer replaces parameters by its own tensors.
     plain = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
-    return biased and plain and not has_hooks(layer)
+    return plain and not has_hooks(layer)
 
 
 def is_traced() -> bool:
@@ -156,12 +159,27 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
 
 
 def upsample(conv: Any, x: Tensor) -> Tensor:
-    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by one product."""
+    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by one product.
+
+    The result has channels last in memory if the weight has.
+    """
     if is_traced() or not is_plain(conv):
         return nn.ConvTranspose2d.forward(conv, x)
     x, weight, bias = (tensor.to(product_dtype(x)) for tensor in (x, conv.weight, conv.bias))
-    batch, channels, height, width = x.shape
-    weight = weight.flatten(1).T.expand(batch, -1, -1)  # (B, C * 2 * 2, C)
+    batch, _, height, width = x.shape
+    channels = weight.shape[1]
+    if weight.is_contiguous(memory_format=torch.channels_last):
+        matrix = weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * channels, C)
+
+        def runs(rows: Tensor) -> Tensor:
+            """Return the four values of each cell of rows (B, n, w, C), as (B, n, 2, w, 2, C)."""
+            product = F.linear(rows, matrix, bias.repeat(4))
+            return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
+
+        rows = x.permute(0, 2, 3, 1)
+        out = runs(rows) if torch.is_grad_enabled() else in_rows(runs, rows)
+        return out.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
+    weight = weight.flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
     bias = bias.repeat_interleave(4)[:, None]
 
     def cells(rows: Tensor) -> Tensor:
@@ -200,25 +218,3 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
             out = piece.new_empty(shape)
         out.narrow(dim, start, count).copy_(piece)
     return out
-
-
-def fold_batch_norm(model: Any) -> Any:
-    """Fold BatchNorm into the convolution before it, in stem and pyramid, and return the model.
-
-    For inference only: a folded model has other parameter names and is not to be trained. The
-    BatchNorm of LPI stays, since it stands between a GELU and a padded convolution.
-
-    Raises:
-        RuntimeError: If the model is in training mode.
-    """
-    if model.training:
-        raise RuntimeError("fold_batch_norm needs the running statistics: call eval() first")
-    for parent in [*model.patch_embed.modules(), *model.levels()]:
-        if not isinstance(parent, nn.Sequential):
-            continue
-        children: list[tuple[str, Any]] = list(parent.named_children())
-        for (conv_name, conv), (norm_name, norm) in pairwise(children):
-            if isinstance(norm, BatchNorm):
-                parent[int(conv_name)] = fuse_conv_bn_eval(conv, norm, transpose=conv.transposed)
-                parent[int(norm_name)] = nn.Identity()
-    return model

@@ -450,6 +450,9 @@ class XCiT(Trunk):
         TypeError, ValueError: If an argument is unknown, or has an invalid value.
     """
 
+    # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
+    memory_format = torch.contiguous_format
+
     def __init__(
         self,
         arch: str | Mapping,
@@ -480,10 +483,7 @@ class XCiT(Trunk):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the pyramid of an image, finest map first; raise as `Trunk.forward` does."""
         maps = [level(tap) for level, tap in zip(self.levels(), super().forward(x), strict=True)]
-        # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
-        return tuple(tensor.contiguous() for tensor in maps)
-
-    fold_batch_norm = fast.fold_batch_norm
+        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in maps)
 
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""

@@ -1,0 +1,236 @@
+"""A model prepared for inference gives the results of the model, and cannot be trained."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers import small_models
+from helpers.detections import Detections, assert_same
+from helpers.golden import fill
+from helpers.small_models import NECK, TRUNK, WIDTH, build, synthetic_images
+from mmdet.structures import DetDataSample
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+
+from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference
+
+SHAPE = (2, 96, 161)
+GN = dict(type="GN", num_groups=8)
+OUT_INDICES = dict(out_indices=(0, 1, 2, 3), norm_cfg=dict(type="BN"))
+
+
+def outputs(model: Any) -> list[Tensor]:
+    """Return the maps of the neck and the outputs of the first head."""
+    with torch.inference_mode():
+        maps = model.extract_feat(synthetic_images(*SHAPE))
+        for name in ("decode_head", "rpn_head", "bbox_head"):
+            if hasattr(model, name):
+                results = getattr(model, name)(maps)
+                break
+    tensors = list(maps) if model.with_neck else []
+    for result in [results] if isinstance(results, Tensor) else results:
+        tensors += [result] if isinstance(result, Tensor) else result
+    return tensors
+
+
+def assert_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
+    for own, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=1e-5 * float(other.abs().max()))
+
+
+def channels(model: Any) -> list[int]:
+    """Return the numbers of channels of the backbone's maps."""
+    with torch.inference_mode():
+        return [level.shape[1] for level in model.backbone(synthetic_images(*SHAPE))]
+
+
+def detections(model: Any) -> Detections:
+    """Return the best objects in the first image."""
+    meta = dict(img_shape=SHAPE[1:], ori_shape=SHAPE[1:], scale_factor=(1, 1))
+    samples = [DetDataSample(metainfo=meta) for _ in range(SHAPE[0])]
+    with torch.inference_mode():
+        predicted = model.predict(synthetic_images(*SHAPE), samples, rescale=False)
+    instances = predicted[0].pred_instances[:30].numpy()
+    return Detections(instances.bboxes, instances.scores, instances.labels, None)
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize(
+    "recipe, composed",
+    [
+        (small_models.mask_rcnn, [NECK, NECK, WIDTH, WIDTH]),
+        (small_models.cascade_mask_rcnn, [NECK, NECK, WIDTH, WIDTH]),
+        (small_models.retinanet, [NECK, WIDTH, WIDTH]),
+        (small_models.semantic_fpn, [NECK, NECK, WIDTH, WIDTH]),
+        (small_models.upernet, [NECK, NECK, WIDTH, WIDTH]),
+    ],
+)
+def test_results_stay_and_laterals_are_part_of_the_pyramid(recipe, composed):
+    model = build(recipe())
+    expected = outputs(model)
+    prepare_for_inference(model)
+    assert_equal(outputs(model), expected)
+    assert channels(model) == composed
+
+
+@pytest.mark.parametrize(
+    "recipe", [small_models.mask_rcnn, small_models.cascade_mask_rcnn, small_models.retinanet]
+)
+def test_prepared_detector_detects_the_same(recipe):
+    cfg = recipe()
+    cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg).score_thr = 0.0
+    model = build(cfg)
+    expected = detections(model)
+    actual = detections(prepare_for_inference(model))
+    assert assert_same(actual, expected, SHAPE[1:], float(expected.scores.min()), 0) > 20
+
+
+def test_half_precision_is_as_exact_as_before():
+    model = build(small_models.semantic_fpn())
+    exact = outputs(model)[-1]
+    with torch.autocast("cpu", torch.bfloat16):
+        before = outputs(model)[-1]
+        after = outputs(prepare_for_inference(model))[-1]
+    assert (after - exact).abs().mean() < 1.2 * (before - exact).abs().mean()
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+def test_backbone_alone_keeps_its_maps(patch_size):
+    model = fill(XCiT(TRUNK, patch_size, **OUT_INDICES)).eval()
+    images = synthetic_images(*SHAPE)
+    with torch.inference_mode():
+        expected = model(images)
+        actual = prepare_for_inference(model)(images)
+    assert_equal(actual, expected)
+    assert all(level.is_contiguous() for level in actual)
+
+
+def test_classifier_gives_the_same_scores():
+    model = fill(XCiTClassifier(TRUNK, num_classes=10, norm_cfg=dict(type="BN"))).eval()
+    images = synthetic_images(*SHAPE)
+    with torch.inference_mode():
+        expected = model(images)
+        actual = prepare_for_inference(model)(images)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_prepared_model_cannot_be_trained():
+    model = build(small_models.upernet())
+    images = synthetic_images(*SHAPE)
+    with pytest.raises(RuntimeError, match=r"prepared for inference: call eval\(\)"):
+        prepare_for_inference(model.train())
+    prepare_for_inference(model.eval())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(RuntimeError, match="to train, build the model again"):
+        model.train()(images)
+    model.eval()(images)
+
+
+class Adapter(nn.Conv2d):
+    """A convolution with a further term, as LoRA's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.mean()
+
+
+def adapt(model: Any) -> None:
+    conv = Adapter(WIDTH, NECK, 1)
+    conv.load_state_dict(model.neck.lateral_convs[0].conv.state_dict())
+    model.neck.lateral_convs[0].conv = conv
+
+
+def prune_lateral(model: Any) -> None:
+    conv = model.neck.lateral_convs[0].conv
+    prune.l1_unstructured(conv, "weight", amount=0.5)
+
+
+def scale_weight(model: Any) -> None:
+    class Scale(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return 1.5 * weight
+
+    parametrize.register_parametrization(model.neck.lateral_convs[0].conv, "weight", Scale())
+
+
+def hook_lateral(model: Any) -> None:
+    model.neck.lateral_convs[0].register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+
+def hook_level(model: Any) -> None:
+    model.backbone.fpn1[-1].register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+
+def hook_norm(model: Any) -> None:
+    model.backbone.fpn1[1].register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+
+@pytest.mark.parametrize(
+    "change", [adapt, prune_lateral, scale_weight, hook_lateral, hook_level, hook_norm]
+)
+def test_part_with_an_adapter_or_a_hook_keeps_its_plain_way(change):
+    model = build(small_models.semantic_fpn())
+    change(model)
+    expected = outputs(model)
+    prepare_for_inference(model)
+    assert_equal(outputs(model), expected)
+    assert channels(model)[0] == WIDTH
+
+
+def test_norm_without_statistics_keeps_its_plain_way():
+    model = build(small_models.semantic_fpn())
+    norm = model.backbone.fpn1[1]
+    norm.track_running_stats = False
+    norm.running_mean = None
+    norm.running_var = None
+    expected = outputs(model)
+    assert_equal(outputs(prepare_for_inference(model)), expected)
+
+
+@pytest.mark.parametrize(
+    "recipe, composed",
+    [
+        (partial(small_models.semantic_fpn, neck=dict(norm_cfg=dict(type="BN"))), [NECK, NECK]),
+        (partial(small_models.semantic_fpn, neck=dict(act_cfg=dict(type="ReLU"))), [NECK, NECK]),
+        (partial(small_models.semantic_fpn, neck=dict(norm_cfg=GN)), [WIDTH, WIDTH]),
+        (partial(small_models.upernet, decode_head=dict(norm_cfg=GN)), [WIDTH, WIDTH]),
+        # The first convolution of RetinaNet's further levels reads the last map of the backbone.
+        (
+            partial(
+                small_models.retinanet,
+                backbone=dict(strides=(4, 8), out_indices=(1, 2)),
+                neck=dict(in_channels=[WIDTH] * 2),
+            ),
+            [NECK, WIDTH],
+        ),
+        (
+            partial(
+                small_models.semantic_fpn,
+                neck=dict(start_level=1, num_outs=3),
+                decode_head=dict(
+                    in_channels=[NECK] * 3, in_index=[0, 1, 2], feature_strides=[8, 16, 32]
+                ),
+            ),
+            [WIDTH, NECK],
+        ),
+        (partial(small_models.upernet, decode_head=dict(in_index=[0, 0, 1, 1])), [WIDTH, WIDTH]),
+    ],
+    ids=["BN", "ReLU", "GN", "UPerHead GN", "on_input", "start_level", "read twice"],
+)
+def test_other_norms_and_levels_give_the_same(recipe, composed):
+    model = build(recipe())
+    expected = outputs(model)
+    prepare_for_inference(model)
+    assert_equal(outputs(model), expected)
+    assert channels(model)[:2] == composed
+
+
+def test_maps_for_other_heads_are_contiguous():
+    cfg = small_models.semantic_fpn()
+    cfg.model.decode_head = dict(
+        type="FCNHead", in_channels=NECK, channels=16, num_classes=5, num_convs=1
+    )
+    model = prepare_for_inference(build(cfg))
+    with torch.inference_mode():
+        maps = model.extract_feat(synthetic_images(*SHAPE))
+    assert all(level.is_contiguous() for level in maps)

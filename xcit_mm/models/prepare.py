@@ -1,0 +1,100 @@
+"""Models prepared for inference: what only training needs apart is computed in one step."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from mmcv.cnn import ConvModule
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from ..ops import is_compiled
+from ..utils.compat import BatchNorm, has_hooks
+from .fast import has_own_parameters, is_plain
+from .xcit import Upsample2x, XCiT
+
+# Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.
+CHANNELS_LAST = {"FPN", "FPNHead", "UPerHead", "RPNHead", "RetinaHead"}
+ROI_HEADS = {"StandardRoIHead", "CascadeRoIHead"}
+
+
+def prepare_for_inference(model: Any) -> Any:
+    """Prepare a detector, segmentor, classifier or backbone for inference, in place, and return it.
+
+    The results stay, to rounding. BatchNorm is folded into the convolution before it. The last
+    layer of a level and the 1x1 convolution of an FPN or UPerHead that alone reads its map become
+    one. On a CPU, necks and heads compute with channels last where this is faster. Layers with
+    adapters, hooks or parametrized weights stay. The model then loads no checkpoint.
+
+    Raises:
+        RuntimeError: If the model is in training mode, now or when it is called.
+    """
+    _refuse_training(model)
+    for module in model.modules():
+        _fold_batch_norm(module)
+    backbone = getattr(model, "backbone", None)
+    if isinstance(backbone, XCiT) and not has_hooks(backbone):
+        _compose_laterals(model, backbone.levels())
+        _use_channels_last(model, backbone)
+    model.requires_grad_(False).register_forward_pre_hook(_refuse_training)
+    return model
+
+
+def _refuse_training(model: nn.Module, inputs: object = None) -> None:
+    if model.training:
+        raise RuntimeError("prepared for inference: call eval(); to train, build the model again")
+
+
+def _fold_batch_norm(parent: nn.Module) -> None:
+    # That of LPI stands between a GELU and a padded convolution, and stays.
+    is_block = isinstance(parent, ConvModule) and parent.order[:2] == ("conv", "norm")
+    is_ordered = is_block or isinstance(parent, nn.Sequential)
+    children: list[tuple[str, Any]] = list(parent.named_children()) if is_ordered else []
+    for (conv_name, conv), (norm_name, norm) in pairwise(children):
+        is_conv = type(conv) in (nn.Conv2d, nn.ConvTranspose2d, Upsample2x)
+        is_norm = isinstance(norm, BatchNorm) and not norm.training and norm.track_running_stats
+        if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
+            setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
+            setattr(parent, norm_name, nn.Identity())
+
+
+def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
+    """Make the last layer of a level compute what a 1x1 convolution computes of its result."""
+    reader: Any = getattr(model, "neck", None) or getattr(model, "decode_head", None)
+    indices = []
+    if type(reader).__module__ in ("mmdet.models.necks.fpn", "mmseg.models.necks.fpn"):
+        indices = list(range(reader.start_level, reader.backbone_end_level))
+        if reader.add_extra_convs == "on_input":
+            indices.append(indices[-1])
+    elif type(reader).__module__ == "mmseg.models.decode_heads.uper_head":
+        indices = list(reader.in_index)
+    for index, lateral in zip(indices, getattr(reader, "lateral_convs", ()), strict=False):
+        layer: Any = levels[index][-1] if len(levels[index]) else None
+        is_plain_layer = type(layer) is Upsample2x and is_plain(layer)
+        conv = lateral.conv
+        is_1x1 = type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
+        is_plain_conv = is_1x1 and conv.bias is not None and has_own_parameters(lateral)
+        if not (is_plain_layer and is_plain_conv and indices.count(index) == 1):
+            continue
+        matrix = conv.weight.flatten(1).double()
+        weight = torch.einsum("icyx,oc->ioyx", layer.weight.double(), matrix)
+        bias = matrix @ layer.bias.double() + conv.bias
+        layer.weight = nn.Parameter(weight.to(conv.weight))
+        layer.bias = nn.Parameter(bias.to(conv.bias))
+        layer.out_channels = conv.out_channels
+        lateral.conv = nn.Identity()
+
+
+def _use_channels_last(model: nn.Module, backbone: XCiT) -> None:
+    """Compute pyramid, neck and heads with channels last if this is faster for all of them."""
+    others = ("data_preprocessor", "backbone", "auxiliary_head")
+    parts: list[Any] = [part for name, part in model.named_children() if name not in others]
+    # A compiled mmcv reads a map as (B, C, H, W) in memory.
+    faster = CHANNELS_LAST if is_compiled() else CHANNELS_LAST | ROI_HEADS
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    if not is_on_cpu or not {type(part).__name__ for part in parts} <= faster:
+        return
+    for part in [*parts, *backbone.levels()]:
+        if type(part).__name__ not in ROI_HEADS:
+            part.to(memory_format=torch.channels_last)
+    backbone.memory_format = torch.channels_last
