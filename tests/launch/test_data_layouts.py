@@ -224,7 +224,7 @@ def test_test_photos_never_meet_the_maps_of_val(folder):
         write_photo(folder / f"images/test/a/{number}.jpg")
     dataset = read_maps(folder)
     assert "test" not in dataset.splits
-    assert dataset.describe().endswith("left out: 2 test photos without a map")
+    assert dataset.describe().endswith("left out: 2 test photos without a label")
 
 
 def test_mixed_suffixes_and_endings_are_read_by_the_library(trained_segmentor, started, folder):

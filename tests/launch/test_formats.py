@@ -193,7 +193,7 @@ def test_images_of_maps_belong_to_the_split_of_their_folder(shapes, folder):
     (folder / "annotations" / "training" / "00000.png").unlink()
     dataset = read_maps(folder)
     assert {name: len(split) for name, split in dataset.splits.items()} == dict(train=7, val=4)
-    assert dataset.describe().endswith("; left out: 1 train photos without a map")
+    assert dataset.describe().endswith("; left out: 1 train photos without a label")
 
 
 def test_a_folder_of_another_format_is_described(refused, trained, data, folder):

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from ..utils.atomic import atomic_path, atomic_write
 from ..utils.coco import Coco, new_annotation
 from ..utils.images import image_size
-from .files import common_folder, divide_photos, find_photos, list_files, pair_labels
+from .files import common_folder, divide_labelled, find_photos, list_files
 
 
 class Shape(NamedTuple):
@@ -202,23 +202,14 @@ def describe_labelled(data: Path, labels: Mapping[Path, Sequence[Shape]]) -> Dat
         ValueError: If there are no training images.
     """
     photos = [path for path in find_photos(data) if "segmentation" not in path.parent.name.lower()]
-    pairs = dict(pair_labels(photos, labels, data))
-    left_out = Counter({"labels without a photo": len(labels.keys() - set(pairs.values()))})
-    labelled: dict[str, list[tuple[Path, Sequence[Shape]]]] = {}
-    for split, paths in divide_photos(photos, data, "Main").items():
-        if not split:
-            left_out["photos in no list"] = len(paths)
-            continue
-        with_label = [(path, labels[label]) for path in paths if (label := pairs[path])]
-        left_out[f"{split} photos without a label"] = len(paths) - len(with_label)
-        if with_label:
-            labelled[split] = with_label
-    if "train" not in labelled:
-        raise ValueError(f"{data} has no training images: expected a folder or list 'train'")
+    pairs, left_out = divide_labelled(photos, labels, data, "Main")
     # The photos of a split may lack a class.
-    names = {shape.label for split in labelled.values() for _, shapes in split for shape in shapes}
-    classes = tuple(sorted(names))
-    splits = {split: describe_photos(photos, classes) for split, photos in labelled.items()}
+    used = [label for split in pairs.values() for _, label in split]
+    classes = tuple(sorted({shape.label for label in used for shape in labels[label]}))
+    splits = {}
+    for split, labelled in pairs.items():
+        shapes = [(photo, labels[label]) for photo, label in labelled]
+        splits[split] = describe_photos(shapes, classes)
     splits["train"].left_out.update(left_out)
     return Dataset(classes, splits)
 

@@ -3,7 +3,8 @@
 import codecs
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path, PureWindowsPath
 
 SPLITS = {
@@ -14,6 +15,8 @@ SPLITS = {
 """Splits of a data set, with the names that people give them."""
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+LAYOUTS = "docs/your-own-data.md shows the layouts that are read"
 
 PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
 LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
@@ -120,6 +123,30 @@ def divide_photos(photos: Iterable[Path], root: Path, task: str) -> dict[str, li
             split = next(iter(listed), "")
         splits.setdefault(split, []).append(photo)
     return splits
+
+
+def divide_labelled(
+    photos: Iterable[Path], labels: Collection[Path], root: Path, task: str
+) -> tuple[dict[str, list[tuple[Path, Path]]], Counter[str]]:
+    """Return the photos of each split with their labels, and the number of files left out.
+
+    Raises:
+        ValueError: If a photo has two labels, or no photo for training has one.
+    """
+    pairs = dict(pair_labels(photos, labels, root))
+    left_out = Counter({"labels without a photo": len(set(labels).difference(pairs.values()))})
+    splits: dict[str, list[tuple[Path, Path]]] = {}
+    for split, paths in divide_photos(pairs, root, task).items():
+        if not split:
+            left_out["photos in no list"] = len(paths)
+            continue
+        labelled = [(path, label) for path in paths if (label := pairs[path])]
+        left_out[f"{split} photos without a label"] = len(paths) - len(labelled)
+        if labelled:
+            splits[split] = labelled
+    if "train" not in splits:
+        raise ValueError(f"{root} has no training images with labels: {LAYOUTS}")
+    return splits, left_out
 
 
 def pair_labels(

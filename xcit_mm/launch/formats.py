@@ -5,14 +5,14 @@ from pathlib import Path
 
 from .coco import find_jsons, read_jsons
 from .dataset import Dataset, Objects
-from .files import PHOTO_SUFFIXES, list_files
+from .files import LAYOUTS, PHOTO_SUFFIXES, list_files
 from .labelme import read_labelme
 from .voc import read_voc
 from .yolo import read_yolo, read_yolo_folder
 
 EXPECTED = (
     "a COCO json or a folder with one, YOLO's folder with data.yaml or classes.txt, "
-    "Pascal VOC's xml files, or labelme's json files (docs/your-own-data.md)"
+    "Pascal VOC's xml files, or labelme's json files"
 )
 
 
@@ -46,7 +46,7 @@ def read_objects(data: Path) -> Dataset[Objects]:
     shapes = [path for path in list_files(data, ".json") if b'"shapes"' in path.read_bytes()]
     if shapes:
         return read_labelme(data, shapes)
-    raise ValueError(f"{data} is {_describe(data)}: expected {EXPECTED}")
+    raise ValueError(f"{data} is {_describe(data)}: expected {EXPECTED}; {LAYOUTS}")
 
 
 def _find_one(data: Path, *names: str) -> Path | None:

@@ -1,6 +1,5 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ from .dataset import Dataset, Maps
 from .files import (
     LABEL_FOLDERS,
     PHOTO_FOLDERS,
-    divide_photos,
+    divide_labelled,
     find_photos,
     has_label_ending,
-    pair_labels,
     read_lines,
 )
 
@@ -31,20 +29,9 @@ def read_maps(data: Path) -> Dataset[Maps]:
     """
     files = find_photos(data)
     maps = [path for path in files if _is_map(path, data)]
-    pairs = dict(pair_labels(sorted(set(files).difference(maps)), maps, data))
-    left_out = Counter({"maps without a photo": len(set(maps).difference(pairs.values()))})
-    splits = {}
-    for split, photos in divide_photos(pairs, data, "Segmentation").items():
-        labelled = [(photo, label) for photo in photos if (label := pairs[photo])]
-        if not split:
-            left_out["photos in no list"] = len(photos)
-        elif labelled:
-            splits[split] = Maps(labelled)
-        if split:
-            left_out[f"{split} photos without a map"] = len(photos) - len(labelled)
-    if "train" not in splits:
-        expected = "expected folders such as images/train and masks/train (docs/your-own-data.md)"
-        raise ValueError(f"{data} has no images and segmentation maps: {expected}")
+    photos = sorted(set(files).difference(maps))
+    pairs, left_out = divide_labelled(photos, maps, data, "Segmentation")
+    splits = {split: Maps(pairs[split]) for split in pairs}
     splits["train"].left_out.update(left_out)
     return Dataset(_read_classes(data, splits["train"]), splits)
 

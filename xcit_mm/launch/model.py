@@ -180,7 +180,7 @@ def _adapt_steps(steps: Sequence[Any], adapt: Callable[[dict], dict]) -> list[An
     adapted: list[Any] = []
     for step in steps:
         if isinstance(step, dict):
-            inner = step.get("transforms")
+            inner = step.get("transforms") if type_name(step) != "Albu" else None
             step = step | dict(transforms=_adapt_steps(inner, adapt)) if inner else step
             adapted.append(adapt(step))
         else:
