@@ -5,6 +5,8 @@ reads, of any size.
     python tools/raster.py RASTER MODEL --out objects.gpkg   # a detector: also .geojson, .parquet
     python tools/raster.py FOLDER MODEL --out DIR            # DIR/NAME.tif or .gpkg of each raster
 
+--labels LABELS scores each result against polygons.
+
 MODEL is the name of a published model, the folder of a training run, or a config and its
 checkpoint. The same command resumes: OUT.parts holds the rows of tiles that are done. To share them
 between processes, one per GPU:
@@ -17,10 +19,11 @@ A raster of a folder that cannot be read is reported, and the exit code is 3.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from xcit_mm import Predictor, predict_raster
+from xcit_mm import Predictor, predict_raster, score_raster
 from xcit_mm.models.precision import DTYPES
-from xcit_mm.prediction.cluster import rank_device
+from xcit_mm.prediction.cluster import rank_and_size, rank_device
 from xcit_mm.rasters.files import WriteError
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
@@ -74,6 +77,16 @@ def parse_args() -> argparse.Namespace:
         "--aoi", metavar="FILE", help="predict within the polygons of a vector file"
     )
     parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="score the result against polygons of any vector file, or a map against a raster",
+    )
+    parser.add_argument(
+        "--class-column",
+        metavar="NAME",
+        help="column of the labels' classes (default: class, label, name, category or type)",
+    )
+    parser.add_argument(
         "--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)"
     )
     parser.add_argument(
@@ -100,7 +113,7 @@ def parse_args() -> argparse.Namespace:
 
 def predict(args: argparse.Namespace) -> int:
     config, checkpoint = find_model(args.config, args.checkpoint)
-    inputs = args.raster, args.aoi, config, checkpoint
+    inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
     device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
@@ -109,19 +122,34 @@ def predict(args: argparse.Namespace) -> int:
     names = *loading, "aoi", "crs", "tile", "overlap", "overwrite"
     options = {name: getattr(args, name) for name in names}
     if not Path(args.raster).is_dir():
-        print(predict_raster(args.raster, predictor, args.out, **options))
+        predict_one(args.raster, predictor, args.out, options, args)
         return 0
     failed = 0
     for path in list_rasters(Path(args.raster)):
         out = args.out / f"{path.stem}{'.gpkg' if predictor.is_detector else '.tif'}"
         try:
-            print(predict_raster(path, predictor, out, **options), flush=True)
+            predict_one(path, predictor, out, options, args)
         except WriteError:
             raise
         except ERRORS as error:
             print_line(f"skipped {path}: {reason(error)}")
             failed += 1
     return 3 if failed else 0
+
+
+def predict_one(
+    raster: str | Path,
+    predictor: Predictor,
+    out: Path,
+    options: dict[str, Any],
+    args: argparse.Namespace,
+) -> None:
+    """Predict a raster, and print the path and the score of the result."""
+    print(predict_raster(raster, predictor, out, **options), flush=True)
+    if args.labels is not None and rank_and_size()[0] == 0:
+        place = dict(raster=raster, class_column=args.class_column)
+        scores = score_raster(out, args.labels, args.aoi, **place)
+        print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
 
 
 def list_rasters(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from .weights import StrictLoadHook
 if TYPE_CHECKING:
     from .prediction import Predictor
     from .rasters.prediction import predict_raster
+    from .rasters.score import score_raster
 
 __all__ = [
     "LayerDecayOptimWrapperConstructor",
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "backbone",
     "predict_raster",
+    "score_raster",
 ]
 
 ops.install()
@@ -57,8 +59,12 @@ keep_scope_of_bases()
 
 
 def __getattr__(name: str) -> Any:
-    """Return `Predictor` or `predict_raster`, which need mmcv and are imported only on use."""
-    modules = dict(Predictor=".prediction", predict_raster=".rasters.prediction")
+    """Return a name of a module that needs mmcv, and is imported only on use."""
+    modules = dict(
+        Predictor=".prediction",
+        predict_raster=".rasters.prediction",
+        score_raster=".rasters.score",
+    )
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(modules[name], __package__), name)

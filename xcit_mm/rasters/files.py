@@ -16,6 +16,11 @@ class WriteError(OSError):
     """A result could not be written, most often because the disk is full."""
 
 
+def rows_folder(out: Path) -> Path:
+    """Return the folder of the rows and the unfinished files of a result."""
+    return out.with_name(f"{out.name}.parts")
+
+
 @contextmanager
 def written_file(path: Path, folder: Path) -> Iterator[Path]:
     """Yield a path in `folder` to write and to read back. Then its file becomes that at `path`.

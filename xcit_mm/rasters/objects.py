@@ -3,6 +3,7 @@ for a GIS.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate
-from .files import written_file
+from .files import rows_folder, written_file
+from .polygons import read_layer
 from .raster import Raster
 
 SUFFIXES = (".gpkg", ".geojson", ".parquet")
+ERROR_LAYERS = ("matched", "missed", "false")
+"""Names of the layers that a comparison with labels adds."""
 
 
 def encode_objects(objects: Objects) -> bytes:
@@ -85,30 +89,33 @@ def write_table(path: Path, folder: Path, table: Any, crs: str | None) -> None:
             geometry_type = "Polygon" if table.empty else None
             layer = dict(layer=path.stem, geometry_type=geometry_type)
             table.to_file(unfinished, engine="pyogrio", **layer, **options)
-        count = len(read_table(unfinished))
+        count = len(read_layer(unfinished)[0])
         if count != len(table):
             raise OSError(f"{count} of {len(table)} objects were read back")
 
 
-def read_table(path: Path) -> Any:
-    """Read the GeoDataFrame that `write_table` wrote."""
-    import geopandas
-    import pyogrio
+def is_table(path: Path, is_alone: bool) -> bool:
+    """Return whether a file is a table that `write_table` wrote, or an empty table.
 
-    if path.suffix == ".parquet":
-        return geopandas.read_parquet(path)
-    layer = pyogrio.list_layers(path)[0, 0]
-    return geopandas.read_file(path, layer=layer, engine="pyogrio")
-
-
-def is_table(path: Path) -> bool:
-    """Return whether a file is a table that `write_table` wrote, or an empty table."""
-    table = read_table(path)
-    return table.empty or {"class", "score", "area", "cut"} <= set(table.columns)
+    Args:
+        is_alone: Whether it must have no layers that a user added.
+    """
+    table, others = read_layer(path)
+    is_table = table.empty or {"class", "score", "area", "cut"} <= set(table.columns)
+    return is_table and not (is_alone and set(others) - set(ERROR_LAYERS))
 
 
-def has_other_layers(path: Path) -> bool:
-    """Return whether a user has added layers to a table."""
-    import pyogrio
+def add_layers(path: Path, layers: dict[str, Any]) -> None:
+    """Add GeoDataFrames of polygons as layers to a GeoPackage, in place of former ones.
 
-    return path.suffix == ".gpkg" and len(pyogrio.list_layers(path)) > 1
+    Raises:
+        WriteError: If the disk is full.
+    """
+    folder = rows_folder(path)
+    folder.mkdir(exist_ok=True)
+    with written_file(path, folder) as unfinished:
+        shutil.copyfile(path, unfinished)
+        for name, layer in layers.items():
+            options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
+            layer.to_file(unfinished, layer=name, engine="pyogrio", driver="GPKG", **options)
+    folder.rmdir()

@@ -8,14 +8,29 @@ import shapely
 from shapely.affinity import affine_transform
 
 from ..utils.cli import print_line
-from .raster import Raster
+
+_POLYGONS = (shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON)
+
+
+def read_layer(path: str | Path) -> tuple[Any, list[str]]:
+    """Read the first layer of a vector file as a GeoDataFrame, and the names of further layers.
+
+    Raises:
+        RuntimeError: If GDAL cannot read the file.
+    """
+    import geopandas
+    import pyogrio
+
+    if Path(path).suffix == ".parquet":
+        return geopandas.read_parquet(path), []
+    first, *others = pyogrio.list_layers(path)[:, 0]
+    return geopandas.read_file(path, layer=first, engine="pyogrio"), others
 
 
 def read_polygons(path: str | Path, option: str) -> Any:
     """Read the polygons of a vector file as a GeoDataFrame, in the file's coordinate system.
 
-    Polygons that cross themselves are repaired. Lines say how many are, and how many points, lines
-    and empty shapes are left out.
+    Polygons that cross themselves are repaired. Lines say how many are, and what is left out.
 
     Args:
         option: Option that the user gave the file by, for messages.
@@ -24,41 +39,34 @@ def read_polygons(path: str | Path, option: str) -> Any:
         ValueError: If the file has no polygons.
         RuntimeError: If GDAL cannot read the file.
     """
-    table = _read_first_layer(path, option)
-    is_empty = table.geometry.isna() | table.geometry.is_empty
-    is_polygon = table.geom_type.isin(["Polygon", "MultiPolygon"])
-    polygons = table[is_polygon & ~is_empty].copy()
-    if polygons.empty:
+    table, others = read_layer(path)
+    shapes = np.array(getattr(table, "geometry", []), object)
+    is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
+    is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
+    if not is_polygon.any():
         raise ValueError(f"{option} {path} has no polygons: give a file with polygons")
-    shapes = shapely.force_2d(np.array(polygons.geometry))
+    table = table[is_polygon]
+    shapes = shapely.force_2d(shapes[is_polygon])
     is_invalid = ~shapely.is_valid(shapes)
-    shapes[is_invalid] = shapely.make_valid(
-        shapes[is_invalid], method="structure", keep_collapsed=False
-    )
     for count, problem in (
-        (is_empty.sum(), "empty shapes are left out"),
-        ((~is_polygon & ~is_empty).sum(), "points or lines are left out"),
-        (is_invalid.sum(), "shapes cross themselves and are repaired"),
+        (np.sum(is_empty), "empty shapes are left out"),
+        (np.sum(~is_empty) - len(shapes), "points or lines are left out"),
+        (np.sum(is_invalid), "shapes cross themselves and are repaired"),
+        (len(others), f"layers are not read: {', '.join(others)}"),
     ):
         if count:
             print_line(f"{option} {path}: {count} {problem}")
-    return polygons.set_geometry(shapes, crs=polygons.crs)[shapely.area(shapes) > 0]
+    shapes = repair(shapes)
+    return table.set_geometry(shapes, crs=table.crs)[shapely.area(shapes) > 0]
 
 
-def _read_first_layer(path: str | Path, option: str) -> Any:
-    import geopandas
-    import pyogrio
-
-    if Path(path).suffix == ".parquet":
-        return geopandas.read_parquet(path)
-    first, *others = pyogrio.list_layers(path)[:, 0]
-    if others:
-        print_line(f"{option} {path}: the layer {first} is read, and not {', '.join(others)}")
-    return geopandas.read_file(path, layer=first, engine="pyogrio")
+def repair(shapes: np.ndarray) -> np.ndarray:
+    """Return shapes as polygons that do not cross themselves."""
+    return shapely.make_valid(shapes, method="structure", keep_collapsed=False)
 
 
 def to_crs(polygons: Any, crs: Any, option: str) -> Any:
-    """Convert polygons to the coordinate system of a raster. Without one on both sides, they stay.
+    """Convert polygons to a coordinate system. Without one on both sides, they stay.
 
     Raises:
         ValueError: If only one side has a coordinate system.
@@ -69,7 +77,8 @@ def to_crs(polygons: Any, crs: Any, option: str) -> Any:
     if crs is None:
         return polygons
     converted = polygons.to_crs(crs)
-    return converted[np.isfinite(converted.bounds).all(axis=1)]
+    converted = converted[np.isfinite(converted.bounds).all(axis=1)]
+    return converted.set_geometry(repair(np.array(converted.geometry)), crs=crs)
 
 
 def describe_extent(bounds: Any, crs: Any) -> str:
@@ -79,20 +88,32 @@ def describe_extent(bounds: Any, crs: Any) -> str:
     return f"x {left:.10g} to {right:.10g}, y {bottom:.10g} to {top:.10g}{place}"
 
 
-def read_area(path: str | Path, raster: Raster) -> Any:
-    """Return the polygons of a vector file in pixels of a raster.
+def footprint(raster: Any) -> Any:
+    """Return the rectangle of a raster, or of an open file of rasterio, as a GeoDataFrame."""
+    import geopandas
+
+    box = shapely.box(0, 0, raster.width, raster.height)
+    shape = affine_transform(box, raster.transform.to_shapely())
+    return geopandas.GeoDataFrame(geometry=[shape], crs=raster.crs)
+
+
+def read_area(path: str | Path, crs: Any, place: Any = None, smallest: float = 0) -> Any:
+    """Return the union of the polygons of `--aoi` in a coordinate system.
+
+    Args:
+        place: GeoDataFrame of the polygon to which the union is cut. Default: it stays whole.
+        smallest: Smallest area that the union must have there.
 
     Raises:
-        ValueError: If they cover less than a pixel. The message has both extents.
+        ValueError: If it has a smaller one. The message has both extents.
     """
     polygons = read_polygons(path, "--aoi")
-    shape = to_crs(polygons, raster.crs, f"--aoi {path}").union_all()
-    area = affine_transform(shape, (~raster.transform).to_shapely())
-    area = area.intersection(shapely.box(0, 0, raster.width, raster.height))
-    if area.area < 1:
-        polygons_extent = describe_extent(polygons.total_bounds, polygons.crs)
-        raster_extent = describe_extent(raster.footprint.bounds, raster.crs)
-        problem = f"--aoi {path} ({polygons_extent}) covers no pixel of {raster.path}"
-        raise ValueError(f"{problem} ({raster_extent}): give polygons on the raster")
+    area = to_crs(polygons, crs, f"--aoi {path}").union_all()
+    if place is not None:
+        area = area.intersection(place.union_all())
+        if area.is_empty or area.area < smallest:
+            here = describe_extent(polygons.total_bounds, polygons.crs)
+            there = describe_extent(place.total_bounds, crs)
+            raise ValueError(f"--aoi {path} ({here}) covers no pixel of the raster ({there})")
     shapely.prepare(area)
     return area

@@ -7,8 +7,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import shapely
 import torch
 from mmengine.config import Config
+from shapely.affinity import affine_transform
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.predictor import Predictor
@@ -17,10 +19,10 @@ from ..utils.configs import ModelInput
 from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, open_folder
 from . import maps, objects
-from .files import UNFINISHED
-from .polygons import read_area
+from .files import UNFINISHED, rows_folder
+from .polygons import footprint, read_area
 from .raster import Raster
-from .rows import Rows, list_rows, rows_folder
+from .rows import Rows, list_rows
 
 
 def predict_raster(
@@ -80,7 +82,7 @@ def predict_raster(
                 options |= dict(nodata=nodata, gsd=gsd)
                 source = _open_raster(raster, predictor.cfg, options)
                 _check_place(source, out, crs)
-                area = None if aoi is None else read_area(aoi, source)
+                area = None if aoi is None else _area_of_interest(aoi, source)
                 tile, overlap = _tiling(predictor, tile, overlap)
                 rows = Rows(source, predictor, out, area, tile, overlap)
                 if is_first:
@@ -144,10 +146,7 @@ def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
     if not out.exists():
         return False
     try:
-        if is_detector:
-            is_result = objects.is_table(out) and not (overwrite and objects.has_other_layers(out))
-        else:
-            is_result = maps.is_map(out)
+        is_result = objects.is_table(out, overwrite) if is_detector else maps.is_map(out)
     except Exception:  # a library cannot read it
         is_result = False
     if not is_result:
@@ -188,11 +187,20 @@ def _check_place(raster: Raster, out: Path, crs: str | None) -> None:
         fix = "write .gpkg or .parquet without --crs"
         raise ValueError(f"{raster.path} has no coordinate system: {fix}")
     if crs is not None:
-        shapes = [raster.footprint, raster.footprint.centroid]
-        footprint, centre = geopandas.GeoSeries(shapes, crs=raster.crs).to_crs(crs)
-        if not footprint.contains(centre):  # torn where longitudes end at 180 degrees
+        rectangle = footprint(raster).union_all()
+        shapes = geopandas.GeoSeries([rectangle, rectangle.centroid], crs=raster.crs).to_crs(crs)
+        if not shapes[0].contains(shapes[1]):  # torn where longitudes end at 180 degrees
             fix = "write .geojson, or leave --crs out"
             raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")
+
+
+def _area_of_interest(path: str | Path, raster: Raster) -> Any:
+    """Return the area of interest in pixels."""
+    pixel_size = abs(raster.transform.determinant)
+    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_size)
+    area = affine_transform(area, (~raster.transform).to_shapely())
+    shapely.prepare(area)
+    return area
 
 
 def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:

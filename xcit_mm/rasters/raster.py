@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shapely
-from shapely.affinity import affine_transform
 
 from .bands import estimate_bounds, parse_bounds, select_bands, to_bytes
 from .gdal import CACHE_SIZE, gdal, open_raster
@@ -87,12 +85,6 @@ class Raster:
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
                 self.bounds = self._estimate_bounds(percentiles)
-
-    @property
-    def footprint(self) -> shapely.Polygon:
-        """The raster's rectangle in its coordinate system."""
-        box = shapely.box(0, 0, self.width, self.height)
-        return affine_transform(box, self.transform.to_shapely())
 
     def _has_mask(self) -> bool:
         """Return whether the file's mask is one. Its alpha may be an image."""

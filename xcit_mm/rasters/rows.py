@@ -19,13 +19,8 @@ from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
-from .files import UNFINISHED, write_bytes
+from .files import UNFINISHED, rows_folder, write_bytes
 from .raster import Raster
-
-
-def rows_folder(out: Path) -> Path:
-    """Return the folder of the rows of a result."""
-    return out.with_name(f"{out.name}.parts")
 
 
 def list_rows(out: Path) -> list[Path]:
