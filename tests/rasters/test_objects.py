@@ -312,8 +312,8 @@ class TestAreaOfInterest:
         scene = Scene(100, 100).add_random(5, 8, 30)
         placed = geopandas.GeoSeries([shape]).affine_transform(NORTH_UP.to_shapely())
         placed.set_crs("EPSG:32633").to_file(tmp_path / "area.gpkg")
-        raster = r"scene\.tif \(x 500000 to 500050, y 5399950 to 5400000 in EPSG:32633\)"
-        message = rf"^--aoi .* \(x .* in EPSG:32633\) covers no pixel of .*{raster}: give polygons"
+        raster = r"the raster \(x 500000 to 500050, y 5399950 to 5400000 in EPSG:32633\)"
+        message = rf"^--aoi .* \(x .* in EPSG:32633\) covers no pixel of {raster}$"
         with pytest.raises(ValueError, match=message) as error:
             predict(tmp_path, scene, aoi=tmp_path / "area.gpkg", tile=96)
         assert "\n" not in str(error.value) and not list(tmp_path.glob("out*"))

@@ -236,12 +236,20 @@ class TestObjects:
         with pytest.raises(ValueError, match=message):
             score_raster(out, labels, class_column=class_column)
 
-    def test_a_result_without_objects_misses_all(self, tmp_path):
+    @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
+    def test_a_result_without_objects_misses_all(self, suffix, tmp_path):
         raster = save(tmp_path / "a.tif", np.zeros((3, 40, 50), np.uint8), **UTM)
-        out = predict_raster(raster, PerfectDetector(), tmp_path / "o.gpkg", tile=64)
+        out = predict_raster(raster, PerfectDetector(), tmp_path / f"o{suffix}", tile=64)
         labels = write(tmp_path / "labels.gpkg", boxes(0, 20), name=["oak", "fir"])
         scores = score_raster(out, labels, raster=raster).loc["all"]
         assert scores[["AP50", "recall", "missed", "false"]].tolist() == [0, 0, 2, 0]
+
+    def test_a_file_that_is_no_result_is_an_error(self, tmp_path):
+        labels = write(tmp_path / "labels.gpkg", boxes(0), label=["oak"])
+        with pytest.raises(
+            ValueError, match=r"labels\.gpkg is no table of objects: it lacks class"
+        ):
+            score_raster(labels, labels)
 
     @pytest.mark.parametrize("suffix", [".geojson", ".parquet"])
     def test_other_formats_are_scored_and_stay_as_they_are(self, suffix, tmp_path):
@@ -364,6 +372,7 @@ class TestMaps:
         ("labels", "message"),
         [
             ("number", r"the labels have a class 7, but .*map\.tif has 3, from 0 on"),
+            ("nothing", r"--labels .*labels\.tif has no labelled pixel that counts"),
             ("place", r"--labels .* has no place on .*map\.tif, and another size"),
             ("polygons", r"has no polygon in the area \(x .* in EPSG:32633\)"),
             ("gone", r"gone\.tif cannot be read|gone\.tif: No such file"),
@@ -373,6 +382,7 @@ class TestMaps:
         out, classes = predicted
         paths = dict(
             number=lambda: self.raster(tmp_path, out, np.where(classes == 1, 7, classes)),
+            nothing=lambda: self.raster(tmp_path, out, np.where(classes == 255, 0, 255)),
             place=lambda: save(tmp_path / "b.tif", np.zeros((9, 9), np.uint8)),
             polygons=lambda: write(tmp_path / "far.gpkg", boxes(9000), label=["road"]),
             gone=lambda: tmp_path / "gone.tif",

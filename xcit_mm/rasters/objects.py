@@ -19,6 +19,7 @@ from .raster import Raster
 SUFFIXES = (".gpkg", ".geojson", ".parquet")
 ERROR_LAYERS = ("matched", "missed", "false")
 """Names of the layers that a comparison with labels adds."""
+_COLUMNS = ("class", "score", "area", "cut")
 
 
 def encode_objects(objects: Objects) -> bytes:
@@ -94,15 +95,18 @@ def write_table(path: Path, folder: Path, table: Any, crs: str | None) -> None:
             raise OSError(f"{count} of {len(table)} objects were read back")
 
 
-def is_table(path: Path, is_alone: bool) -> bool:
-    """Return whether a file is a table that `write_table` wrote, or an empty table.
+def read_table(path: Path) -> tuple[Any, list[str]]:
+    """Read what `write_table` wrote, and the names of the layers that were added.
 
-    Args:
-        is_alone: Whether it must have no layers that a user added.
+    Raises:
+        ValueError: If the file is no such table.
     """
     table, others = read_layer(path)
-    is_table = table.empty or {"class", "score", "area", "cut"} <= set(table.columns)
-    return is_table and not (is_alone and set(others) - set(ERROR_LAYERS))
+    if table.empty:  # without objects, GeoJSON has no columns
+        return table.reindex(columns=[*_COLUMNS, "geometry"]), others
+    if not set(_COLUMNS) <= set(table.columns):
+        raise ValueError(f"{path} is no table of objects: it lacks {', '.join(_COLUMNS)}")
+    return table, others
 
 
 def add_layers(path: Path, layers: dict[str, Any]) -> None:

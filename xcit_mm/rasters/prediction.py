@@ -146,7 +146,11 @@ def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
     if not out.exists():
         return False
     try:
-        is_result = objects.is_table(out, overwrite) if is_detector else maps.is_map(out)
+        if is_detector:
+            _, layers = objects.read_table(out)
+            is_result = not overwrite or set(layers) <= set(objects.ERROR_LAYERS)
+        else:
+            is_result = maps.is_map(out)
     except Exception:  # a library cannot read it
         is_result = False
     if not is_result:

@@ -19,7 +19,7 @@ from .labels import (
     is_raster,
     read_labels,
 )
-from .polygons import describe_extent, footprint, read_area, read_layer, repair, to_crs
+from .polygons import describe_extent, footprint, read_area, repair, to_crs
 
 MIN_IOU = 0.5
 _WINDOW = 2048  # pixels of a side
@@ -60,7 +60,7 @@ def score_raster(
     out = Path(out)
     if out.suffix not in objects.SUFFIXES:
         return _score_map(out, labels, aoi, class_column)
-    table, _ = read_layer(out)
+    table, _ = objects.read_table(out)
     polygons = to_crs(read_labels(labels, class_column), table.crs, f"--labels {labels}")
     if set(polygons["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
@@ -112,7 +112,8 @@ def _score_objects(out: Path, table: Any, labels: Any) -> Any:
     names = sorted({*table["class"], *labels["class"]})
     rows = []
     for name in names:
-        rows.append(_measure(table[table["class"] == name], sum(labels["class"] == name)))
+        count = int((labels["class"] == name).sum())
+        rows.append(_measure(table[table["class"] == name], count))
     mean = float(np.nanmean([row["AP50"] for row in rows]))
     rows.append(_measure(table, len(labels)) | dict(AP50=mean))
     return pandas.DataFrame(rows, index=[*names, "all"]).assign(score=threshold)
@@ -125,7 +126,8 @@ def _match(table: Any, labels: Any) -> np.ndarray:
     first, second = shapely.STRtree(label_shapes).query(shapes, predicate="intersects")
     shared = shapely.area(shapely.intersection(shapes[first], label_shapes[second]))
     iou = shared / (shapely.area(shapes[first]) + shapely.area(label_shapes[second]) - shared)
-    iou *= table["class"].to_numpy()[first] == labels["class"].to_numpy()[second]
+    is_of_class = table["class"].to_numpy()[first] == labels["class"].to_numpy()[second]
+    iou[~is_of_class] = 0
     matches = np.full(len(shapes), -1)
     is_taken = np.zeros(len(label_shapes), bool)
     for pair in np.lexsort((-iou, first)):  # the best IoU of each object comes first
@@ -190,6 +192,8 @@ def _score_map(
             names += sorted(set(polygons["class"]) - set(names))
             labels = DrawnClasses(polygons, file.transform, names)
         counts = _count_pixels(file, labels, area, len(names))
+    if not counts.any():
+        raise ValueError(f"--labels {path} has no labelled pixel that counts")
     both = np.diag(counts)
     pixels = counts.sum(axis=1)
     either = counts.sum(axis=0) + pixels - both
