@@ -208,6 +208,13 @@ def small_model(task: str, patch_size: int) -> nn.Module:
     return MODELS.build(cfg.model)
 
 
+def test_a_compiled_detector_fills_the_whole_model():
+    source = small_model("mask-rcnn", 16)
+    target = small_model("mask-rcnn", 16)
+    load_in_runner(target, dict(state_dict=torch.compile(source).state_dict()))
+    assert same(target.state_dict(), source.state_dict())
+
+
 class TestWholeModels:
     def test_a_checkpoint_fills_the_whole_model(self):
         state = segmentor().state_dict()
