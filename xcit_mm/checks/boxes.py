@@ -74,7 +74,9 @@ def check_boxes(boxes: Boxes, classes: Sequence[str], is_scored: bool) -> Iterat
     """Check the annotations of a json; those of a validation or test are scored."""
     yield from _check_dropped(boxes, is_scored)
     yield from _check_crowds(boxes)
-    yield from _check_numbers(boxes, classes)
+    yield from _check_classes(boxes, classes)
+    if is_scored:
+        yield from _check_numbers(boxes)
     yield from _check_places(boxes)
 
 
@@ -111,13 +113,16 @@ def _check_crowds(boxes: Boxes) -> Iterator[Finding]:
         yield level("D409", f"{problem}, and mmdet does not train on them", fix)
 
 
-def _check_numbers(boxes: Boxes, classes: Sequence[str]) -> Iterator[Finding]:
-    """Check the numbers of objects of each class and in each image."""
+def _check_classes(boxes: Boxes, classes: Sequence[str]) -> Iterator[Finding]:
     labels = set(boxes.labels[boxes.kept & ~boxes.crowds].tolist())
     missing = [name for label, name in enumerate(classes) if label not in labels]
     if labels and missing:
         problem = f"{boxes.path} has no objects of {preview(missing)}"
         yield note("D410", problem, "annotate objects, or remove the classes")
+
+
+def _check_numbers(boxes: Boxes) -> Iterator[Finding]:
+    """Check that COCO's mAP counts all objects of an image."""
     counts = np.bincount(boxes.images[boxes.images >= 0], minlength=1)
     if counts.max() > MAX_SCORED:
         problem = f"an image of {boxes.path} has {counts.max()} objects"

@@ -1,9 +1,9 @@
 """Findings: the lines of the doctor, of which a failure stops the start of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from ..utils.errors import reason
+from ..utils.errors import preview, reason
 
 
 class Finding(NamedTuple):
@@ -36,6 +36,12 @@ def note(code: str, text: str, fix: str = "") -> Finding:
 
 def fail(code: str, text: str, fix: str = "") -> Finding:
     return Finding("FAIL", code, text, fix)
+
+
+def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> list[Finding]:
+    """Return a finding with the number of some files and the first of them, none without files."""
+    text = f"{len(names)} {problem}: {preview(names)}"
+    return [Finding(level, code, text, fix)] if names else []
 
 
 def collect(findings: Iterable[Finding]) -> list[Finding]:

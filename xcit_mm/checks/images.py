@@ -10,13 +10,14 @@ import numpy as np
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..utils.configs import loading_step, type_name
-from ..utils.errors import preview, reason
+from ..utils.errors import reason
 from ..utils.images import read_image
 from .files import Facts, read_facts
-from .findings import Finding, fail, note
+from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width
 SAMPLE = 32
+_SUSPECTS = 500  # files that only the pipeline may be able to read
 STORED = "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines"
 
 
@@ -37,6 +38,7 @@ class Photos:
 
     Attributes:
         present: Paths of those that exist.
+        color_type: As in LoadImageFromFile.
         is_turned: Whether the pipeline turns them as EXIF says.
         facts: What the headers say of each that exists. Empty if the pipeline does not load them by
             mmcv's LoadImageFromFile.
@@ -48,7 +50,8 @@ class Photos:
         self.step = loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile")
         self.present = [path for path in paths if os.path.isfile(path)]
         is_plain = type_name(self.step) == "LoadImageFromFile"
-        self.is_turned = "ignore_orientation" not in self.step.get("color_type", "color")
+        self.color_type = self.step.get("color_type", "color")
+        self.is_turned = self.color_type in ("color", "grayscale")
         self.facts: Mapping[str, Facts] = read_facts(self.present) if is_plain else {}
         self.turned = {path for path, facts in self.facts.items() if facts.orientation > 1}
 
@@ -60,13 +63,13 @@ class Photos:
     def load_sample(self) -> Iterator[tuple[str, Shape | str]]:
         """Yield some paths, each with height and width as loaded, or why it cannot be loaded.
 
-        All files whose header is broken are among them.
+        Files with a broken header are among them.
         """
         load = TRANSFORMS.build(self.step)
         suspects = [path for path, facts in self.facts.items() if facts.problem]
-        for path in dict.fromkeys([*suspects, *sample(self.present)]):
+        for path in dict.fromkeys([*sample(suspects, _SUSPECTS), *sample(self.present)]):
             try:
-                yield path, load(dict(img_path=path))["img_shape"]
+                yield path, tuple(load(dict(img_path=path))["img_shape"])
             except Exception as error:  # every decoder has its own exceptions
                 problem = self.facts[path].problem if path in self.facts else ""
                 yield path, problem or reason(error)
@@ -79,37 +82,33 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
         shapes: Height and width by path, if a json states them.
     """
     missing = [path for path in photos.paths if not os.path.isfile(path)]
-    if missing:
-        problem = f"{len(missing)} of {len(photos.paths)} images are missing: {preview(missing)}"
-        yield fail("D314", problem, "add these files, or correct data_prefix")
+    problem = f"of {len(photos.paths)} images are missing"
+    yield from listed("FAIL", "D314", missing, problem, "add these files, or correct data_prefix")
     loaded = dict(photos.load_sample())
     unreadable = [f"{path} ({why})" for path, why in loaded.items() if isinstance(why, str)]
-    if unreadable:
-        problem = f"{len(unreadable)} images cannot be read: {preview(unreadable)}"
-        yield fail("D315", problem, "replace or remove these files")
+    fix = "replace or remove these files"
+    yield from listed("FAIL", "D315", unreadable, "images cannot be read", fix)
     cut = [
         f"{path} ({facts.problem})"
         for path, facts in photos.facts.items()
-        if facts.problem and facts.width and not isinstance(loaded[path], str)
+        if facts.problem and facts.width and isinstance(loaded.get(path), tuple)
     ]
-    if cut:
-        problem = f"{len(cut)} images are damaged, and a part is filled: {preview(cut)}"
-        yield note("D315", problem, "replace these files")
+    yield from listed("note", "D315", cut, "images are damaged, and a part is filled", fix)
     yield from _check_depth(photos)
     yield from _check_sizes(photos, loaded, shapes)
 
 
 def _check_depth(photos: Photos) -> Iterator[Finding]:
     """Check that photos of 16 bits do not become black. mmcv keeps the upper 8 bits."""
-    dark = []
-    for path in sample([path for path, facts in photos.facts.items() if facts.bits > 8]):
+    dark: list[str] = []
+    deep = [path for path, facts in photos.facts.items() if facts.bits > 8]
+    for path in sample(deep) if photos.color_type.startswith("color") else []:
         try:
             read_image(path)
         except ValueError as error:
             dark.append(f"{path} ({error})")
-    if dark:
-        fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
-        yield fail("D315", f"nearly black as 8 bits: {preview(dark)}", fix)
+    fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
+    yield from listed("FAIL", "D315", dark, "images would be nearly black", fix)
 
 
 def _check_sizes(
@@ -119,13 +118,11 @@ def _check_sizes(
     wrong: list[str] = []
     for path, expected in shapes.items():
         shape = photos.shape(path) or loaded.get(path, expected)
-        if isinstance(shape, str) or tuple(shape) == expected:
+        if isinstance(shape, str) or shape == expected:
             continue
-        difference = f"{path} has {tuple(shape)} pixels, {expected} in the json"
-        (turned if tuple(shape) == expected[::-1] else wrong).append(difference)
-    if turned:
-        fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
-        yield note("D315", f"{len(turned)} images are turned: {preview(turned)}", fix)
-    if wrong:
-        problem = f"{len(wrong)} images have another size: {preview(wrong)}"
-        yield fail("D315", problem, "give the json and the photos the same size")
+        difference = f"{path} has {shape} pixels, {expected} in the json"
+        (turned if shape == expected[::-1] else wrong).append(difference)
+    fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
+    yield from listed("note", "D315", turned, "images are turned", fix)
+    fix = "give the json and the photos the same size"
+    yield from listed("FAIL", "D315", wrong, "images have another size", fix)

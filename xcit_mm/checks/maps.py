@@ -13,7 +13,7 @@ from torch import nn
 from ..utils.configs import find_step, part_class
 from ..utils.errors import preview
 from .files import Facts, read_facts
-from .findings import Finding, fail, note, ok
+from .findings import Finding, fail, listed, note, ok
 from .images import STORED, Photos, build_dataset, check_images, sample
 from .orientation import fit_stored
 
@@ -50,10 +50,9 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
         yield fail("D314", problem, "correct img_suffix")
         return
     missing = [path for path in pairs.values() if not os.path.isfile(path)]
-    if missing:
-        problem = f"{len(missing)} of {len(pairs)} images have no segmentation map"
-        fix = "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
-        yield fail("D314", f"{problem}: {preview(missing)}", fix)
+    problem = f"of {len(pairs)} images have no segmentation map"
+    fix = "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
+    yield from listed("FAIL", "D314", missing, problem, fix)
     photos = Photos(dataset, list(pairs))
     yield from check_images(photos, {})
     if missing or _has_own_step(dataset):
@@ -84,17 +83,16 @@ def _has_own_step(dataset: dict) -> bool:
 
 def _check_files(maps: Mapping[str, Facts]) -> Iterator[Finding]:
     unreadable = [f"{path} ({facts.problem})" for path, facts in maps.items() if facts.problem]
-    if unreadable:
-        problem = f"{len(unreadable)} segmentation maps cannot be read: {preview(unreadable)}"
-        yield fail("D315", problem, "replace these files")
+    problem = "segmentation maps cannot be read"
+    yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
     coloured = [
         f"{path} has {facts.channels} channels"
         for path, facts in maps.items()
         if facts.channels > 1
     ]
-    if coloured:
-        fix = "write maps of one channel, or with a palette, whose values are class numbers"
-        yield fail("D505", f"colours instead of labels: {preview(coloured)}", fix)
+    problem = "segmentation maps have colours instead of labels"
+    fix = "write maps of one channel, or with a palette, whose values are class numbers"
+    yield from listed("FAIL", "D505", coloured, problem, fix)
 
 
 def _check_places(
@@ -114,13 +112,13 @@ def _check_places(
         opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(fitting))
         is_stored = misplaced.keys() <= set(fitting) if misplaced else fit_stored(opened)
         if is_stored:
-            problem = f"{len(fitting)} maps were drawn over photos as stored, but mmcv turns them"
+            problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
             fix = f"{STORED}, or turn these maps as EXIF turns the photos"
-            yield fail("D511", f"{problem} by EXIF: {preview(fitting)}", fix)
+            yield from listed("FAIL", "D511", fitting, problem, fix)
             return
-    if misplaced:
-        problem = f"{len(misplaced)} of {len(pairs)} maps: {preview(misplaced.values())}"
-        yield fail("D511", problem, "write each map in the size of its image")
+    fix = "write each map in the size of its image"
+    problem = f"of {len(pairs)} maps have another size"
+    yield from listed("FAIL", "D511", misplaced.values(), problem, fix)
 
 
 def _merge_labels(built: Any, maps: Mapping[str, Facts]) -> dict[int, Label]:
