@@ -145,8 +145,12 @@ def predict_one(
     args: argparse.Namespace,
 ) -> None:
     """Predict a raster, and print the path and the score of the result."""
-    print(predict_raster(raster, predictor, out, **options), flush=True)
-    if args.labels is not None and rank_and_size()[0] == 0:
+    predict_raster(raster, predictor, out, **options)
+    rank, _ = rank_and_size()
+    if rank > 0:
+        return
+    print(out, flush=True)
+    if args.labels is not None:
         place = dict(raster=raster, class_column=args.class_column)
         scores = score_raster(out, args.labels, args.aoi, **place)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
