@@ -89,6 +89,17 @@ def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, ca
     assert call("infer", image, "--model", work, "--out", folder / "found")[0] == 0
 
 
+def test_a_fine_tuned_model_is_fine_tuned_on_other_data(trained, data, started, folder):
+    training = data / "annotations" / "instances_training.json"
+    write_finetuning_config(str(trained), training, folder / "first.py")
+    (folder / "again").mkdir()
+    Config.fromfile(folder / "first.py").dump(folder / "again" / "first.py")
+    shutil.copy(trained / "last_checkpoint", folder / "again")
+    cfg = started(folder / "again", "--data", data)
+    held_out = str(data / "annotations" / "instances_validation.json")
+    assert cfg.val_dataloader.dataset.ann_file == held_out and cfg.val_cfg.type == "ValLoop"
+
+
 def test_captions_of_coco_are_no_training_images(trained, data, folder):
     (data / "annotations" / "captions_training.json").write_text("{}")
     write_finetuning_config(str(trained), data, folder / "coco.py")

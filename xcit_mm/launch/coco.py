@@ -116,7 +116,8 @@ class _Reader:
                 continue
             self._set(annotation, "image_id", image_id)
             self._set(annotation, "category_id", category_id)
-            self._set(annotation, "bbox", [_number(value) for value in annotation["bbox"]])
+            if isinstance(annotation["bbox"], list):
+                self._set(annotation, "bbox", [_number(value) for value in annotation["bbox"]])
             self._set(annotation, "iscrowd", _number(annotation.get("iscrowd") or 0))
             area = annotation.get("area")
             self._set(annotation, "area", _area(annotation) if area is None else _number(area))

@@ -26,7 +26,8 @@ _BATCH_SIZE = 2
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
 _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
-_VALIDATION = "val_dataloader, val_evaluator = test_dataloader, test_evaluator"
+_VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
+val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 
 
@@ -72,7 +73,7 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         best = "mIoU"
         task = "maps"
     copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
-    write_copies(dataset, data, copies)
+    is_copied = write_copies(dataset, data, copies)
     description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
     held_out = dataset.held_out
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
@@ -80,19 +81,21 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     imports = [imports] if isinstance(imports, str) else list(imports)
     images = len(dataset.training)
+    test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
     values |= dict(
         model=model,
         description=description,
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
         checkpoint=repr(str(Path(checkpoint).resolve()) if is_file else checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
-        source=to_code(dict(path=str(data), copies=str(copies) if copies.exists() else None)),
+        source=to_code(dict(path=str(data), copies=str(copies) if is_copied else None)),
         classes=dataset.classes,
         changes=to_code(changes),
         training=to_code(dataset.training.arguments()),
         held_out=to_code(held_out.arguments()) if held_out else "training",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
         train_pipeline=_lines(pipelines[0]),
+        test_loader=to_code(dict(_delete_=True) | test_loader),
         test_pipeline=_lines(pipelines[1]),
         iterations=max(1000, 12 * images // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
@@ -114,9 +117,12 @@ def _lines(steps: Sequence[dict]) -> str:
 
 
 def to_code(value: Any) -> str:
-    """Return the Python of a value, with dicts as dict(key=value), as people write configs."""
+    """Return the Python of a value, with dicts as dict(type=..., key=value), as people write
+    configs.
+    """
     if isinstance(value, dict):
-        items = [f"{key}={to_code(item)}" for key, item in value.items()]
+        keys = sorted(value, key="type".__ne__)
+        items = [f"{key}={to_code(value[key])}" for key in keys]
         return f"dict({', '.join(items)})"
     if isinstance(value, list):
         return f"[{', '.join(map(to_code, value))}]"

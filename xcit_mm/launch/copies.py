@@ -17,14 +17,15 @@ from .maps import read_maps
 _STATE = "source.json"
 
 
-def write_copies(dataset: Dataset[Any], source: Path, copies: Path) -> None:
-    """Write the splits that the library cannot read as they are, if there are any."""
+def write_copies(dataset: Dataset[Any], source: Path, copies: Path) -> bool:
+    """Write the splits that the library cannot read as they are. Return whether there are any."""
     state = _fingerprint(source)
     splits = {name: split for name, split in dataset.splits.items() if not split.is_written}
     for name, split in splits.items():
         split.write(copies, name)
     if splits:
         _write_state(copies, dict(files=state, classes=dataset.classes, splits=list(splits)))
+    return bool(splits)
 
 
 def _write_state(copies: Path, state: dict[str, Any]) -> None:
