@@ -268,6 +268,11 @@ def with_numbers_as_text(content: dict) -> None:
         image["width"] = str(image["width"])
 
 
+def without_sizes(content: dict) -> None:
+    for image in content["images"]:
+        image.update(width=0, height=0)
+
+
 def with_a_category_twice(content: dict) -> None:
     content["categories"].append(dict(id=9, name=content["categories"][0]["name"]))
     for annotation in content["annotations"][::2]:
@@ -303,6 +308,7 @@ def objects_by_image(content: dict, classes: tuple[str, ...]) -> list[tuple]:
         with_text_ids,
         with_ids_from_zero,
         with_numbers_as_text,
+        without_sizes,
         with_a_category_twice,
         in_another_order,
         numbered_otherwise,
@@ -317,6 +323,7 @@ def test_a_json_that_would_be_misread_is_corrected_in_a_copy(spoil, data):
     content = dataset.splits["val"].content
     assert objects_by_image(content, classes) == expected
     assert all(isinstance(entry["id"], int) and entry["id"] > 0 for entry in content["annotations"])
+    assert all(image["width"] == image["height"] == 96 for image in content["images"])
     assert dataset.splits["val"].json is None and dataset.training.json
     assert "corrected in a copy" in dataset.describe()
 

@@ -203,7 +203,9 @@ class _Reader:
             place = places[image["id"]]
             check_bands(place)
             if not image["width"] or not image["height"]:
-                image["width"], image["height"] = image_size(place)
+                width, height = image_size(place)
+                self._set(image, "width", width)
+                self._set(image, "height", height)
         return folder
 
     def _drop(self, content: dict[str, Any], places: dict[int, Path]) -> None:
