@@ -190,6 +190,12 @@ def test_fix_of_other_categories_in_the_validation_works(spoil):
     assert failures(MASK_RCNN) == []
 
 
+def test_categories_of_the_training_may_name_the_classes():
+    edit_json(TRAIN_JSON, swap_categories)
+    (failure,) = failures(MASK_RCNN)
+    assert failure.fix.startswith("metainfo=dict(classes=('bicycle', 'person', 'car',")
+
+
 def test_fix_of_two_annotated_categories_of_a_name_works():
     def spoil(content: dict) -> None:
         content["categories"].append(dict(id=400, name="person"))

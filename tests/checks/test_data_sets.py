@@ -167,6 +167,15 @@ def test_maps_one_label_too_high_are_named_before_the_test():
     assert_named(found, [("D506", "test", "label 5 (1842 pixels")])
 
 
+def test_images_without_labels_whose_predictions_are_only_formatted_are_tested():
+    """COCO's test-dev has no annotations."""
+    edit_json(VAL_JSON, lambda content: content.pop("annotations"))
+    cfg = Config.fromfile(MASK_RCNN)
+    assert [finding.code for finding in noted(check_test(cfg))] == ["D401"]
+    cfg.test_evaluator.format_only = True
+    assert [finding.level for finding in noted(check_test(cfg))] == ["note"]
+
+
 def test_doctor_checks_the_data_of_the_test_too():
     option = "test_dataloader.dataset.ann_file=annotations/none.json"
     assert_named(failures(MASK_RCNN, option), [("D311", "test", "none.json")])

@@ -166,13 +166,14 @@ def _check_categories(
     leaves_out = f"the config leaves out categories of {path}: {preview(left_out)}"
     fix = f"list the categories of {path} with the names and in the order of the classes"
     fix = f"{fix}, {tuple(classes)}; ids stay"
+    if split == "train":  # the other jsons may follow what it learns
+        own = tuple(names if absent else learned)
+        fix = f"metainfo=dict(classes={own}) in all data sets, or {fix}"
     if absent:
         problem = f"{len(absent)} of {len(classes)} classes are not categories of {path}"
         problem = f"{problem}: {preview(absent)}"
         if left_out:
             problem = f"{problem}; {leaves_out}"
-        if split == "train":  # what it learns may be named after the json
-            fix = f"metainfo=dict(classes={tuple(names)}) in all data sets, or {fix}"
         yield fail("D405", problem, fix)
     elif learned != list(classes):
         pairs = zip(learned, classes, strict=False)

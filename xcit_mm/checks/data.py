@@ -139,22 +139,27 @@ def _data_format(dataset: dict) -> str:
 
 
 def check_data_sets(cfg: Config, split: str, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
-    """Check the content of the files of a split, 'train' or 'val', if they exist."""
-    given = [] if check_paths(cfg, [split]) else list(data_sets(cfg, split))
-    for dataset in given:
-        remote = any("://" in path for path in _paths(dataset))
-        kind = "" if remote else _data_format(dataset)
-        if (
-            kind == "CocoDataset" and dataset_class(dataset).COCOAPI.__name__ == "COCO"
-        ):  # not panoptic
-            found = check_coco(cfg, split, dataset)
-        elif kind == "BaseSegDataset":
-            found = check_maps(dataset, heads, decisive=split == "train" and len(given) == 1)
+    """Check the content of the files of a split, if they exist and are scored or trained on."""
+    if check_paths(cfg, [split]):
+        return
+    scores = evaluators(cfg, split)
+    if scores and all(evaluator.get("format_only") for evaluator in scores):
+        yield note("", f"{split}: with format_only nothing is scored, and labels are not checked")
+        return
+    datasets = list(data_sets(cfg, split))
+    for dataset in datasets:
+        is_remote = any("://" in path for path in _paths(dataset))
+        data_format = "" if is_remote else _data_format(dataset)
+        api: Any = getattr(dataset_class(dataset), "COCOAPI", None)
+        if data_format == "CocoDataset" and api.__name__ == "COCO":  # not panoptic
+            findings = check_coco(cfg, split, dataset)
+        elif data_format == "BaseSegDataset":
+            is_only_training_set = split == "train" and len(datasets) == 1
+            findings = check_maps(dataset, heads, is_only_training_set)
         else:
-            found = iter(
-                [note("", f"a {type_name(dataset)}{' on a server' * remote} is not checked")]
-            )
-        for finding in found:
+            where = " on a server" if is_remote else ""
+            findings = iter([note("", f"a {type_name(dataset)}{where} is not checked")])
+        for finding in findings:
             yield finding._replace(text=f"{split}: {finding.text}")
 
 

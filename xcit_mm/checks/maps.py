@@ -39,9 +39,13 @@ class Label:
         return f"({self.pixels} pixels in {count}, such as {self.maps[0]})"
 
 
-def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) -> Iterator[Finding]:
-    """Check images and segmentation maps. It is `decisive` if training has no other data set with
-    other classes.
+def check_maps(
+    dataset: dict, heads: Mapping[str, nn.Module], is_only_training_set: bool
+) -> Iterator[Finding]:
+    """Check images and segmentation maps.
+
+    Args:
+        is_only_training_set: Whether all classes of the training must be in it.
     """
     built = build_dataset(dataset)
     pairs = {image["img_path"]: image["seg_map_path"] for image in built.data_list}
@@ -70,7 +74,7 @@ def check_maps(dataset: dict, heads: Mapping[str, nn.Module], decisive: bool) ->
         ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
         names = built.metainfo.get("classes") or ()
         names = ["background", *names] if len(names) == 1 else names
-        yield from _check_numbers(names, ignored, labels, len(maps), decisive)
+        yield from _check_numbers(names, ignored, labels, len(maps), is_only_training_set)
     yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
 
 
@@ -161,7 +165,11 @@ def _check_head(
 
 
 def _check_numbers(
-    names: Sequence[str], ignored: int, labels: Mapping[int, Label], maps: int, decisive: bool
+    names: Sequence[str],
+    ignored: int,
+    labels: Mapping[int, Label],
+    maps: int,
+    is_only_training_set: bool,
 ) -> Iterator[Finding]:
     """Check that classes have pixels, and report those in so few maps that they may be slips."""
     used = {value: label for value, label in labels.items() if value != ignored}
@@ -171,7 +179,7 @@ def _check_numbers(
         unlabelled = labels[ignored].pixels if ignored in labels else 0
         problem = f"{problem}, and {unlabelled} pixels of label {ignored}, which is ignored"
         fix = "write the numbers of the classes, 0, 1, ..., into the maps"
-        level = fail if decisive and len(absent) >= len(names) - 1 else note
+        level = fail if is_only_training_set and len(absent) >= len(names) - 1 else note
         yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
     rare = [
         f"{names[value]!r} {label}"
