@@ -38,9 +38,11 @@ def torchrun(port: int) -> list[str]:
 
 
 def read_journal(out: Path) -> list[dict[str, Any]]:
-    """Read all lines of all journals, in the order of the journals."""
-    journals = sorted((out / "journal").glob("*.jsonl"))
-    return [json.loads(line) for path in journals for line in path.read_text().splitlines()]
+    """Read all complete lines of all journals, in the order of the journals."""
+    lines = []
+    for path in sorted((out / "journal").glob("*.jsonl")):
+        lines += path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
