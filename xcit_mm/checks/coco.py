@@ -13,7 +13,7 @@ from .boxes import Boxes, check_boxes
 from .findings import Finding, fail, note, ok
 from .images import STORED, Photos, check_images, sample
 from .masks import check_masks, compact
-from .orientation import draw_boxes, fit_stored
+from .orientation import draw_objects, fit_stored
 
 
 def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
@@ -100,8 +100,9 @@ def _check_orientation(dataset: dict, photos: Photos, boxes: Boxes) -> Iterator[
     drawn = []
     for path in sample(turned):
         side = max(photos.facts[path].shape(is_turned=False))
-        corners = boxes.corners[boxes.kept & (boxes.images == places[path])]
-        drawn.append((path, draw_boxes(corners, (side, side))))
+        rows = np.flatnonzero(boxes.kept & (boxes.images == places[path]))
+        objects = [boxes.annotations[row] for row in rows]
+        drawn.append((path, draw_objects(objects, (side, side))))
     if fit_stored(drawn):
         problem = f"boxes of {boxes.path} were drawn over photos as stored, but mmcv turns"
         yield fail("D315", f"{problem} {len(turned)} by EXIF: {preview(turned)}", STORED)

@@ -62,11 +62,11 @@ def check_masks(boxes: Boxes, poly2mask: bool) -> Iterator[Finding]:
                 fault = _RLE
         else:
             parts = mask if isinstance(mask, list) else []
-            valid = [part for part in parts if _is_polygon(part)]
+            valid = [part for part in parts if is_polygon(part)]
             polygons += valid
             owners += [row] * len(valid)
             # pycocotools reads all parts as it reads the first.
-            is_read = bool(valid) and _is_polygon(parts[0])
+            is_read = bool(valid) and is_polygon(parts[0])
             fault = "" if is_read else _NO_POLYGON
             if is_read and len(valid) < len(parts):
                 fault = _SHORT_PART
@@ -88,7 +88,8 @@ def check_masks(boxes: Boxes, poly2mask: bool) -> Iterator[Finding]:
             yield level("D412", f"{count} {problem}: {named}", _FIXES[problem])
 
 
-def _is_polygon(part: Any) -> bool:
+def is_polygon(part: Any) -> bool:
+    """Return whether a part of a mask, read with `compact`, is a polygon."""
     return isinstance(part, array) and len(part) >= 6 and len(part) % 2 == 0
 
 

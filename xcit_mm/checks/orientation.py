@@ -6,7 +6,9 @@ mmcv turns photos. A photo on its head has the same size, so that the edges in i
 from collections.abc import Iterable
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
+
+from .masks import is_polygon
 
 _CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
 
@@ -47,9 +49,15 @@ def _steps(values: np.ndarray) -> np.ndarray:
     return down + right
 
 
-def draw_boxes(boxes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return labels (H, W) of boxes (n, 4) given as left, top, right and bottom."""
-    labels = np.zeros(shape, int)
-    for number, (left, top, right, bottom) in enumerate(boxes.round().astype(int), start=1):
-        labels[max(top, 0) : bottom, max(left, 0) : right] = number
-    return labels
+def draw_objects(annotations: Iterable[dict], shape: tuple[int, int]) -> np.ndarray:
+    """Return labels (H, W) of the polygons of COCO annotations, or else of their boxes."""
+    labels = Image.new("I", shape[::-1])
+    draw = ImageDraw.Draw(labels)
+    for number, annotation in enumerate(annotations, start=1):
+        polygons = [part for part in annotation.get("segmentation") or () if is_polygon(part)]
+        for polygon in polygons:
+            draw.polygon(polygon.tolist(), fill=number)
+        if not polygons:
+            x, y, width, height = annotation["bbox"]
+            draw.rectangle((x, y, x + width, y + height), fill=number)
+    return np.asarray(labels)
