@@ -28,7 +28,8 @@ OPTIONAL = dict(mmdet="no detection", mmseg="no segmentation")
 SETUP = "install one stack in an environment of its own, see docs/install.md"
 FIXES = dict(
     cv2="apt-get install libgl1 libglib2.0-0, or the packages of your system with these libraries",
-    mmcv="pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv (docs/install.md)",
+    mmcv="pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv "
+    "(docs/install.md)",
 )
 
 
@@ -100,7 +101,8 @@ def check_use() -> str:
         if torch.cuda.is_available()
         else "no GPU, training runs on CPU"
     )
-    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {'compiled' if compiled else 'of xcit_mm'}, {device}"
+    operators = "compiled" if compiled else "of xcit_mm"
+    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {operators}, {device}"
 
 
 def findings(config: str | None) -> Iterator[str]:

@@ -50,8 +50,8 @@ def parse_args() -> argparse.Namespace:
         nargs="+",
         metavar="IMAGES",
         default=(),
-        help="write int8, calibrated with up to 100 images of these files or folders, and score it on the config's "
-        "test set, all or N images",
+        help="write int8, calibrated with up to 100 images of these files or folders, and score it "
+        "on the config's test set, all or N images",
     )
     return parser.parse_args()
 

@@ -81,9 +81,8 @@ def inspect(args: argparse.Namespace) -> None:
     short = ShortRepr()
     short.maxdict = short.maxlist = short.maxtuple = 20
     short.maxstring = short.maxother = 200
-    print(
-        f"unknown     {', '.join(key for key in weights.trunk if not key.startswith(KNOWN)) or 'none'}"
-    )
+    unknown = [key for key in weights.trunk if not key.startswith(KNOWN)]
+    print(f"unknown     {', '.join(unknown) or 'none'}")
     for key, value in weights.metadata.items():
         text = " ".join((value if isinstance(value, str) else short.repr(value)).split())
         print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")

@@ -39,7 +39,7 @@ SHAPES = DEMO / "fpn_xcit-n12-p16_shapes.py"
 
 
 def write_with_classes(cfg: Config, path: Path) -> None:
-    """Write a config in mmengine's pure Python style, with classes in place of the names of types."""
+    """Write a config in mmengine's pure Python style, with classes in place of type names."""
     imports = set()
 
     def as_class(match: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""The checkpoint of a work folder is the best that its newest run recorded, wherever the folder lies."""
+"""The checkpoint of a work folder is the best of its newest run, wherever the folder lies."""
 
 import shutil
 from pathlib import Path

@@ -54,7 +54,8 @@ def test_what_a_name_stands_for_is_reported(capsys):
         ),
         (
             "maskrcnn",
-            f"work folder: try {', '.join(name for name in shipped_models() if name.startswith('maskrcnn'))}",
+            "work folder: try "
+            + ", ".join(name for name in shipped_models() if name.startswith("maskrcnn")),
         ),
         ("xyz", "nor a work folder: try the names of `xcit-mm weights list`"),
         ("config.py", "config.py has no checkpoint: give one after it"),

@@ -112,9 +112,8 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
     if processes > 1 and not wrapper["find_unused_parameters"]:
         yield from _check_gradients(model, used or list(maps))
     listed = ", ".join(f"{stride:g}" for stride in strides)
-    yield ok(
-        f"{source} gives {len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}, as the heads expect"
-    )
+    given = f"{len(maps)} maps of {maps[0].shape[1]} channels at strides {listed}"
+    yield ok(f"{source} gives {given}, as the heads expect")
 
 
 def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
@@ -129,10 +128,9 @@ def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
         if each is None
     }
     if unused:
-        text = f"no head uses {preview(unused)} of the backbone: several processes stop in the second iteration"
-        yield fail(
-            "D609", text, "use all maps (in_index, start_level), or find_unused_parameters = True"
-        )
+        effect = "several processes stop in the second iteration"
+        fix = "use all maps (in_index, start_level), or find_unused_parameters = True"
+        yield fail("D609", f"no head uses {preview(unused)} of the backbone: {effect}", fix)
 
 
 def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
@@ -157,7 +155,7 @@ def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Fi
             listed, own = (
                 ", ".join(f"{each:g}" for each in values) for values in (wanted, strides)
             )
-            fix = f"the strides {[round(s) for s in strides[:number]]} in {name}, or start_level=0 in the neck"
-            yield fail(
-                "D606", f"{name} expects maps of strides {listed}, {source} gives {own}", fix
-            )
+            rounded = [round(stride) for stride in strides[:number]]
+            fix = f"the strides {rounded} in {name}, or start_level=0 in the neck"
+            text = f"{name} expects maps of strides {listed}, {source} gives {own}"
+            yield fail("D606", text, fix)

@@ -43,7 +43,8 @@ def check_imports(cfg: Config) -> Iterator[Finding]:
         "xcit_mm" in Path(origin).read_text() for origin in origins if origin
     )  # a module may import xcit_mm
     if backbone_class(cfg) in (XCiT, XCiTClassifier) and not known:
-        text = "custom_imports lacks xcit_mm: without it mmdet and mmseg do not find XCiT in the registry"
+        effect = "without it mmdet and mmseg do not find XCiT in the registry"
+        text = f"custom_imports lacks xcit_mm: {effect}"
         yield fail(
             "D202", text, 'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)'
         )
@@ -58,15 +59,15 @@ def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
-        text = f"{batch} images a step over {processes} process(es), the learning rate is for {base} images"
-        yield note(
-            "D204", text, "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)"
-        )
+        given = f"{batch} images a step over {processes} process(es)"
+        fix = "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)"
+        yield note("D204", f"{given}, the learning rate is for {base} images", fix)
     if (
         backbone_class(cfg) is XCiT
         and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
     ):
         lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
-        text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets: the recipes of XCiT take AdamW"
-        fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay}))"
-        yield note("D205", text, fix)
+        text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
+        adamw = f"dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay})"
+        fix = f"optim_wrapper = dict(optimizer={adamw})"
+        yield note("D205", f"{text}: the recipes of XCiT take AdamW", fix)

@@ -44,9 +44,8 @@ def read_image(
         image.max() < 64
         and getattr(mmcv.imfrombytes(content, "unchanged", backend="cv2"), "itemsize", 1) > 1
     ):
-        raise ValueError(
-            "the image uses few of its 16 bits and would be nearly black: `xcit-mm raster` scales it"
-        )
+        problem = "the image uses few of its 16 bits and would be nearly black"
+        raise ValueError(f"{problem}: `xcit-mm raster` scales it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
 
 
