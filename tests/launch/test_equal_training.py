@@ -14,7 +14,7 @@ from PIL import Image
 DATA = SHARED / "data"
 OPTIONS = ["train_cfg.max_iters=3", "train_cfg.val_interval=9", "randomness.seed=0"]
 OPTIONS += ["train_dataloader.num_workers=0", "train_dataloader.persistent_workers=False"]
-OPTIONS += ["default_hooks.logger.interval=1"]
+OPTIONS += ["default_hooks.logger.interval=1", "train_dataloader.batch_size=1"]
 
 pytestmark = [
     pytest.mark.slow,
