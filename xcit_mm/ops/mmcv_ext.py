@@ -17,6 +17,10 @@ from torch import Tensor
 from ..utils.compat import roi_align_backward_kernel
 from .roi_align import Sampling, roi_align, roi_align_gradient
 
+# Boxes that `nms` compares with all others at a time, and pairs, so that they stay in the cache.
+NMS_ROWS = 64
+NMS_PAIRS = 65536
+
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
     """Return a function that raises: `mmcv.ops` looks up all operators when it is imported."""
@@ -91,15 +95,23 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     remaining = np.arange(len(order))
     kept = []
     while len(remaining):
-        kept.append(int(remaining[0]))
-        free = ~(_iou(corners[:, :1], corners[:, 1:], offset) > iou_threshold)
-        corners = corners[:, 1:][:, free]
-        remaining = remaining[1:][free]
+        count = min(NMS_ROWS, 1 + NMS_PAIRS // len(remaining))
+        overlaps = _iou(corners[:, :count, None], corners[:, None], offset) > iou_threshold
+        is_dropped = np.zeros(len(remaining), bool)
+        for row, overlap in enumerate(overlaps):
+            if not is_dropped[row]:
+                kept.append(remaining[row])
+                is_dropped |= overlap
+        is_dropped[:count] = True
+        corners = corners[:, ~is_dropped]
+        remaining = remaining[~is_dropped]
     return order[kept]
 
 
 def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
-    """Return the intersection over union of boxes (4, 1) and (4, n), 0 for boxes without area."""
+    """Return the intersection over union of boxes (4, m, 1) and (4, 1, n), (m, n), 0 for boxes
+    without area.
+    """
     ax1, ay1, ax2, ay2 = a
     bx1, by1, bx2, by2 = b
     width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
