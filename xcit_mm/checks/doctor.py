@@ -10,14 +10,10 @@ from ..utils.configs import data_sets, evaluators, read_config
 from ..utils.errors import reason
 from ..weights.zoo import find_config
 from .data import SPLITS, check_classes, check_data_sets, check_drawings, check_overlap, check_paths
-from .findings import Finding, collect, fail, note
+from .findings import Finding, collect, fail
 from .model import build_checked_model, check_forward, class_heads
 from .preflight import check_imports, check_recipe, find_script
 from .weights import check_weights, learned_classes
-
-_MAX_JSON_BYTES = (
-    30e6  # the start of a run reads this in a second, and leaves larger files to the doctor
-)
 
 
 def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
@@ -45,24 +41,15 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
         yield from (finding for finding in findings if finding.level == "note")
 
 
-def check_training(
-    cfg: Config, splits: Sequence[str] = SPLITS, leave_large: bool = False
-) -> Iterator[Finding]:
-    """Check data, model and weights of a training, perhaps without large jsons. Nothing is
-    downloaded.
-    """
+def check_training(cfg: Config, splits: Sequence[str] = SPLITS) -> Iterator[Finding]:
+    """Check data, model and weights of a training. Nothing is downloaded."""
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     yield from check_paths(cfg, splits)
     model, failures = build_checked_model(cfg)
     yield from failures
     heads = class_heads(model)
     checks = [check_classes(cfg, heads, splits)]
-    for split in splits:
-        checks.append(
-            _leave(split)
-            if leave_large and _is_large(cfg, split)
-            else check_data_sets(cfg, split, heads)
-        )
+    checks += [check_data_sets(cfg, split, heads) for split in splits]
     checks.append(check_recipe(cfg, processes))
     checks.append(check_weights(cfg, model))
     checks.append(check_forward(cfg, model, processes))
@@ -73,7 +60,7 @@ def check_training(
 def check_test(
     cfg: Config, checkpoint: str | None = None, drawn: bool = False
 ) -> Iterator[Finding]:
-    """Check data and model of a test, without large jsons.
+    """Check data and model of a test.
 
     Args:
         checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
@@ -86,12 +73,8 @@ def check_test(
     learned = learned_classes(checkpoint) if checkpoint else None
     yield from collect(check_classes(cfg, heads, ["test"], learned))
     yield from collect(check_forward(cfg, model))
-    if _is_large(cfg, "test"):
-        yield from _leave("test")
-        return
     yield from collect(check_data_sets(cfg, "test", heads))
-    if not _is_large(cfg, "train"):
-        yield from collect(check_overlap(cfg, "test"))
+    yield from collect(check_overlap(cfg, "test"))
     if drawn:
         yield from collect(check_drawings(cfg))
 
@@ -103,16 +86,3 @@ def _tests_on_own_data(cfg: Config) -> bool:
         return bool(tested)
     same_scores = evaluators(cfg, "test") == evaluators(cfg, "val")
     return bool(tested) and not (same_scores and tested == list(data_sets(cfg, "val")))
-
-
-def _is_large(cfg: Config, split: str) -> bool:
-    paths = (
-        os.path.join(data.get("data_root") or "", data.get("ann_file") or "")
-        for data in data_sets(cfg, split)
-    )
-    return any(os.path.isfile(path) and os.path.getsize(path) > _MAX_JSON_BYTES for path in paths)
-
-
-def _leave(split: str) -> Iterator[Finding]:
-    limit = f"{_MAX_JSON_BYTES / 1e6:g} MB"
-    yield note("", f"{split}: a json above {limit} is not checked", "xcit-mm doctor CONFIG")

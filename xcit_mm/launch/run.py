@@ -117,7 +117,7 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     checked = copy.deepcopy(cfg)
     if checkpoint:
         checked.load_from = None  # the run does not read it
-    _check(options, check_training(checked, leave_large=True))
+    _check(options, check_training(checked))
     if checkpoint:
         _resume(options, cfg, checkpoint)
     if options.prints:
