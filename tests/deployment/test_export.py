@@ -15,7 +15,6 @@ from mmengine.config import Config
 from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare
 from xcit_mm.deployment.metadata import model_metadata
-from xcit_mm.deployment.scoring import evaluate_files
 from xcit_mm.deployment.supported import check_segmentor
 from xcit_mm.deployment.traceable import BinAverage
 from xcit_mm.models.build import load_model
@@ -314,6 +313,8 @@ def test_segmentor_that_cannot_be_exported_is_named(options, message, segmentor)
     ids=["whole", "slide"],
 )
 def test_file_scores_as_torch(test_cfg, segmentor, segmentor_file):
+    from xcit_mm.deployment.scoring import evaluate_files
+
     cfg, model = segmentor.load()
     model.test_cfg = Config(test_cfg)
     lines = evaluate_files(cfg, model, {"float32": segmentor_file}, 2)

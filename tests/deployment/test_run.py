@@ -437,7 +437,7 @@ def test_name_that_opencv_cannot_draw_is_the_number_of_its_class():
     prediction = dict(boxes=box, scores=np.array([0.5]), labels=np.array([1]))
     drawn = run.draw(image, prediction, ["dog", "\u732b"])
     assert np.array_equal(drawn, run.draw(image, prediction, ["dog", "class 1"]))
-    assert [row.text for row in run.list_rows(prediction, ["dog", "\u732b"])] == ["\u732b 0.50"]
+    assert [text for _, text, _ in run.list_rows(prediction, ["dog", "\u732b"])] == ["\u732b 0.50"]
 
 
 def test_image_without_objects_stays_as_it_is(mask_rcnn_file):

@@ -39,7 +39,9 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
     for batch, height, width in SHAPES:
         coarse = torch.randn(batch, channels, height // 16, width // 16, generator=generator)
         image = F.interpolate(coarse, (height, width), mode="bilinear")
-        expected = _as_arrays(module(image))
+        outputs = module(image)
+        tensors = [outputs] if isinstance(outputs, Tensor) else outputs
+        expected = [tensor.numpy() for tensor in tensors]
         actual = session.run(None, {"image": image.numpy()})
         if "boxes" in deviations:
             actual, expected = _matches(actual, expected)
@@ -52,11 +54,6 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
         f"{name}: within {deviation:.1e} of torch, in units of its largest"
         for name, deviation in deviations.items()
     ]
-
-
-def _as_arrays(outputs: Tensor | tuple[Tensor, ...]) -> list[np.ndarray]:
-    tensors = [outputs] if isinstance(outputs, Tensor) else outputs
-    return [tensor.numpy() for tensor in tensors]
 
 
 def _matches(

@@ -13,11 +13,10 @@ MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a si
 
 
 class ExportableDetector(nn.Module):
-    """Detect objects in images as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or
-    RetinaNet does.
+    """Detect objects as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does,
+    with all options of the test_cfg.
 
-    All options of the config's test_cfg are respected. The module pads the images itself, as
-    mmdet's preprocessor does, since proposals are clipped before the padding.
+    The module pads images itself, since mmdet clips proposals before the padding.
 
     Args:
         model: mmdet's detector, which `check_detector` has accepted.
@@ -45,9 +44,8 @@ class ExportableDetector(nn.Module):
 
         Returns:
             Boxes (n, 4), x1, y1, x2, y2 in pixels of `image`; scores (n,), highest of an image
-            first; labels (n,), int64; indices of the images (n,), int64, ascending; with a mask
-            head probabilities (n, 28, 28) that the cells of a grid over the box belong to the
-            object.
+            first; labels (n,); indices of the images (n,), ascending; with a mask head
+            probabilities (n, 28, 28) of the cells of a grid over the box.
         """
         height, width = image.shape[2:]
         size = height, width
@@ -82,9 +80,7 @@ def _of_class(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each from the level that
-    mmdet chooses.
-    """
+    """Pool features (n, C, size, size) of boxes (n, 4) from the levels that mmdet chooses."""
     layers = extractor.roi_layers
     rois = F.pad(boxes, (1, 0))  # mmdet puts the image's index before the box
     levels = extractor.map_roi_levels(rois, len(layers))
@@ -101,9 +97,7 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tenso
 def _classified(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes) of each pair
-    with a class.
-    """
+    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes)."""
     extractors = stages(roi_head.bbox_roi_extractor)
     heads = stages(roi_head.bbox_head)
     total: Any = 0
@@ -152,12 +146,10 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
 def candidates(
     head: Any, maps: tuple[Tensor, ...], cfg: Any, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the best `nms_pre` pairs of anchor and class of each level of an anchor head with
-    sigmoid scores.
+    """Return the best `nms_pre` pairs of anchor and class of each level, by sigmoid scores.
 
     The maps are those of images of `size`, height and width, with their padding. Returns boxes (B,
-    n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n),
-    int64.
+    n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n).
     """
     logits, deltas = head(maps)
     grids = [level.shape[-2:] for level in logits]

@@ -27,7 +27,6 @@ from .detectors import ExportableDetector
 from .metadata import model_metadata
 from .operators import to_onnx
 from .quantization import load_images, quantize
-from .scoring import evaluate_files
 from .supported import check_evaluation, check_model
 from .traceable import ExportableSegmentor, exportable
 
@@ -42,13 +41,12 @@ def export_model(
     evaluate: int | None = None,
     int8: Sequence[str] = (),
 ) -> list[str]:
-    """Export a trained model to an ONNX file, whose input is a batch of normalised images (B, C, H,
-    W), `image`.
+    """Export a trained model to an ONNX file for images of any size.
 
-    Height and width may be of any size. A backbone returns its pyramid, `stride4` to `stride32`; a
-    segmentor `logits` (B, classes, H, W), whose argmax is the segmentation map; a detector what
-    `ExportableDetector` returns. The file is written only if its outputs agree with those of torch;
-    see `compare`. Steps are reported on stderr.
+    Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
+    segmentor `logits` (B, classes, H, W), whose argmax is the map, a detector what
+    `ExportableDetector` returns. The file is written only if its outputs agree with torch's; see
+    `compare`. Steps are reported on stderr.
 
     Args:
         config: Path of a config of mmdet or mmseg.
@@ -56,7 +54,7 @@ def export_model(
         out: File to write, .onnx.
         part: 'backbone' or 'model'.
         evaluate: Number of images of the config's test set on which the file and torch are scored.
-        int8: Images, folders or glob patterns. At most 100 images calibrate the file to compute in
+        int8: Images, folders or glob patterns, of which at most 100 images calibrate a file in
             int8. It is then scored on `evaluate` images, or on all.
 
     Returns:
@@ -99,6 +97,8 @@ def export_model(
                     report = quantize(files["float32"], file, model.data_preprocessor, images)
                 lines.append(report)
             if is_scored:
+                from .scoring import evaluate_files  # needs onnxruntime
+
                 with timed_step(f"score {evaluate or 'all'} images"):
                     lines += evaluate_files(cfg, model, files, evaluate)
         # Exporters, runtimes, data sets and metrics raise nearly anything.
@@ -144,9 +144,7 @@ def _trace(model: nn.Module, channels: int) -> ExportedProgram:
 def _write_onnx(
     program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]
 ) -> None:
-    """Write a program with its weights to one file, simplified by onnxscript. Nodes have the names
-    of their modules.
-    """
+    """Write a program with its weights to one file. Nodes have the names of their modules."""
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],

@@ -14,8 +14,7 @@ from torch import Tensor
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tensor:
-    """Select the boxes (B, n, 4) of each image whose IoU with each better box is at most the
-    threshold.
+    """Select boxes (B, n, 4) of each image that overlap no better box by more than the threshold.
 
     Boxes of a negative score (B, n) are left out. Returns the indices (kept, 2) of images and their
     boxes, at most `max_num` for an image, the best first.
@@ -40,8 +39,7 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tens
 def roi_align(
     features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int
 ) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4), in pixels, from maps (B, C, h, w), by
-    aligned RoIAlign.
+    """Pool boxes (n, 4), in pixels, of maps (B, C, h, w) by aligned RoIAlign: (n, C, size, size).
 
     `images` (n,) are the boxes' indices in the batch, `scale` is in cells per pixel. A bin has
     `ratio` samples per axis; 0: one per cell of the map.

@@ -21,9 +21,7 @@ FLOAT32_NODES = re.compile(
 
 
 def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Load at most 100 images of files, folders and globs by a config's test pipeline. Raise if one
-    cannot be read.
-    """
+    """Load at most 100 images by a config's test pipeline, or raise if one cannot be read."""
     prepare = Preprocessing(cfg)
     items = find_items(sources).items
     step = -(-len(items) // 100)
@@ -31,9 +29,7 @@ def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, Any]]) -> str:
-    """Write a float32 file in int8: weights per channel, activations by their range in images.
-    Return a report.
-    """
+    """Write a file in int8, with the ranges of activations in images, and return a report."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 

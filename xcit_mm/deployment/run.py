@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -47,9 +47,7 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Interpolate a grid (h, w) at fractional rows and columns. Beyond its edge, the values are
-    those of the edge.
-    """
+    """Interpolate a grid (h, w) at fractional rows and columns. Its edge continues outside."""
     for axis, positions in enumerate((rows, columns)):
         positions = positions.clip(0, grid.shape[axis] - 1)
         first = positions.astype(int)
@@ -62,9 +60,7 @@ def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
 
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple, threshold: Any) -> np.ndarray:
-    """Paste probabilities (h, w) into their box, left, top, right and bottom, of an image of
-    `size`: (H, W), bool.
-    """
+    """Paste probabilities (h, w) into a box, left, top, right, bottom, of an image: (H, W)."""
     pixels = []
     positions = []  # in the mask with a ring of zeros
     for axis in range(2):
@@ -82,8 +78,9 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple, threshold: Any) -
 def to_objects(
     outputs: dict[str, np.ndarray], size: tuple, scale: tuple, threshold: Any
 ) -> dict[str, np.ndarray]:
-    """Convert a detector's outputs to an image (H, W) of `size`, whose width and height were
-    multiplied by `scale`.
+    """Convert a detector's outputs to an image of `size`, height and width.
+
+    Its width and height were multiplied by `scale`.
     """
     boxes = outputs["boxes"] / np.array([*scale, *scale], np.float32)
     objects = {name: outputs[name] for name in ("scores", "labels")}
@@ -99,9 +96,11 @@ class Model:
     """A detector or segmentor in an ONNX file.
 
     Args:
-        path: File of `xcit-mm export`. One that is missing or that needs other preprocessing raises
-            ValueError.
+        path: File of `xcit-mm export`.
         options: Arguments of `onnxruntime.InferenceSession`, such as `providers`.
+
+    Raises:
+        ValueError: If the file is missing, no model, or needs other preprocessing.
     """
 
     def __init__(self, path: str | Path, **options: Any) -> None:
@@ -148,9 +147,7 @@ class Model:
         return to_objects(kept, size, scale, self.facts["mask_threshold"])
 
     def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-        """Resize an image by mmcv's rule, normalise and pad it: the model's input (1, 3, h, w) and
-        the resized size.
-        """
+        """Return the model's input (1, 3, h, w), resized by mmcv's rule, and its size unpadded."""
         facts = self.facts
         height, width = self.resized_size(*image.shape[:2])
         bottom = -height % facts["pad_divisor"]
@@ -181,9 +178,7 @@ class Model:
         return int(height * factor + 0.5), int(width * factor + 0.5)
 
     def to_classes(self, logits: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-        """Resize logits (classes, h, w), one class at a time to save memory, and return the best
-        class (H, W).
-        """
+        """Return the best class (H, W) of logits (classes, h, w), resized one by one."""
         axes = []
         for length, new in zip(logits.shape[1:], size, strict=True):
             if self.facts["align_corners"]:
@@ -201,28 +196,19 @@ class Model:
         return labels
 
 
-class Row(NamedTuple):
-    """An object with its score, or a class of a map with its share."""
-
-    label: int
-    text: str
-    box: list[float]  # empty for a class
-
-
-def list_rows(prediction: dict[str, np.ndarray], classes: list[str]) -> list[Row]:
-    """Return a row for each object of a prediction, or for each class of its map."""
+def list_rows(
+    prediction: dict[str, np.ndarray], classes: list[str]
+) -> list[tuple[int, str, list[float]]]:
+    """Return label, name with score, and box of each object, or of each class of a map its label,
+    name with share, and no box.
+    """
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
-        return [
-            Row(label, f"{classes[label]} {share:.1%}", [])
-            for label, share in enumerate(shares)
-            if share
-        ]
+        present = shares.nonzero()[0].tolist()
+        return [(label, f"{classes[label]} {shares[label]:.1%}", []) for label in present]
     columns = (prediction[name].tolist() for name in ("labels", "scores", "boxes"))
-    return [
-        Row(label, f"{classes[label]} {score:.2f}", box)
-        for label, score, box in zip(*columns, strict=True)
-    ]
+    rows = zip(*columns, strict=True)
+    return [(label, f"{classes[label]} {score:.2f}", box) for label, score, box in rows]
 
 
 def draw(image: np.ndarray, prediction: dict[str, np.ndarray], classes: list[str]) -> np.ndarray:
@@ -236,28 +222,27 @@ def draw(image: np.ndarray, prediction: dict[str, np.ndarray], classes: list[str
     drawn = image.copy()
     if "map" in prediction:
         drawn = image // 2 + colours[prediction["map"]] // 2
-    rows = list_rows(prediction, names)
-    for index, row in reversed(list(enumerate(rows))):  # the best on top
-        colour = colours[row.label].tolist()
-        left, bottom = 4, 20 * index + 16
+    rows = list(enumerate(list_rows(prediction, names)))
+    for index, (label, text, box) in reversed(rows):  # the best on top
+        colour = colours[label].tolist()
+        left = 4
+        bottom = 20 * index + 16
         if "masks" in prediction:
             mask = prediction["masks"][index]
-            drawn[mask] = drawn[mask] // 2 + colours[row.label] // 2
-        if row.box:
-            left, top, right, lower = map(round, row.box)
+            drawn[mask] = drawn[mask] // 2 + colours[label] // 2
+        if box:
+            left, top, right, lower = map(round, box)
             cv2.rectangle(drawn, (left, top), (right, lower), colour, 2)
             bottom = max(top - 4, 16)
-        corner = left + 9 * len(row.text), bottom + 4
+        corner = left + 9 * len(text), bottom + 4
         cv2.rectangle(drawn, (left, bottom - 12), corner, colour, -1)
         font = cv2.FONT_HERSHEY_SIMPLEX
-        cv2.putText(drawn, row.text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
+        cv2.putText(drawn, text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
     return drawn
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image, complete or not at all. OpenCV's `imwrite` hides errors and crashes at some
-    names.
-    """
+    """Write an image, whole or not at all. OpenCV hides errors, and crashes at some names."""
     unfinished = path.with_name(f".{os.getpid()}.png")
     try:
         unfinished.write_bytes(cv2.imencode(".png", image)[1].tobytes())
@@ -270,8 +255,8 @@ def predict_file(model: Model, path: Path, out: Path | None, min_score: float) -
     """Print a row for each object of an image, or each class, and draw them into a folder."""
     image = read_image(path)
     prediction = model(image, min_score)
-    for row in list_rows(prediction, model.classes):
-        print(path, row.text, *(f"{side:.1f}" for side in row.box))
+    for _, text, box in list_rows(prediction, model.classes):
+        print(path, text, *(f"{side:.1f}" for side in box))
     if out:
         write_png(out / f"{path.name}.png", draw(image, prediction, model.classes))
 

@@ -13,17 +13,17 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData
+from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
 from ..utils.configs import data_sets
+from .run import to_objects
 
 
 def evaluate_files(
     cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
 ) -> list[str]:
-    """Score a model and its files, by name, on the first images of the test set. Return a line for
-    each metric.
-    """
+    """Return a line for each metric of a model and its files on `count` images, or on all."""
     scores = {"torch": _score(cfg, model, count)}
     for name, path in files.items():
         scores[name] = _score(cfg, _file_model(cfg, model, path), count)
@@ -35,9 +35,7 @@ def evaluate_files(
 
 
 def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]:
-    """Return the metrics of mmengine's test of a model on the first `count` images of each test
-    set, or on all.
-    """
+    """Return the metrics of mmengine's test on the first `count` images of each test set."""
     cfg = copy.deepcopy(cfg)
     for dataset in data_sets(cfg, "test"):
         dataset["indices"] = count
@@ -68,26 +66,18 @@ def _file_model(cfg: Config, model: Any, path: Path) -> nn.Module:
     return MODELS.build(segmentor)
 
 
-class File(nn.Module):
-    """An exported file: normalised images (B, C, H, W) -> arrays by the names of the outputs."""
-
-    def __init__(self, path: Path) -> None:
-        from onnxruntime import InferenceSession
-
-        super().__init__()
-        self.session = InferenceSession(path)
-
-    def forward(self, images: Tensor) -> dict[str, np.ndarray]:
-        names = [output.name for output in self.session.get_outputs()]
-        arrays = self.session.run(names, {"image": images.cpu().contiguous().numpy()})
-        return dict(zip(names, arrays, strict=True))
+def _run(session: Any, images: Tensor) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    arrays = session.run(names, {"image": images.cpu().contiguous().numpy()})
+    return dict(zip(names, arrays, strict=True))
 
 
-class FileHead(File):
+class FileHead(nn.Module):
     """Decode head of mmseg's EncoderDecoder that takes images to the logits of a file."""
 
     def __init__(self, model: Any, path: Path) -> None:
-        super().__init__(path)
+        super().__init__()
+        self.session = InferenceSession(path)
         self.align_corners = model.align_corners
         self.num_classes = model.num_classes
         self.out_channels = model.out_channels
@@ -95,7 +85,7 @@ class FileHead(File):
 
     def predict(self, images: Tensor, metas: list[dict], test_cfg: dict) -> Tensor:
         """Return logits (B, classes, H, W) of images, which a backbone passes on."""
-        return torch.from_numpy(self(images)["logits"]).to(images.device)
+        return torch.from_numpy(_run(self.session, images)["logits"]).to(images.device)
 
 
 class FileDetector(BaseModel):
@@ -103,16 +93,14 @@ class FileDetector(BaseModel):
 
     def __init__(self, model: Any, path: Path) -> None:
         super().__init__(model.data_preprocessor)
-        self.file = File(path)
+        self.session = InferenceSession(path)
         self.threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
 
     def forward(self, inputs: Tensor, data_samples: list[Any], mode: str) -> list[Any]:
         """Give each sample the objects of its image, in the image's own pixels."""
-        from .run import to_objects
-
         for image, sample in zip(inputs, data_samples, strict=True):
             height, width = sample.img_shape[:2]  # the file pads it
-            outputs = self.file(image[None, :, :height, :width])
+            outputs = _run(self.session, image[None, :, :height, :width])
             scale = sample.get("scale_factor", (1.0, 1.0))
             objects = to_objects(outputs, sample.ori_shape[:2], scale, self.threshold)
             tensors = {name: torch.from_numpy(array) for name, array in objects.items()}

@@ -38,9 +38,7 @@ REMEDY = "--part backbone exports the backbone"
 
 
 def check_model(cfg: Config, part: str) -> None:
-    """Check that a model, or its backbone, can be exported, or raise ValueError with what is
-    missing or unsupported.
-    """
+    """Raise ValueError if a model, or its backbone, cannot be exported."""
     library = cfg.get("default_scope")
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
@@ -61,9 +59,7 @@ def check_model(cfg: Config, part: str) -> None:
 
 
 def check_detector(cfg: Config) -> None:
-    """Check that `ExportableDetector` supports mmdet's detector, or raise ValueError with what it
-    does not.
-    """
+    """Raise ValueError with the part or option that `ExportableDetector` lacks."""
     for where, part in _parts("model", cfg.model):
         key = where.rpartition(".")[2]
         name = type_name(dict(type=key) | part)
@@ -105,9 +101,7 @@ def _check_limits(where: str, test_cfg: dict) -> None:
 
 
 def check_segmentor(cfg: Config) -> None:
-    """Check that `ExportableSegmentor` supports mmseg's segmentor, or raise ValueError with what it
-    does not.
-    """
+    """Raise ValueError with the part or option that `ExportableSegmentor` lacks."""
     mode = (cfg.model.get("test_cfg") or {}).get("mode")
     if mode not in ("whole", "slide"):
         raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
@@ -124,9 +118,7 @@ def check_segmentor(cfg: Config) -> None:
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
-    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images of the
-    test set, None: all.
-    """
+    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images."""
     fix = "leave --evaluate and --int8 out"
     if part != "model":
         raise ValueError(f"a backbone has no score: {fix}, or export the whole model")

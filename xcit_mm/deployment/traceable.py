@@ -12,8 +12,7 @@ from ..utils.compat import without_resize_warning
 
 
 class ExportableSegmentor(nn.Module):
-    """Compute the logits of a segmentor of mmseg, at the images' size, from which it takes the
-    argmax.
+    """Compute the logits of mmseg's segmentor at the size of the images.
 
     Shape: (B, C, H, W) -> (B, classes, H, W).
     """
@@ -57,9 +56,7 @@ class BinAverage(nn.Module):
 
 
 def _bins(length: int, count: int, like: Tensor) -> Tensor:
-    """Return weights (count, length) of averages over bins: bin i is i L / C to (i + 1) L / C,
-    rounded outwards.
-    """
+    """Return weights (count, length) of bins: i L / C to (i + 1) L / C, rounded outwards."""
     bins = torch.arange(count, device=like.device)[:, None]
     entries = torch.arange(length, device=like.device)
     starts_before = bins * length < (entries + 1) * count
@@ -69,10 +66,9 @@ def _bins(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def exportable(model: nn.Module) -> nn.Module:
-    """Return an equivalent copy for tracing, prepared for inference, with variable sizes and one
-    implementation of attention.
+    """Return a copy prepared for inference whose graph serves all sizes.
 
-    An implementation of attention that the config sets is kept.
+    It has one implementation of attention, that of the config if it sets one.
     """
     model = copy.deepcopy(model).eval()
     prepare_for_inference(getattr(model, "model", model))
