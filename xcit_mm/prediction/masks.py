@@ -29,6 +29,14 @@ class Crop(NamedTuple):
     mask: np.ndarray
 
 
+def crop_of(masks: np.ndarray | sv.CompactMask, number: int) -> Crop:
+    """Return one of several masks: of an array (n, H, W) the whole, else the part that is kept."""
+    if isinstance(masks, np.ndarray):
+        return Crop(0, 0, masks[number])
+    left, top = masks.offsets[number].tolist()
+    return Crop(left, top, masks.crop(number))
+
+
 def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     """Return crops as the masks of an image of this height and width."""
     nothing = np.zeros((0, 2), np.int32)

@@ -17,6 +17,7 @@ from ..utils.coco import encode_mask, from_corners, to_corners
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
 from .fonts import class_labels
+from .masks import crop_of
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 
@@ -208,10 +209,8 @@ class Prediction:
 
 def _mask_of(masks: np.ndarray | sv.CompactMask, number: int) -> np.ndarray:
     """Return a mask (H, W), uint8."""
-    if isinstance(masks, np.ndarray):
-        return masks[number].view(np.uint8)
-    crop = masks.crop(number)
-    left, top = masks.offsets[number]
+    left, top, crop = crop_of(masks, number)
+    height, width = crop.shape
     whole = np.zeros(masks.shape[1:], np.uint8, order="F")  # as pycocotools reads it
-    whole[top : top + crop.shape[0], left : left + crop.shape[1]] = crop
+    whole[top : top + height, left : left + width] = crop
     return whole

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
 import supervision as sv
 
-from .masks import Crop, to_compact
+from .masks import Crop, crop_of, to_compact
 from .prediction import Prediction
 from .seams import Objects, concatenate, merge_objects, outline
 
@@ -81,11 +81,12 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
         )
         sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
         sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
-    if found.masks is None:
-        shapes = shapely.box(*boxes[keep].T)
-    else:
-        corner = columns.start, rows.start
-        shapes = np.array([outline(mask, corner) for mask in found.masks[keep]], object)
+    shapes = shapely.box(*boxes[keep].T)
+    masks = None if found.instances is None else found.instances.mask
+    if masks is not None:  # decoded one by one, in their boxes
+        for position, number in enumerate(np.flatnonzero(keep)):
+            left, top, mask = crop_of(masks, int(number))
+            shapes[position] = outline(mask, (columns.start + left, rows.start + top))
     tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
     return Objects(
         shapes,
@@ -119,7 +120,9 @@ def predict_tiled(
         ]
         for (rows, columns), part in zip(batch, predict(crops), strict=True):
             if part.segmentation is None:
-                found.append((part.masks is not None, reported_objects(part, rows, columns)))
+                instances: Any = part.instances
+                has_masks = instances.mask is not None
+                found.append((has_masks, reported_objects(part, rows, columns)))
                 continue
             labels = np.zeros(shape, part.segmentation.dtype) if labels is None else labels
             labels[rows.inside, columns.inside] = part.segmentation[rows.crop, columns.crop]

@@ -186,8 +186,9 @@ def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
     x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
     height, width = valid.shape
     is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
-    if prediction.masks is not None:
-        masks = prediction.masks & valid
+    masks = prediction.masks
+    if masks is not None:
+        masks = masks & valid
         instances = replace(instances, mask=masks)
         is_valid &= masks.any(axis=(1, 2))
     return replace(prediction, instances=instances[is_valid])
