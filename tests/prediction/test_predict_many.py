@@ -203,15 +203,8 @@ def test_an_image_that_fails_in_a_batch_is_found_alone(
             raise RuntimeError("white\nimage")
 
     before_forward(refuse_white)
-    command = (
-        "infer",
-        photos,
-        *model_of(models[kind]),
-        "--out",
-        tmp_path / "out",
-        "--no-visualizations",
-    )
-    assert call(*command, "--batch-size", 4)[0] == 3
+    out = ("--out", tmp_path / "out", "--no-visualizations")
+    assert call("infer", photos, *model_of(models[kind]), *out, "--batch-size", 4)[0] == 3
     failures = {
         record["name"]: record["error"]
         for record in read_records(tmp_path / "out")
@@ -224,15 +217,8 @@ def test_an_image_that_fails_in_a_batch_is_found_alone(
 def test_batches_hold_images_of_one_size(models, photos, call, tmp_path, before_forward):
     sizes = []
     before_forward(lambda inputs: sizes.append([tuple(image.shape) for image in inputs]))
-    command = (
-        "infer",
-        photos,
-        *model_of(models["seg"]),
-        "--out",
-        tmp_path / "out",
-        "--no-visualizations",
-    )
-    assert call(*command, "--batch-size", 4)[0] == 0
+    out = ("--out", tmp_path / "out", "--no-visualizations")
+    assert call("infer", photos, *model_of(models["seg"]), *out, "--batch-size", 4)[0] == 0
     assert [len(batch) for batch in sizes] == [4, 4, 4] and all(
         len(set(batch)) == 1 for batch in sizes
     )

@@ -80,6 +80,7 @@ def test_a_process_that_is_forked_does_not_keep_the_lock(tmp_path):
         other = context.Process(target=is_closed.wait, args=(60,))
         other.start()
     open_and_close(tmp_path, tile=512)
+    assert other.is_alive()
     is_closed.set()
     other.join()
 

@@ -40,11 +40,13 @@ def check_paths(cfg: Config, splits: Iterable[str]) -> list[Finding]:
 
 def _paths(dataset: dict) -> list[str]:
     """Return the paths of a data set's folders and annotation file, as mmengine joins them."""
-    root, prefix = dataset.get("data_root") or "", dataset.get("data_prefix") or {}
-    parts = [*(prefix.values() if isinstance(prefix, dict) else [prefix]), dataset.get("ann_file")]
-    return [root] * bool(root) + [
-        part if "://" in part else os.path.join(root, part) for part in parts if part
-    ]
+    root = dataset.get("data_root") or ""
+    prefix = dataset.get("data_prefix") or {}
+    folders = prefix.values() if isinstance(prefix, dict) else [prefix]
+    paths = [root] if root else []
+    for part in filter(None, [*folders, dataset.get("ann_file")]):
+        paths.append(part if "://" in part else os.path.join(root, part))
+    return paths
 
 
 def check_classes(

@@ -82,7 +82,8 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
     maps = model.train().backbone(
         torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device)
     )
-    source, used = "the backbone", []
+    source = "the backbone"
+    used = []
     parts = [
         (name, each) for name, each in model.named_modules() if name.rstrip(".0123456789") in _PARTS
     ]
@@ -92,8 +93,9 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
         except TypeError:  # Mask2Former's takes samples too
             continue
         except Exception as error:
-            widths, given = [each.shape[1] for each in maps], getattr(part, "in_channels", None)
-            text = f"{name}.in_channels is {given}, {source} gives {widths} ({reason(error)})"
+            expected = f"{name}.in_channels is {getattr(part, 'in_channels', None)}"
+            widths = [feature_map.shape[1] for feature_map in maps]
+            text = f"{expected}, {source} gives {widths} ({reason(error)})"
             yield fail(
                 "D602" if name == "neck" else "D603", text, "in_channels of the maps that it takes"
             )
@@ -101,7 +103,8 @@ def check_forward(cfg: Config, model: Any, processes: int = 1) -> Iterator[Findi
                 return
             continue
         if name == "neck":
-            maps, source = output, "the neck"
+            maps = output
+            source = "the neck"
         else:
             used += [each for each in tensors_in(output) if each.requires_grad]
     strides = [SIDE / each.shape[3] for each in maps]
@@ -136,7 +139,8 @@ def _check_gradients(model: Any, used: list[torch.Tensor]) -> Iterator[Finding]:
 def _check_strides(model: Any, source: str, strides: list[float]) -> Iterator[Finding]:
     """Check the strides by which modules convert positions on the feature maps into pixels."""
     for name, module in model.named_modules():
-        wanted, number = [], len(strides)
+        wanted = []
+        number = len(strides)
         if hasattr(module, "featmap_strides"):  # RoI extractors, which take the first maps
             wanted = list(module.featmap_strides)
             number = len(wanted)

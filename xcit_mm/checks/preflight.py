@@ -52,10 +52,8 @@ def check_imports(cfg: Config) -> Iterator[Finding]:
 
 def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
     """Compare batch and optimizer, which a config may have from another recipe."""
-    scaling, optimizer = (
-        cfg.get("auto_scale_lr") or {},
-        (cfg.get("optim_wrapper") or {}).get("optimizer") or {},
-    )
+    scaling = cfg.get("auto_scale_lr") or {}
+    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):

@@ -21,16 +21,14 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     """Check that the weights of a model with an XCiT exist, or can be downloaded, and fit."""
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
-    init, hooks = cfg.model.backbone.get("init_cfg") or {}, cfg.get("custom_hooks") or []
-    init = (
-        init
-        if isinstance(init, dict)
-        else next((each for each in init if "checkpoint" in each), {})
-    )
-    strict = next(
-        (each for each in hooks if part_class(each, HOOKS, cfg.default_scope) is StrictLoadHook),
-        None,
-    )
+    init = cfg.model.backbone.get("init_cfg") or {}
+    if not isinstance(init, dict):
+        init = next((part for part in init if "checkpoint" in part), {})
+    strict = None
+    for hook in cfg.get("custom_hooks") or []:
+        if part_class(hook, HOOKS, cfg.default_scope) is StrictLoadHook:
+            strict = hook
+            break
     for option, given in dict(
         init_cfg=init, load_from=dict(strict or {}, checkpoint=cfg.get("load_from"))
     ).items():
@@ -67,7 +65,8 @@ def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterato
     """Check a file against the whole model or its backbone. `given` is `init_cfg`, or the hook of
     `load_from`.
     """
-    name, fill_stem = given["checkpoint"], given.get("fill_stem")
+    name = given["checkpoint"]
+    fill_stem = given.get("fill_stem")
     check_checkpoint(name)
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():  # the run downloads it, and checks it again

@@ -135,7 +135,8 @@ class Maps:
         arguments: dict[str, Any] = {}
         if self.list_file:
             maps = self.list_file.with_suffix("")
-            photo_suffix, map_suffix = "", ".png"
+            photo_suffix = ""
+            map_suffix = ".png"
             arguments["ann_file"] = str(self.list_file)
         arguments["data_prefix"] = dict(img_path=str(photos), seg_map_path=str(maps))
         return arguments | dict(img_suffix=photo_suffix, seg_map_suffix=map_suffix)

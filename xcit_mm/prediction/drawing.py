@@ -27,15 +27,15 @@ def draw_instances(
     with_labels: bool,
 ) -> np.ndarray:
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
-    colors = make_palette(len(labels), palette)
-    palette_of_boxes = sv.ColorPalette([sv.Color(*color[::-1]) for color in colors.tolist()])
+    bgr = make_palette(len(labels), palette).tolist()
+    colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
     line, _ = _sizes(image)
     drawn = image.copy()
     if instances.mask is None:
-        drawn = sv.BoxAnnotator(palette_of_boxes, line).annotate(drawn, instances)
+        drawn = sv.BoxAnnotator(colors, line).annotate(drawn, instances)
     else:
-        drawn = sv.MaskAnnotator(palette_of_boxes, alpha).annotate(drawn, instances)
-        drawn = sv.PolygonAnnotator(palette_of_boxes, line).annotate(drawn, instances)
+        drawn = sv.MaskAnnotator(colors, alpha).annotate(drawn, instances)
+        drawn = sv.PolygonAnnotator(colors, line).annotate(drawn, instances)
     if with_labels:
         drawn = _draw_labels(drawn, instances, labels, colors)
     return drawn
@@ -45,11 +45,12 @@ def _draw_labels(
     image: np.ndarray,
     instances: sv.Detections,
     labels: Sequence[ClassLabel],
-    colors: np.ndarray,
+    colors: sv.ColorPalette,
 ) -> np.ndarray:
     """Draw names and scores of objects, the objects of each font together."""
     _, size = _sizes(image)
-    is_bright = colors @ (0.114, 0.587, 0.299) > 140
+    bgr = np.array([color.as_bgr() for color in colors.colors])
+    is_bright = bgr @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
     font_of_class = np.array([label.font for label in labels])
     for font in dict.fromkeys(font_of_class[instances.class_id]):
@@ -59,7 +60,7 @@ def _draw_labels(
             for class_id, score in zip(objects.class_id, objects.confidence, strict=True)
         ]
         annotator = sv.RichLabelAnnotator(
-            sv.ColorPalette([sv.Color(*color[::-1]) for color in colors.tolist()]),
+            colors,
             text_color=sv.ColorPalette(letters),
             font_path=str(font),
             font_size=size,

@@ -185,7 +185,8 @@ def _read_journal(path: Path, progress: Progress) -> list[tuple[str, float]]:
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            begin, offset = offset, offset + len(line)
+            begin = offset
+            offset += len(line)
             if not line.endswith(b"\n"):  # the process died while it wrote
                 break
             if line.startswith(b'{"frame"'):

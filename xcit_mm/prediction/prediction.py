@@ -199,9 +199,10 @@ class Prediction:
         not drawn.
         """
         try:
-            drawn, png = self.plot(), BytesIO()
+            drawn = self.plot()
         except ValueError:
             return None
+        png = BytesIO()
         drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
         drawn.save(png, "PNG")
         return png.getvalue()

@@ -58,7 +58,8 @@ def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
     `cv2.findContours` connects the centres of pixels instead, and loses half a pixel on all sides.
     """
     steps = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    (y, left), (_, right) = np.nonzero(steps > 0), np.nonzero(steps < 0)
+    y, left = np.nonzero(steps > 0)
+    _, right = np.nonzero(steps < 0)
     shape = shapely.union_all(shapely.box(left, y, right, y + 1)).simplify(0)
     return shapely.transform(shape, lambda points: points + corner)
 
@@ -74,7 +75,9 @@ def merge_objects(found: Objects) -> Objects:
     union of their shapes, with the best score.
     """
     found = found.select(np.argsort(-found.scores, kind="stable"))
-    shapes, boxes, tiles = found.shapes, found.boxes, found.tiles
+    shapes = found.shapes
+    boxes = found.boxes
+    tiles = found.tiles
     groups = [[number] for number in range(len(shapes))]
     for first, second in _agreeing(found):
         one, two = groups[first], groups[second]
@@ -108,7 +111,8 @@ def _overlap(one: np.ndarray, two: np.ndarray) -> float:
 
 def _agreeing(found: Objects) -> list[tuple[int, int]]:
     """Return the pairs that are the same object, in descending order of their agreement."""
-    shapes, tiles = found.shapes, found.tiles
+    shapes = found.shapes
+    tiles = found.tiles
     first, second = shapely.STRtree(shapes).query(shapes)
     is_pair = (first < second) & (found.labels[first] == found.labels[second])
     is_pair &= (tiles[first] != tiles[second]).any(axis=1)
@@ -133,6 +137,7 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
 
 def _clip(shapes: np.ndarray, areas: np.ndarray) -> np.ndarray:
     """Return the parts of shapes in an area each. Most shapes lie in it, which is quick to see."""
-    parts, cut = shapes.copy(), ~shapely.covers(areas, shapes)
+    parts = shapes.copy()
+    cut = ~shapely.covers(areas, shapes)
     parts[cut] = shapely.intersection(shapes[cut], areas[cut])
     return parts

@@ -70,15 +70,17 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
     the whole object.
     """
     boxes = found.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
-    keep, sides = np.ones(len(boxes), bool), np.zeros((len(boxes), 4), bool)
+    keep = np.ones(len(boxes), bool)
+    sides = np.zeros((len(boxes), 4), bool)
     for axis, window in enumerate((columns, rows)):
         low, high = boxes[:, axis], boxes[:, axis + 2]
         start, stop = window.inside.start, window.inside.stop
-        before, after = (low + high) / 2 - start, stop - (low + high) / 2
+        centre = (low + high) / 2
+        before = centre - start
+        after = stop - centre
         keep &= np.minimum(before, after) >= -window.margin
-        keep &= ~((before < 0) & (low <= window.start + 1)) & ~(
-            (after < 0) & (high >= window.stop - 1)
-        )
+        keep &= ~((before < 0) & (low <= window.start + 1))
+        keep &= ~((after < 0) & (high >= window.stop - 1))
         sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
         sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
@@ -112,7 +114,8 @@ def predict_tiled(
     """
     shape = image.shape[:2]
     tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
-    labels, found = None, []
+    labels = None
+    found = []
     for start in range(0, len(tiles), batch_size):
         batch = tiles[start : start + batch_size]
         crops = [

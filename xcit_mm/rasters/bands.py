@@ -90,7 +90,8 @@ def estimate_bounds(
             )
         low, high = np.percentile(values, percentiles)
         if low == high:  # most values are equal
-            low, high = values.min(), values.max()
+            low = values.min()
+            high = values.max()
         bounds.append((low, high if low < high else low + max(1.0, np.spacing(abs(low)))))
     return np.array(bounds)
 

@@ -131,7 +131,8 @@ def _match(table: Any, labels: Any) -> np.ndarray:
     matches = np.full(len(shapes), -1)
     is_taken = np.zeros(len(label_shapes), bool)
     for pair in np.lexsort((-iou, first)):  # the best IoU of each object comes first
-        number, label = first[pair], second[pair]
+        number = first[pair]
+        label = second[pair]
         if iou[pair] >= MIN_IOU and matches[number] < 0 and not is_taken[label]:
             matches[number] = label
             is_taken[label] = True
