@@ -1,7 +1,8 @@
 """Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
-The functions take tensors in mmcv's order and write into those named `output` and `grad_...`. Other
-operators raise when called.
+The functions write into the tensors named `output` and `grad_...`, except that `grad_output` is an
+input. `columns`, `ones`, `argmax_x` and `argmax_y` are work space of the compiled operators, unused
+here. Other operators raise when called.
 """
 
 import functools
@@ -135,8 +136,9 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     )
 
 
-def roi_align_forward(*tensors: Tensor, **options: Any) -> None:
-    input, rois, output, *_ = tensors
+def roi_align_forward(
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
+) -> None:
     sampling = _sampling(options)
     kernels = _kernels(input)
     if kernels:
@@ -149,8 +151,14 @@ def roi_align_forward(*tensors: Tensor, **options: Any) -> None:
     output.copy_(pooled)
 
 
-def roi_align_backward(*tensors: Tensor, **options: Any) -> None:
-    grad_output, rois, _, _, grad_input = tensors
+def roi_align_backward(
+    grad_output: Tensor,
+    rois: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    grad_input: Tensor,
+    **options: Any,
+) -> None:
     sampling = _sampling(options)
     shape = tuple(grad_input.shape)
     kernels = _kernels(grad_output)
@@ -176,34 +184,56 @@ def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> T
     return -weight * signed.neg().sigmoid().pow(gamma) * F.logsigmoid(signed)
 
 
-def sigmoid_focal_loss_forward(*tensors: Tensor, gamma: float, alpha: float) -> None:
-    logits, labels, class_weights, output = tensors
-    if class_weights.numel():
+def sigmoid_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    if weight.numel():
         _missing("sigmoid_focal_loss with class weights")
-    output.copy_(_focal_loss(logits, labels, gamma, alpha))
+    output.copy_(_focal_loss(input, target, gamma, alpha))
 
 
-def sigmoid_focal_loss_backward(*tensors: Tensor, gamma: float, alpha: float) -> None:
-    logits, labels, _, grad_input = tensors
-    loss = functools.partial(_focal_loss, labels=labels, gamma=gamma, alpha=alpha)
-    _differentiate(loss, (logits,), torch.ones_like(logits), (grad_input,))
+def sigmoid_focal_loss_backward(
+    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
+) -> None:
+    loss = functools.partial(_focal_loss, labels=target, gamma=gamma, alpha=alpha)
+    _differentiate(loss, (input,), torch.ones_like(input), (grad_input,))
 
 
-def ms_deform_attn_forward(*tensors: Tensor, im2col_step: int) -> Tensor:
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int,
+) -> Tensor:
     # mmcv's own code in torch, which mmcv uses on a CPU. It imports this module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
-    value, shapes, _, locations, weights = tensors
-    return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+    return multi_scale_deformable_attn_pytorch(
+        value, spatial_shapes, sampling_locations, attention_weights
+    )
 
 
-def ms_deform_attn_backward(*tensors: Tensor, im2col_step: int) -> None:
-    value, shapes, starts, locations, weights, grad_output, *grads = tensors
+def ms_deform_attn_backward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_output: Tensor,
+    grad_value: Tensor,
+    grad_sampling_loc: Tensor,
+    grad_attn_weight: Tensor,
+    im2col_step: int,
+) -> None:
+    def attend(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        return ms_deform_attn_forward(
+            value, spatial_shapes, level_start_index, locations, weights, im2col_step
+        )
 
-    def attend(value: Tensor, *positions: Tensor) -> Tensor:
-        return ms_deform_attn_forward(value, shapes, starts, *positions, im2col_step=im2col_step)
-
-    _differentiate(attend, (value, locations, weights), grad_output, grads)
+    inputs = (value, sampling_locations, attention_weights)
+    _differentiate(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
 
 
 def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor]:
@@ -242,13 +272,28 @@ def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor
     return convolve
 
 
-def deform_conv_forward(*tensors: Tensor, **options: Any) -> None:
-    input, weight, offset, output, *_ = tensors
+def deform_conv_forward(
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    output: Tensor,
+    columns: Tensor,
+    ones: Tensor,
+    **options: Any,
+) -> None:
     output.copy_(_deformable(output, options)(input, weight, offset))
 
 
-def deform_conv_backward_input(*tensors: Tensor, **options: Any) -> None:
-    input, offset, grad_output, grad_input, grad_offset, weight, *_ = tensors
+def deform_conv_backward_input(
+    input: Tensor,
+    offset: Tensor,
+    grad_output: Tensor,
+    grad_input: Tensor,
+    grad_offset: Tensor,
+    weight: Tensor,
+    columns: Tensor,
+    **options: Any,
+) -> None:
     convolve = _deformable(grad_output, options)
 
     def of_input(input: Tensor, offset: Tensor) -> Tensor:
@@ -257,8 +302,15 @@ def deform_conv_backward_input(*tensors: Tensor, **options: Any) -> None:
     _differentiate(of_input, (input, offset), grad_output, (grad_input, grad_offset))
 
 
-def deform_conv_backward_parameters(*tensors: Tensor, **options: Any) -> None:
-    input, offset, grad_output, grad_weight, *_ = tensors
+def deform_conv_backward_parameters(
+    input: Tensor,
+    offset: Tensor,
+    grad_output: Tensor,
+    grad_weight: Tensor,
+    columns: Tensor,
+    ones: Tensor,
+    **options: Any,
+) -> None:
     convolve = _deformable(grad_output, options)
 
     def of_weight(weight: Tensor) -> Tensor:
@@ -268,15 +320,41 @@ def deform_conv_backward_parameters(*tensors: Tensor, **options: Any) -> None:
     _differentiate(of_weight, (grad_weight,), grad_output, (grad_weight,))
 
 
-def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
-    input, weight, bias, _, offset, mask, output, _ = tensors
+def modulated_deform_conv_forward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    ones: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    output: Tensor,
+    columns: Tensor,
+    *,
+    with_bias: bool,
+    **options: Any,
+) -> None:
     convolve = _deformable(output, options)
     output.copy_(convolve(input, weight, offset, mask, bias if with_bias else None))
 
 
-def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **options: Any) -> None:
-    input, weight, bias, _, offset, mask, _ = tensors[:7]
-    grad_input, grad_weight, grad_bias, grad_offset, grad_mask, grad_output = tensors[7:]
+def modulated_deform_conv_backward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    ones: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    columns: Tensor,
+    grad_input: Tensor,
+    grad_weight: Tensor,
+    grad_bias: Tensor,
+    grad_offset: Tensor,
+    grad_mask: Tensor,
+    grad_output: Tensor,
+    *,
+    with_bias: bool,
+    **options: Any,
+) -> None:
     inputs = [input, weight, offset, mask]
     targets = [grad_input, grad_weight, grad_offset, grad_mask]
     if with_bias:
