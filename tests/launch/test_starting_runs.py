@@ -146,7 +146,7 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
 
 def test_several_processes_without_a_gpu_do_not_start():
     message = rejected("train", DEMO / f"{SEG}.py", "--launcher", "pytorch")
-    assert "this machine has none: leave --launcher" in message
+    assert "this machine has none: leave out --launcher" in message
 
 
 def test_large_json_is_checked_before_a_training_too(shapes, tmp_path):

@@ -119,7 +119,7 @@ class Maps:
         photos = self._folders()[0]
         names = [photo.relative_to(photos).as_posix() for photo, _ in self.pairs]
         for name, (_, label) in zip(names, self.pairs, strict=True):
-            with atomic_path(copies / split / f"{name}.png", to_disk=False) as path:
+            with atomic_path(copies / split / f"{name}.png", fsync=False) as path:
                 if label.suffix.lower() == ".png":
                     shutil.copyfile(label, path)
                 else:

@@ -151,7 +151,7 @@ def _read_config(tool: str, options: argparse.Namespace) -> Config:
     refresh_copies(cfg, options.prints)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         problem = "mmengine starts several processes on GPUs only, and this machine has none"
-        raise ValueError(f"{problem}: leave --launcher")
+        raise ValueError(f"{problem}: leave out --launcher")
     options.script = find_script(cfg, options.config, tool)
     default = cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem
     options.work_dir = options.work_dir or Path(default)

@@ -151,7 +151,7 @@ def _check_leftovers(cfg: Config) -> None:
     neck = cfg.model.get("neck")
     if pretrained:  # a base config of mmseg has the weights of its ResNet
         fix = "set pretrained=None in model, and give weights as backbone.init_cfg"
-        raise ValueError(f"model.pretrained={pretrained!r} is of the base config's backbone: {fix}")
+        raise ValueError(f"model.pretrained={pretrained!r} comes from the base config: {fix}")
     if neck and "type" not in neck:
         fix = "give in_channels to the heads"
         raise ValueError(f"model.neck has no type, since the base config has none: {fix}")

@@ -58,7 +58,7 @@ class AtomicBackend(LocalBackend):
 
 def _write(data: bytes | memoryview, path: Path) -> None:
     """Write a file, which reaches the disk when the operating system likes, as with mmengine."""
-    with atomic_path(path, path.with_name(".unfinished"), to_disk=False) as unfinished:
+    with atomic_path(path, path.with_name(".unfinished"), fsync=False) as unfinished:
         unfinished.write_bytes(data)
 
 

@@ -10,7 +10,7 @@ from typing import IO
 
 
 @contextmanager
-def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) -> Iterator[Path]:
     """Yield a path in the same folder for a file or folder to write. When the block ends, it is
     renamed to `path`.
 
@@ -20,7 +20,7 @@ def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True
     Args:
         unfinished: The path to yield, which the next call replaces after a kill. Default: a new
             name for each call.
-        to_disk: Whether a file must be on the disk before it is renamed. Else a power failure may
+        fsync: Whether a file must be on the disk before it is renamed. Else a power failure may
             leave a part of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def atomic_path(path: Path, unfinished: Path | None = None, to_disk: bool = True
     unfinished = unfinished or path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
     try:
         yield unfinished
-        if to_disk and unfinished.is_file():
+        if fsync and unfinished.is_file():
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
         unfinished.replace(path)

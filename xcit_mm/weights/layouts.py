@@ -139,7 +139,7 @@ def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
         layout = "timm"
     else:
         layout = "official"
-    published = {theirs: name for name, theirs in _NAMES[layout].items()}
+    published = {other: name for name, other in _NAMES[layout].items()}
     return _join_class_qkv(_rename(state, published)), layout
 
 

@@ -97,7 +97,7 @@ def match_model(
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
         state = {f"backbone.{key}": value for key, value in trunk.items()}
-        # A head that keeps its values has those of the model, since mmengine requires all tensors.
+        # mmengine requires all tensors, so omitted heads keep their initial values.
         return model.state_dict() | state | _match_heads(model, weights, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
