@@ -1,7 +1,7 @@
 """Reads checkpoint files with torch and safetensors. Nothing in a file runs.
 
-torch loads only types on its allow-list and on the two lists here. None of them opens a file, imports
-a module or calls what the file chooses.
+torch loads only types on its allow-list and on the two lists here. None of them opens a file,
+imports a module or calls what the file chooses.
 """
 
 import argparse
