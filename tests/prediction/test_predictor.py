@@ -12,9 +12,12 @@ import pytest
 import supervision as sv
 import torch
 from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
 from PIL import Image
+from torch.nn.utils import prune
 
 import xcit_mm
+from xcit_mm.models.build import load_model
 from xcit_mm.prediction import Prediction
 
 
@@ -236,8 +239,9 @@ def test_an_option_that_does_not_fit_is_explained_in_words_of_python(
 
 
 @pytest.mark.parametrize("kind", ["det", "seg"])
-def test_a_model_in_memory_predicts_as_one_from_files(kind, predictors, photo):
-    predictor = xcit_mm.Predictor(predictors[kind].model, predictors[kind].cfg)
+def test_a_model_in_memory_predicts_as_one_from_files(kind, predictors, models, photo):
+    cfg = predictors[kind].cfg
+    predictor = xcit_mm.Predictor(load_model(cfg, models[kind][1]), cfg)
     prediction = predictor(photo)
     expected = predictors[kind](photo)
     if kind == "det":
@@ -245,6 +249,42 @@ def test_a_model_in_memory_predicts_as_one_from_files(kind, predictors, photo):
     else:
         assert np.array_equal(prediction.segmentation, expected.segmentation)
     assert predictor.settings == predictors[kind].settings
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_a_model_in_memory_can_still_be_trained(kind, dtype, predictors, models, photo):
+    def state() -> list[tuple]:
+        weights = model.state_dict(keep_vars=True).items()
+        return [(key, id(value), value.stride(), value.sum().item()) for key, value in weights]
+
+    model = load_model(predictors[kind].cfg, models[kind][1]).train()
+    prune.l1_unstructured(model.neck.fpn_convs[0].conv, "weight", amount=0.1)
+    before = state()
+    predictor = xcit_mm.Predictor(model, predictors[kind].cfg, dtype=dtype)
+    predictor(photo)
+    assert state() == before
+    assert model.training and all(weight.requires_grad for weight in model.parameters())
+    blocks = model.backbone.blocks, predictor.model.backbone.blocks
+    pairs = zip(*(part.parameters() for part in blocks), strict=True)
+    assert dtype != "float32" or all(own.data_ptr() == its.data_ptr() for own, its in pairs)
+
+
+@pytest.mark.parametrize("kind", ["det", "seg"])
+def test_a_prediction_is_that_of_the_library(kind, predictors, models, photo):
+    predictor = predictors[kind]
+    prediction = predictor(photo)
+    batch = pseudo_collate([predictor.preprocess(prediction.image)])
+    with torch.no_grad():
+        (sample,) = load_model(predictor.cfg, models[kind][1]).test_step(batch)
+    expected = predictor.to_prediction(prediction.image, sample)
+    if kind == "seg":
+        assert np.array_equal(prediction.segmentation, expected.segmentation)
+        return
+    assert np.abs(prediction.boxes - expected.boxes).max() < 1e-3
+    assert np.abs(prediction.scores - expected.scores).max() < 1e-5
+    assert np.array_equal(prediction.labels, expected.labels)
+    assert (prediction.masks == expected.masks).mean() > 0.9999
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error():

@@ -196,8 +196,9 @@ class TestSettings:
             other.cfg = copy.deepcopy(detector.cfg)
             other.cfg.model.test_cfg.rcnn.score_thr = 0.9
         elif name == "weights":
-            other.model = copy.deepcopy(detector.model)
-            next(other.model.parameters()).data += 1
+            model = copy.deepcopy(detector.model)
+            next(model.parameters()).data += 1
+            other = Predictor(model, detector.cfg, batch_size=4)
         elif name == "dtype":
             other.dtype = torch.bfloat16
         elif name == "min_score":

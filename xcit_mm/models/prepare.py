@@ -1,11 +1,12 @@
 """Models prepared for inference: what only training needs apart is computed in one step."""
 
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
 import torch
 from mmcv.cnn import ConvModule
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
@@ -38,6 +39,20 @@ def prepare_for_inference(model: Any) -> Any:
         _use_channels_last(model, backbone)
     model.requires_grad_(False).register_forward_pre_hook(_refuse_training)
     return model
+
+
+def copy_without_weights(model: nn.Module) -> Any:
+    """Copy a model, but not the memory of its weights, which the copy may replace."""
+    shared: dict[int, Any] = {}
+    for module in model.modules():
+        # Pruning keeps a tensor that deepcopy refuses as an attribute.
+        tensors = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
+        for tensor in tensors:
+            if type(tensor) is nn.Parameter:
+                shared[id(tensor)] = nn.Parameter(tensor.detach(), requires_grad=False)
+            elif type(tensor) is Tensor:
+                shared[id(tensor)] = tensor.detach()
+    return deepcopy(model, shared)
 
 
 def _refuse_training(model: nn.Module, inputs: object = None) -> None:

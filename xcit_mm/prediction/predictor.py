@@ -25,6 +25,7 @@ from torch import nn
 
 from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
+from ..models.prepare import copy_without_weights, prepare_for_inference
 from ..utils.configs import read_config, tested_metainfo
 from ..utils.devices import check_device
 from ..version import __version__
@@ -42,7 +43,7 @@ class Predictor:
     `from_pretrained` builds the model of a name, `from_config` that of a config and a checkpoint.
 
     Args:
-        model: A model of mmdet or mmseg with its weights.
+        model: A model of mmdet or mmseg with its weights, which stays as it is.
         cfg: The model's config, whose test pipeline preprocesses images.
         device: A device of torch. Default: that of the model; in `from_pretrained` and
             `from_config` a GPU if available.
@@ -56,7 +57,8 @@ class Predictor:
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
-        model: The model, in eval mode, on `device`.
+        model: The model, on `device`, after `prepare_for_inference`. A model that was given
+            shares the memory of its weights.
         cfg: The config.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
@@ -112,10 +114,12 @@ class Predictor:
             device = next((str(weight.device) for weight in model.parameters()), "cpu")
         self.device = device
         self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
-        self._set_model(model)
+        self._set_model(copy_without_weights(model))
 
     def _set_model(self, model: nn.Module) -> None:
-        self.model = revert_sync_batchnorm(model).eval().to(self.device)
+        self._checksum = _checksum(model)
+        model = revert_sync_batchnorm(model).eval().to(self.device)
+        self.model = prepare_for_inference(model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
 
@@ -180,7 +184,7 @@ class Predictor:
         config = f"{Path(self.cfg.filename or '').name} ({crc32(values):08x})"
         settings = dict(
             config=config.strip(),
-            weights=f"{_checksum(self.model):08x}",
+            weights=f"{self._checksum:08x}",
             tile=self.tile,
             overlap=self.overlap,
             dtype=str(self.dtype).removeprefix("torch."),
