@@ -123,8 +123,7 @@ def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(data, folder):
     exif[0x0112] = 6
     yolo = write_yolo(data, folder / "yolo")
     Image.new("RGB", (96, 64)).save(yolo / "train" / "images" / "00000.jpg", exif=exif)
-    image = read_objects(yolo).training.content["images"][0]
-    assert (image["height"], image["width"]) == (96, 64)
+    assert read_objects(yolo).training.photos[0].size == (64, 96)
     assert cv2.imread(str(yolo / "train" / "images" / "00000.jpg")).shape == (96, 64, 3)
 
 
@@ -192,7 +191,7 @@ def test_images_of_maps_belong_to_the_split_of_their_folder(shapes, folder):
         shutil.copytree(shapes / kind, folder / kind, ignore=ignore)
     (folder / "annotations" / "training" / "00000.png").unlink()
     dataset = read_maps(folder)
-    assert {name: len(split) for name, split in dataset.splits.items()} == dict(train=7, val=4)
+    assert (len(dataset.training), len(dataset.held_out)) == (7, 4)
     assert dataset.describe().endswith("; left out: 1 train photos without a label")
 
 
@@ -200,18 +199,18 @@ def test_a_folder_of_another_format_is_described(refused, trained, data, folder)
     shutil.copytree(data / "images" / "training", folder / "labelled")
     (folder / "labelled" / "boxes.csv").touch()
     message = refused(trained, "--data", folder / "labelled")
-    assert "is a folder of 1 .csv files: expected a COCO json" in message
+    assert "labelled has no labels: expected a COCO json" in message
 
 
 def test_photos_without_labels_have_no_objects(data, folder):
     yolo = write_yolo(data, folder / "yolo")
     (yolo / LABELS).unlink()
-    training = read_objects(yolo).training.content
-    assert len(training["images"]) == 8
-    assert training["images"][0]["id"] not in {e["image_id"] for e in training["annotations"]}
+    photos = read_objects(yolo).training.photos
+    assert len(photos) == 8 and not photos[0].shapes
 
 
 def test_a_json_may_list_images_that_are_missing(data):
     path = data / "annotations" / "instances_training.json"
     edit_json(path, lambda content: content["images"][0].update(file_name="none.jpg"))
-    assert read_objects(path).training.folder == data / "images" / "training"
+    assert "7 photos" in read_objects(path).describe()
+    assert "left out: 1 images that are missing" in read_objects(path).describe()

@@ -41,8 +41,8 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
     Args:
         model: As in `find_model`.
         data: For a detector as in `read_objects`, for a segmentor as in `read_maps`.
-        config: File to write. What the library cannot read as it is, is written into NAME-coco or
-            NAME-maps beside it.
+        config: File to write. What the library reads is written into NAME-coco or NAME-maps beside
+            it.
         boxes: Whether a model with masks shall find only boxes.
 
     Raises:
@@ -73,9 +73,9 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         best = "mIoU"
         task = "maps"
     copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
-    is_copied = write_copies(dataset, data, copies)
+    arguments = write_copies(dataset, data, copies)
     description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
-    held_out = dataset.held_out
+    held_out = arguments.get("val")
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
     is_file = Path(checkpoint).is_file()
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
@@ -88,11 +88,11 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
         checkpoint=repr(str(Path(checkpoint).resolve()) if is_file else checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
-        source=to_code(dict(path=str(data), copies=str(copies) if is_copied else None)),
+        source=to_code(dict(path=str(data), copies=str(copies))),
         classes=dataset.classes,
         changes=to_code(changes),
-        training=to_code(dataset.training.arguments()),
-        held_out=to_code(held_out.arguments()) if held_out else "training",
+        training=to_code(arguments["train"]),
+        held_out=to_code(held_out) if held_out else "training",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
         train_pipeline=_lines(pipelines[0]),
         test_loader=to_code(dict(_delete_=True) | test_loader),

@@ -1,4 +1,4 @@
-"""What the library cannot read as it is, in a folder beside the config, as long as it is true."""
+"""What the library reads of a data set, in a folder beside the config, as long as it is true."""
 
 import hashlib
 import json
@@ -17,20 +17,24 @@ from .maps import read_maps
 _STATE = "source.json"
 
 
-def write_copies(dataset: Dataset[Any], source: Path, copies: Path) -> bool:
-    """Write the splits that the library cannot read as they are. Return whether there are any."""
-    state = _fingerprint(source)
-    splits = {name: split for name, split in dataset.splits.items() if not split.is_written}
-    for name, split in splits.items():
-        split.write(copies, name)
-    if splits:
-        _write_state(copies, dict(files=state, classes=dataset.classes, splits=list(splits)))
-    return bool(splits)
+def write_copies(dataset: Dataset[Any], source: Path, copies: Path) -> dict[str, dict[str, Any]]:
+    """Write a data set for its library, and the state of the files that it was read from.
 
-
-def _write_state(copies: Path, state: dict[str, Any]) -> None:
+    Returns:
+        The arguments by which the library reads 'train' and, if photos are held out, 'val'.
+    """
+    state = dict(_describe_state(dataset), files=_fingerprint(source))
+    arguments = {"train": dataset.training.write(copies, "train", dataset.classes)}
+    if dataset.held_out:
+        arguments["val"] = dataset.held_out.write(copies, "val", dataset.classes)
     with atomic_write(copies / _STATE) as file:
         file.write(json.dumps(state).encode())
+    return arguments
+
+
+def _describe_state(dataset: Dataset[Any]) -> dict[str, Any]:
+    """Return what a config has taken from a data set."""
+    return dict(classes=list(dataset.classes), held_out=bool(dataset.held_out))
 
 
 def _fingerprint(source: Path) -> str:
@@ -51,23 +55,19 @@ def refresh_copies(cfg: Config, prints: bool) -> None:
         ValueError: If its classes have changed, or it cannot be read.
     """
     source = cfg.get("source") or {}
-    if not source.get("copies") or not Path(source["copies"], _STATE).is_file():
+    copies = Path(source.get("copies") or "")
+    if not (copies / _STATE).is_file():
         return
-    copies = Path(source["copies"])
     state = json.loads((copies / _STATE).read_bytes())
     path = Path(source["path"])
-    files = _fingerprint(path) if path.exists() else ""
-    if files == state["files"]:
+    if path.exists() and _fingerprint(path) == state.pop("files"):
         return
     dataset: Dataset[Any] = read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
-    if list(dataset.classes) != state["classes"]:
-        problem = f"{path} has the classes {dataset.classes}, and had {tuple(state['classes'])}"
-        raise ValueError(f"{problem} when the config was written: write another by --from")
-    for name in state["splits"]:
-        if name in dataset.splits:
-            dataset.splits[name].write(copies, name)
-    _write_state(copies, state | dict(files=files))
+    now = _describe_state(dataset)
+    if now != state:
+        problem = f"{path} has {now}, and had {state} when the config was written"
+        raise ValueError(f"{problem}: write another config by --from")
+    write_copies(dataset, path, copies)
     if prints:
-        print(
-            f"{path} has changed, {copies} is written again: {dataset.describe()}", file=sys.stderr
-        )
+        line = f"{path} has changed, {copies} is written again: {dataset.describe()}"
+        print(line, file=sys.stderr)

@@ -4,7 +4,7 @@ import codecs
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 
 SPLITS = {
@@ -21,6 +21,9 @@ LAYOUTS = "docs/your-own-data.md shows the layouts that are read"
 PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
 LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
 """Names of folders that divide photos and labels."""
+
+_OTHER_TEXTS = {"classes", "readme", *(name for names in SPLITS.values() for name in names)}
+"""Names of texts that may be no labels: names of classes, lists of photos."""
 
 _ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 
@@ -125,55 +128,63 @@ def divide_photos(photos: Iterable[Path], root: Path, task: str) -> dict[str, li
     return splits
 
 
-def divide_labelled(
-    photos: Iterable[Path], labels: Collection[Path], root: Path, task: str
-) -> tuple[dict[str, list[tuple[Path, Path]]], Counter[str]]:
-    """Return the photos of each split with their labels, and the number of files left out.
-
-    Raises:
-        ValueError: If a photo has two labels, or no photo for training has one.
-    """
-    pairs = dict(pair_labels(photos, labels, root))
-    left_out = Counter({"labels without a photo": len(set(labels).difference(pairs.values()))})
-    splits: dict[str, list[tuple[Path, Path]]] = {}
-    for split, paths in divide_photos(pairs, root, task).items():
-        if not split:
-            left_out["photos in no list"] = len(paths)
-            continue
-        labelled = [(path, label) for path in paths if (label := pairs[path])]
-        left_out[f"{split} photos without a label"] = len(paths) - len(labelled)
-        if labelled:
-            splits[split] = labelled
-    if "train" not in splits:
-        raise ValueError(f"{root} has no training images with labels: {LAYOUTS}")
-    return splits, left_out
-
-
-def pair_labels(
-    photos: Iterable[Path], labels: Iterable[Path], root: Path
-) -> list[tuple[Path, Path | None]]:
-    """Return each photo with its label, or None.
+def pair_splits(
+    splits: Mapping[str, Sequence[Path]], labels: Iterable[Path], root: Path
+) -> tuple[dict[str, list[tuple[Path, Path | None]]], Counter[str]]:
+    """Return the photos of each split with their labels, and the number of files left out: those of
+    the split '', and labels without a photo.
 
     A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
     its path below `root` differs only by a folder such as labels/ in place of images/.
 
     Raises:
-        ValueError: If a photo has two labels.
+        ValueError: If a photo has two labels, or no photo is for training.
     """
     beside = {(label.parent, label.stem): label for label in labels}
     by_key: dict[tuple[str, ...], list[Path]] = {}
     for label in beside.values():
         for key in _keys(label, root):
             by_key.setdefault(key, []).append(label)
-    pairs: list[tuple[Path, Path | None]] = []
-    for photo in photos:
-        found = [beside[place]] if (place := (photo.parent, photo.stem)) in beside else []
-        for key in _keys(photo, root):
-            found = found or by_key.get(key, [])
-        if len(found) > 1:
-            raise ValueError(f"{photo} has the labels {found[0]} and {found[1]}: remove one")
-        pairs.append((photo, found[0] if found else None))
-    return pairs
+    unused = {
+        label for label in beside.values() if label.stem.split(".")[0].lower() not in _OTHER_TEXTS
+    }
+    pairs: dict[str, list[tuple[Path, Path | None]]] = {}
+    for split, photos in splits.items():
+        pairs[split] = []
+        for photo in photos:
+            place = (photo.parent, photo.stem)
+            matching = [beside[place]] if place in beside else []
+            for key in _keys(photo, root):
+                matching = matching or by_key.get(key, [])
+            if len(matching) > 1:
+                labels_of_photo = f"{matching[0]} and {matching[1]}"
+                raise ValueError(f"{photo} has the labels {labels_of_photo}: remove one")
+            unused.difference_update(matching)
+            pairs[split].append((photo, matching[0] if matching else None))
+    left_out = Counter({"labels without a photo": len(unused)})
+    left_out["photos in no split"] = len(pairs.pop("", []))
+    if not pairs.get("train"):
+        raise ValueError(f"{root} has no photos for training: {LAYOUTS}")
+    return pairs, left_out
+
+
+def drop_unlabelled(
+    pairs: Mapping[str, Sequence[tuple[Path, Path | None]]], root: Path, left_out: Counter[str]
+) -> dict[str, list[tuple[Path, Path]]]:
+    """Return the pairs of photos with labels, and count the other photos as left out.
+
+    Raises:
+        ValueError: If no photo for training has a label.
+    """
+    splits: dict[str, list[tuple[Path, Path]]] = {}
+    for split, photos in pairs.items():
+        labelled = [(photo, label) for photo, label in photos if label]
+        left_out[f"{split} photos without a label"] = len(photos) - len(labelled)
+        if labelled:
+            splits[split] = labelled
+    if "train" not in splits:
+        raise ValueError(f"{root} has no training images with labels: {LAYOUTS}")
+    return splits
 
 
 def _keys(path: Path, root: Path) -> list[tuple[str, ...]]:

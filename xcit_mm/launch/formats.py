@@ -1,13 +1,22 @@
 """Recognition of the format of a data set with boxes."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .coco import find_jsons, read_jsons
-from .dataset import Dataset, Objects
-from .files import LAYOUTS, PHOTO_SUFFIXES, list_files
-from .labelme import read_labelme
-from .voc import read_voc
+from .dataset import Dataset, Objects, Shape, new_dataset, new_photo
+from .files import (
+    LAYOUTS,
+    divide_photos,
+    drop_unlabelled,
+    find_photos,
+    list_files,
+    pair_splits,
+)
+from .labelme import read_shapes
+from .voc import read_xml
 from .yolo import read_yolo, read_yolo_folder
 
 EXPECTED = (
@@ -31,22 +40,19 @@ def read_objects(data: Path) -> Dataset[Objects]:
         return read_jsons({"train": data}, folder.parent if "ann" in folder.name else folder)
     if not data.is_dir():
         raise FileNotFoundError(f"no folder or file at {data}: expected {EXPECTED}")
-    description = _find_one(data, "data.yaml", "data.yml")
-    if description:
+    if description := _find_one(data, "data.yaml", "data.yml"):
         return read_yolo(description)
-    jsons = find_jsons(data)
-    if jsons:
+    if jsons := find_jsons(data):
         return read_jsons(jsons, data)
-    xml_files = list_files(data, ".xml")
-    if xml_files:
-        return read_voc(data, xml_files)
-    names = _find_one(data, "classes.txt", "obj.names")
-    if names:
+    left_out: Counter[str] = Counter()
+    if xml_files := list_files(data, ".xml"):
+        return _read_files(data, xml_files, read_xml, left_out)
+    if names := _find_one(data, "classes.txt", "obj.names"):
         return read_yolo_folder(data, names)
-    shapes = [path for path in list_files(data, ".json") if b'"shapes"' in path.read_bytes()]
-    if shapes:
-        return read_labelme(data, shapes)
-    raise ValueError(f"{data} is {_describe(data)}: expected {EXPECTED}; {LAYOUTS}")
+    files = [path for path in list_files(data, ".json") if b'"shapes"' in path.read_bytes()]
+    if files:
+        return _read_files(data, files, partial(read_shapes, left_out=left_out), left_out)
+    raise ValueError(f"{data} has no labels: expected {EXPECTED}; {LAYOUTS}")
 
 
 def _find_one(data: Path, *names: str) -> Path | None:
@@ -61,10 +67,20 @@ def _find_one(data: Path, *names: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def _describe(data: Path) -> str:
-    """Describe what a folder holds, by the most frequent kind of file besides images."""
-    suffixes = Counter(path.suffix.lower() for path in list_files(data))
-    for suffix, count in suffixes.most_common():
-        if suffix not in PHOTO_SUFFIXES:
-            return f"a folder of {count} {suffix} files"
-    return "a folder of images or none"
+def _read_files(
+    data: Path,
+    labels: Sequence[Path],
+    read: Callable[[Path], list[Shape]],
+    left_out: Counter[str],
+) -> Dataset[Objects]:
+    """Describe a folder with a file of labels for each photo. Other photos are left out."""
+    photos = [path for path in find_photos(data) if "segmentation" not in path.parent.name.lower()]
+    pairs, unused = pair_splits(divide_photos(photos, data, "Main"), labels, data)
+    left_out.update(unused)
+    splits = {}
+    for split, labelled in drop_unlabelled(pairs, data, left_out).items():
+        splits[split] = Objects([new_photo(photo, read(label)) for photo, label in labelled])
+    # The photos of a split may lack a class.
+    every = [photo for objects in splits.values() for photo in objects.photos]
+    classes = sorted({shape.label for photo in every for shape in photo.shapes})
+    return new_dataset(classes, splits, left_out)

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from .dataset import Dataset, Maps
+from .dataset import Dataset, Maps, new_dataset
 from .files import (
     LABEL_FOLDERS,
     PHOTO_FOLDERS,
-    divide_labelled,
+    divide_photos,
+    drop_unlabelled,
     find_photos,
     has_label_ending,
+    pair_splits,
     read_lines,
 )
 
@@ -30,10 +32,13 @@ def read_maps(data: Path) -> Dataset[Maps]:
     files = find_photos(data)
     maps = [path for path in files if _is_map(path, data)]
     photos = sorted(set(files).difference(maps))
-    pairs, left_out = divide_labelled(photos, maps, data, "Segmentation")
-    splits = {split: Maps(pairs[split]) for split in pairs}
-    splits["train"].left_out.update(left_out)
-    return Dataset(_read_classes(data, splits["train"]), splits)
+    splits = divide_photos(photos, data, "Segmentation")
+    pairs, left_out = pair_splits(splits, maps, data)
+    labelled = drop_unlabelled(pairs, data, left_out)
+    classes = _read_classes(data, [label for _, label in labelled["train"]])
+    return new_dataset(
+        classes, {split: Maps(labelled[split], data) for split in labelled}, left_out
+    )
 
 
 def _is_map(path: Path, root: Path) -> bool:
@@ -51,12 +56,12 @@ def _is_map(path: Path, root: Path) -> bool:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
-def _read_classes(data: Path, training: Maps) -> tuple[str, ...]:
+def _read_classes(data: Path, maps: list[Path]) -> list[str]:
     """Read the names of the labels, or number the labels of the training maps."""
     file = data / "classes.txt"
     if file.is_file():
-        return tuple(read_lines(file))
+        return read_lines(file)
     labels: set[int] = set()
-    for _, path in training.pairs:
+    for path in maps:
         labels.update(np.unique(np.asarray(Image.open(path))).tolist())
-    return tuple(f"class {label}" for label in range(max(labels - {IGNORED}) + 1))
+    return [f"class {label}" for label in range(max(labels - {IGNORED}) + 1)]

@@ -70,21 +70,21 @@ def adapt_detector(
 
 
 def have_masks(dataset: Dataset[Objects]) -> bool:
-    """Return whether the annotations have masks.
+    """Return whether the objects have masks.
 
     Raises:
         ValueError: If only some have. It names those without.
     """
     count = 0
     without = []
-    for objects in dataset.splits.values():
-        names = {image["id"]: image["file_name"] for image in objects.content["images"]}
-        for annotation in objects.content["annotations"]:
-            count += 1
-            if not annotation.get("segmentation"):
-                without.append(f"{annotation['id']} of {names[annotation['image_id']]}")
+    for objects in filter(None, (dataset.training, dataset.held_out)):
+        for photo in objects.photos:
+            count += len(photo.shapes)
+            for shape in photo.shapes:
+                if not shape.has_mask:
+                    without.append(f"{shape.given.get('id', shape.label)} of {photo.path.name}")
     if 0 < len(without) < count:
-        problem = f"{len(without)} of {count} annotations have no mask: {preview(without)}"
+        problem = f"{len(without)} of {count} objects have no mask: {preview(without)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
     return not without
 

@@ -1,30 +1,22 @@
 """Pascal VOC's format: an xml file for each image, and perhaps lists of the images of a split."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from .dataset import Dataset, Objects, Shape, describe_labelled
+from .dataset import Shape
 
 
-def read_voc(data: Path, xml_files: Sequence[Path]) -> Dataset[Objects]:
-    """Describe a folder with these xml files. Photos without one are left out.
+def read_xml(path: Path) -> list[Shape]:
+    """Read the objects of a photo. Pixels count from 1, and the last pixel of a box belongs to it.
 
     Raises:
-        ValueError: If a file cannot be read, or there are no training images.
+        ValueError: If the file cannot be read.
     """
-    return describe_labelled(data, {xml: _read_shapes(xml) for xml in xml_files})
-
-
-def _read_shapes(xml: Path) -> list[Shape]:
-    """Read objects. Pixels count from 1, and the last pixel of a box belongs to it."""
     shapes = []
     try:
-        for element in ElementTree.parse(xml).iter("object"):
-            sides = [element.findtext(f"bndbox/{side}", "") for side in ("xmin", "xmax")]
-            left, right = sorted(map(float, sides))
-            sides = [element.findtext(f"bndbox/{side}", "") for side in ("ymin", "ymax")]
-            top, bottom = sorted(map(float, sides))
+        for element in ElementTree.parse(path).iter("object"):
+            left, right = sorted(_read_numbers(element, "xmin", "xmax"))
+            top, bottom = sorted(_read_numbers(element, "ymin", "ymax"))
             box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
             polygons = [
                 [float(value.text or "") - 1 for value in polygon]
@@ -32,5 +24,9 @@ def _read_shapes(xml: Path) -> list[Shape]:
             ]
             shapes.append(Shape(element.findtext("name", "").strip(), box, polygons))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise ValueError(f"{xml} cannot be read ({error}): expected objects with boxes") from None
+        raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
     return shapes
+
+
+def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:
+    return [float(element.findtext(f"bndbox/{side}", "")) for side in sides]

@@ -2,24 +2,27 @@
 classes in data.yaml or classes.txt.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import yaml
 
 from ..utils.coco import from_corners
 from ..utils.images import image_size
-from .dataset import Dataset, Objects, Shape, describe_photos
+from .dataset import Dataset, Objects, Shape, new_dataset, new_photo
 from .files import (
+    PHOTO_FOLDERS,
     SPLITS,
     PhotoIndex,
+    common_folder,
     divide_photos,
     find_photos,
     list_files,
-    pair_labels,
+    pair_splits,
     read_lines,
+    split_of,
 )
 
 
@@ -38,26 +41,37 @@ def read_yolo(description: Path) -> Dataset[Objects]:
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{description} cannot be read ({reason}): expected names") from None
+    photos = _find_splits(description, content)
+    if "train" not in photos:
+        raise ValueError(f"{description} has no training images: expected 'train'")
+    paths = [path for split in photos.values() for path in split]
+    root = description.parent
+    if not all(root in path.parents for path in paths):  # the photos lie elsewhere
+        root = common_folder(paths)
+        while root.name.lower() in PHOTO_FOLDERS or split_of(Path(root.name)):
+            root = root.parent
+    photos[""] = sorted(set(find_photos(root)).difference(paths))
+    return _describe(root, photos, classes)
+
+
+def read_yolo_folder(data: Path, names: Path) -> Dataset[Objects]:
+    """Describe a folder of photos and labels, and a file with the names of the classes."""
+    photos = divide_photos(find_photos(data), data, "Main")
+    return _describe(data, photos, dict(enumerate(read_lines(names))))
+
+
+def _find_splits(description: Path, content: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Find the photos of the splits that a data.yaml names."""
     roots = [description.parent / str(content.get("path") or ""), description.parent]
     photos: dict[str, list[Path]] = {}
     for split, keys in SPLITS.items():
         for places in [content[key] for key in keys if content.get(key)]:
             for place in [places] if isinstance(places, str) else places:
                 photos.setdefault(split, []).extend(_find_place(description, str(place), roots))
-    if "train" not in photos:
-        raise ValueError(f"{description} has no training images: expected 'train'")
-    return _describe(description.parent, photos, classes)
+    return photos
 
 
-def read_yolo_folder(data: Path, names: Path) -> Dataset[Objects]:
-    """Describe a folder of photos and labels, and a file with the names of the classes."""
-    photos = divide_photos(find_photos(data), data, "Main")
-    if "train" not in photos:
-        raise ValueError(f"{data} has no training images: expected a folder 'train'")
-    return _describe(data, photos, dict(enumerate(read_lines(names))))
-
-
-def _find_place(description: Path, place: str, roots: Iterable[Path]) -> list[Path]:
+def _find_place(description: Path, place: str, roots: Sequence[Path]) -> list[Path]:
     """Find the photos of a folder or of a list. Its path may be that of another machine, or, as
     Roboflow exports, of a folder beside.
     """
@@ -79,45 +93,23 @@ def _find_place(description: Path, place: str, roots: Iterable[Path]) -> list[Pa
 
 
 def _describe(
-    folder: Path, photos: Mapping[str, Sequence[Path]], classes: Mapping[int, str]
+    root: Path, photos: Mapping[str, Sequence[Path]], classes: Mapping[int, str]
 ) -> Dataset[Objects]:
-    """Describe the photos of each split with the labels below `folder` or beside them."""
-    names = tuple(dict.fromkeys(classes.values()))
-    splits = {}
-    paired: set[Path] = set()
-    for split, paths in photos.items():
-        # The photos may lie elsewhere.
-        root = folder if all(folder in path.parents for path in paths) else _shared_root(paths)
-        pairs = pair_labels(paths, list_files(root, ".txt"), root)
-        paired.update(label for _, label in pairs if label)
-        shapes = [
-            (photo, list(_read_labels(label, photo, classes)) if label else [])
-            for photo, label in pairs
-        ]
-        splits[split] = describe_photos(shapes, names)
-    folders = {label.parent for label in paired}
-    unpaired = {label for label in list_files(folder, ".txt") if label.parent in folders} - paired
-    others = {"classes", *(name for names in SPLITS.values() for name in names)}
-    unused_photos = set(find_photos(folder)).difference(*photos.values())
-    splits["train"].left_out += Counter(
-        {
-            "labels without a photo": sum(label.stem not in others for label in unpaired),
-            "photos in no split": len(unused_photos),
-        }
-    )
-    return Dataset(names, splits)
+    """Describe the photos of each split with the labels below `root`."""
+    pairs, left_out = pair_splits(photos, list_files(root, ".txt"), root)
+    splits = {split: Objects([]) for split in pairs}
+    for split, labelled in pairs.items():
+        for photo, label in labelled:
+            size = image_size(photo)
+            shapes = list(_read_labels(label, size, classes)) if label else []
+            splits[split].photos.append(new_photo(photo, shapes, size))
+    return new_dataset(tuple(dict.fromkeys(classes.values())), splits, left_out)
 
 
-def _shared_root(paths: Sequence[Path]) -> Path:
-    """Return the folder above those of images, such as images/train."""
-    return paths[0].parents[min(2, len(paths[0].parents) - 1)]
-
-
-def _read_labels(file: Path, photo: Path, classes: Mapping[int, str]) -> Iterator[Shape]:
+def _read_labels(file: Path, size: tuple[int, int], classes: Mapping[int, str]) -> Iterator[Shape]:
     """Read lines of a class with a box (centre and sides) or a polygon, in parts of the photo's
-    sides. A last value that has no partner is a score.
+    width and height. A last value that has no partner is a score.
     """
-    size = image_size(photo)
     for number, line in enumerate(read_lines(file), start=1):
         try:
             values = list(map(float, line.split()))
