@@ -1,0 +1,240 @@
+"""Measure what a fine-tuning gains by options of the config that `train --from` writes.
+
+    python benchmarks/finetuning.py
+
+Trains the small models of `make demo` on nuts and CamVid (data/nuts and data/camvid, by
+tools/get_data.py), with and without each option, with three seeds, and writes a table into
+docs/benchmark.md. Repeated, the command completes work_dirs/finetuning.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from seeds import train
+
+from xcit_mm.utils.atomic import atomic_folder, atomic_write
+from xcit_mm.utils.cli import cli_main
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "benchmarks" / "finetuning"
+PAGE = ROOT / "docs" / "benchmark.md"
+NUTS = ROOT / "data" / "nuts"
+OUT = ROOT / "work_dirs" / "finetuning"
+STARTS = {  # folder of a model that is fine-tuned: its config in configs/demo
+    "shapes-objects": "mask-rcnn_xcit-n12-p16_shapes-quick.py",
+    "shapes-maps": "fpn_xcit-n12-p16_shapes-quick.py",
+}
+SEEDS = (0, 1, 2)
+FIG = 2  # id of the category of which few images are kept
+KEPT_FIGS = 3  # images
+PATIENCE = 3  # validations without a better score, after which a training stops early
+MARKS = ("<!-- python benchmarks/finetuning.py -->\n", "<!-- end -->\n")
+
+
+class Score(NamedTuple):
+    """A score of the validation by its key in mmengine's log."""
+
+    name: str
+    key: str
+    factor: float  # to per cent
+
+
+MASK_AP = Score("mask AP", "coco/segm_mAP", 100)
+FIG_AP = Score("mask AP of figs", "coco/fig_precision", 100)
+MIOU = Score("mIoU", "mIoU", 1)
+
+
+class Comparison(NamedTuple):
+    """Two configs, of which the second has an option more."""
+
+    option: str
+    without: str
+    config: str
+    score: Score
+
+
+COMPARISONS = (
+    Comparison("averaged weights (EMA)", "nuts", "nuts_ema", MASK_AP),
+    Comparison("averaged weights (EMA)", "camvid", "camvid_ema", MIOU),
+    Comparison("random resizing", "nuts", "nuts_resize", MASK_AP),
+    Comparison("random resizing", "camvid", "camvid_resize", MIOU),
+    Comparison("balanced sampling", "rare", "rare_balanced", MASK_AP),
+    Comparison("balanced sampling", "rare", "rare_balanced", FIG_AP),
+)
+DATA = {"nuts": "nuts", "camvid": "CamVid", "rare": "nuts, few figs"}
+
+
+def write_rare_figs(folder: Path) -> None:
+    """Cut the training photos of nuts into quarters, and keep few of those with figs."""
+    content = json.loads((NUTS / "annotations" / "instances_train2017.json").read_text())
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    with_figs = 0
+    with atomic_folder(folder) as unfinished:
+        (unfinished / "images").mkdir(parents=True)
+        for image in content["images"]:
+            photo = cv2.imread(str(NUTS / "train2017" / image["file_name"]))
+            width = image["width"] // 2
+            height = image["height"] // 2
+            own = [a for a in content["annotations"] if a["image_id"] == image["id"]]
+            for left in (0, width):
+                for top in (0, height):
+                    objects = crop_objects(own, (left, top), (width, height))
+                    has_fig = any(item["category_id"] == FIG for item in objects)
+                    with_figs += has_fig
+                    if not objects or (has_fig and with_figs > KEPT_FIGS):
+                        continue
+                    number = len(images)
+                    name = f"{number:03}.png"
+                    quarter = photo[top : top + height, left : left + width]
+                    cv2.imwrite(str(unfinished / "images" / name), quarter)
+                    images.append(dict(id=number, file_name=name, width=width, height=height))
+                    for item in objects:
+                        annotations.append(item | dict(image_id=number, id=len(annotations) + 1))
+        cropped = dict(images=images, annotations=annotations, categories=content["categories"])
+        (unfinished / "annotations.json").write_text(json.dumps(cropped))
+
+
+def crop_objects(
+    annotations: list[dict[str, Any]], corner: tuple[int, int], size: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return the objects whose centre lies in a crop, with the part inside it."""
+    objects = []
+    for annotation in annotations:
+        x, y, width, height = annotation["bbox"]
+        centre = np.array([x + width / 2, y + height / 2]) - corner
+        if not ((centre >= 0) & (centre < size)).all():
+            continue
+        polygons = [
+            np.clip(np.reshape(polygon, (-1, 2)) - corner, 0, size)
+            for polygon in annotation["segmentation"]
+        ]
+        points = np.concatenate(polygons)
+        low = points.min(axis=0)
+        extent = points.max(axis=0) - low
+        objects.append(
+            annotation
+            | dict(
+                segmentation=[polygon.ravel().tolist() for polygon in polygons],
+                bbox=[*low.tolist(), *extent.tolist()],
+                area=float(extent.prod()),
+            )
+        )
+    return objects
+
+
+def read_scores(folder: Path, score: Score) -> list[float]:
+    """Return the scores of a training's validations, in per cent and in their order."""
+    scores = {}
+    for log in sorted(folder.glob("2*/vis_data/scalars.json")):
+        for line in log.read_text().splitlines():
+            values = json.loads(line)
+            if score.key in values:
+                scores[values["step"]] = values[score.key] * score.factor
+    return [scores[step] for step in sorted(scores)]
+
+
+def stop_early(scores: list[float]) -> int:
+    """Return the number of validations after which a training stops early."""
+    best = 0
+    for place, score in enumerate(scores):
+        if score > scores[best]:
+            best = place
+        if place - best == PATIENCE:
+            return place + 1
+    return len(scores)
+
+
+def compare(comparison: Comparison) -> str:
+    """Return the row of the table for an option."""
+    columns = []
+    for config in (comparison.without, comparison.config):
+        curves = [read_scores(OUT / config / f"seed{seed}", comparison.score) for seed in SEEDS]
+        columns.append([curve[-1] for curve in curves])
+    gains = [new - old for old, new in zip(*columns, strict=True)]
+    return format_row(
+        comparison.option, DATA[comparison.without], comparison.score.name, *columns, gains
+    )
+
+
+def compare_early_stopping(data: str, score: Score) -> str:
+    """Return the row of the table for the best of the validations until a training stops early."""
+    curves = [read_scores(OUT / data / f"seed{seed}", score) for seed in SEEDS]
+    lengths = [stop_early(curve) for curve in curves]
+    ends = [curve[-1] for curve in curves]
+    best = [max(curve[:length]) for curve, length in zip(curves, lengths, strict=True)]
+    shares = ", ".join(
+        f"{100 * length // len(curve)} %" for curve, length in zip(curves, lengths, strict=True)
+    )
+    gains = [new - old for old, new in zip(ends, best, strict=True)]
+    return format_row(f"early stopping, after {shares}", DATA[data], score.name, ends, best, gains)
+
+
+def format_row(
+    option: str, data: str, score: str, old: list[float], new: list[float], gains: list[float]
+) -> str:
+    by_seed = ", ".join(f"{gain:+.1f}" for gain in gains)
+    return f"| {option} | {data} | {score} | {mean(old):.1f} | {mean(new):.1f} | {by_seed} |"
+
+
+def processor() -> str:
+    match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return match.group(1) if match else "unknown processor"
+
+
+def write_table() -> None:
+    """Write the table into the page, between its marks."""
+    day = datetime.date.today().isoformat()
+    threads = os.environ.get("OMP_NUM_THREADS", os.cpu_count())
+    rows = [
+        f"Seeds {', '.join(map(str, SEEDS))}; {day}, {processor()}, {threads} thread(s).",
+        "",
+        "| option | data | score | without | with | gain by seed |",
+        "|---|---|---|---|---|---|",
+        *map(compare, COMPARISONS),
+        compare_early_stopping("nuts", MASK_AP),
+        compare_early_stopping("camvid", MIOU),
+    ]
+    start, end = MARKS
+    before, _, rest = PAGE.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    page = before + start + "\n".join(rows) + "\n" + end + after
+    with atomic_write(PAGE) as file:
+        file.write(page.encode())
+    print("\n".join(rows))
+
+
+def run() -> None:
+    """Train all models, and write the table."""
+    os.chdir(ROOT)
+    for name, config in STARTS.items():
+        train(ROOT / "configs" / "demo" / config, OUT / name, ["randomness.seed=0"])
+    if not (OUT / "quarters").exists():
+        write_rare_figs(OUT / "quarters")
+    configs = dict.fromkeys(config for row in COMPARISONS for config in (row.without, row.config))
+    for seed in SEEDS:
+        for config in configs:
+            folder = OUT / config / f"seed{seed}"
+            train(CONFIGS / f"{config}.py", folder, [f"randomness.seed={seed}"])
+    write_table()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    return cli_main(run, "run the same command to continue", ValueError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
