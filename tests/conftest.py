@@ -58,6 +58,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.backends.cudnn.allow_tf32 = False
 
 
+@pytest.fixture(scope="session", autouse=True)
+def user_cache(tmp_path_factory) -> None:
+    """Headers of the tests' images stay out of the user's cache, also in processes of tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory) -> Path:
     """A data set of 12 images of shapes."""

@@ -18,7 +18,6 @@ from helpers.doctor_data import (
     edit_json,
     failures,
     findings,
-    oks,
     write_image,
 )
 from helpers.pages import blocks
@@ -50,13 +49,6 @@ def to_centre(annotation: dict) -> None:
 def to_relative(annotation: dict) -> None:
     x, y, width, height = annotation["bbox"]
     annotation["bbox"] = [x / WIDTH, y / HEIGHT, width / WIDTH, height / HEIGHT]
-
-
-def to_smaller_copy(annotation: dict) -> None:
-    annotation.update(
-        bbox=[value / 5 for value in annotation["bbox"]], area=annotation["area"] / 25
-    )
-    draw_box(annotation)
 
 
 def draw_box(annotation: dict) -> None:
@@ -105,10 +97,6 @@ BREAKS = {
     "annotation id twice": (set_id(1), "D418", "1 annotations"),
     "annotation id 0": (set_id(0), "D418", "0"),
     "annotation id as text": (set_id("ann-2"), "D418", "'ann-2'"),
-    "image ids of two kinds": (
-        change_json(lambda content: content["images"][1].update(id="1")),
-        *("D418", "images", "texts"),
-    ),
     "category of another name": (
         change_json(lambda content: content["categories"][15].update(name="Cat")),
         *("D405", "1 of 80", "cat", "Cat"),
@@ -129,9 +117,9 @@ BREAKS = {
     ),
     "image ids that count from 1": (
         change_each(lambda annotation: annotation.update(image_id=annotation["image_id"] + 1)),
-        *("D408", "26 of 80", "26 with an unknown image_id", "id 3 (image 3)"),
+        *("D408", "26 of 80", "unknown image_id", "id 3 (image 3)"),
     ),
-    "relative boxes": (change_each(to_relative), "D408", "80 of 80", "80 without area"),
+    "relative boxes": (change_each(to_relative), "D408", "80 of 80", "no area"),
     "only crowds": (
         change_json(
             lambda c: (c.pop("info"), [each.update(iscrowd=1) for each in c["annotations"]])
@@ -181,7 +169,7 @@ def test_ids_that_score_correctly_pass(value):
 def test_fix_of_other_categories_in_the_validation_works(spoil):
     edit_json(VAL_JSON, spoil)
     (failure,) = failures(MASK_RCNN)
-    assert failure.fix.startswith(f"list the categories of {VAL_JSON}")
+    assert failure.fix.startswith(f"list the categories of {VAL_JSON} as (")
     classes = CocoDataset.METAINFO["classes"]
     assert str(classes) in failure.fix
     ids = {name: 2 * number + 1 for number, name in enumerate(classes)}
@@ -194,23 +182,6 @@ def test_categories_of_the_training_may_name_the_classes():
     edit_json(TRAIN_JSON, swap_categories)
     (failure,) = failures(MASK_RCNN)
     assert failure.fix.startswith("metainfo=dict(classes=('bicycle', 'person', 'car',")
-
-
-def test_fix_of_two_annotated_categories_of_a_name_works():
-    def spoil(content: dict) -> None:
-        content["categories"].append(dict(id=400, name="person"))
-        content["annotations"][1].update(category_id=400)
-
-    edit_json(TRAIN_JSON, spoil)
-    (failure,) = failures(MASK_RCNN)
-    assert failure.fix.startswith("remove category 400, whose annotations get category_id=1")
-
-    def follow(content: dict) -> None:
-        content["categories"].pop()
-        content["annotations"][1].update(category_id=1)
-
-    edit_json(TRAIN_JSON, follow)
-    assert failures(MASK_RCNN) == []
 
 
 def test_ids_of_the_json_that_scores_are_checked_too():
@@ -265,26 +236,10 @@ def noted(*options: str) -> list[Finding]:
     ]
 
 
-@pytest.mark.parametrize(
-    "change, values",
-    [(to_centre, ["23 of 80"]), (to_smaller_copy, [80, "19%"])],
-    ids=["centre, or objects that the border cuts off", "smaller copy, or objects in a corner"],
-)
-def test_boxes_that_may_be_right_are_a_note(change, values):
-    edit_annotations(TRAIN_JSON, change)
-    assert_named(noted(), [("D411", "train", *values, TRAIN_JSON)])
+def test_boxes_that_the_border_may_cut_off_are_a_note():
+    edit_annotations(TRAIN_JSON, to_centre)
+    assert_named(noted(), [("D411", "train", "23 of 80", TRAIN_JSON)])
     assert failures(MASK_RCNN) == []
-
-
-def test_images_that_mmdet_does_not_use_need_no_file():
-    edit_json(
-        TRAIN_JSON,
-        lambda content: content["images"].append(
-            dict(content["images"][0], id=9, file_name="9.jpg")
-        ),
-    )
-    assert failures(MASK_RCNN) == []
-    assert "train: 3 of 4 images are used; 1 have no object" in oks(MASK_RCNN)
 
 
 def test_photo_that_exif_turns_is_a_note():

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.doctor_data import (
-    COCO,
     MASK_RCNN,
     SEMANTIC_FPN,
     SHAPES,
@@ -15,7 +14,6 @@ from helpers.doctor_data import (
     edit_json,
     failures,
     findings,
-    write_image,
     write_segmentation_maps,
 )
 from mmengine.config import Config
@@ -44,20 +42,6 @@ def test_data_sets_in_wrappers_are_checked(own_config):
     assert_named(
         failures(config), [("D311", "train", "nowhere"), ("D302", "classes=None", "train")]
     )
-
-
-@pytest.mark.parametrize(
-    "palette, codes",
-    [([[9, 9, 9]] * 80, ["D306"]), ([(9, 9, 9)] * 2, ["D306"]), ([(9, 9, 9)] * 80, [])],
-)
-def test_palette_that_cannot_be_drawn_is_a_failure(palette, codes, tmp_path):
-    """mmdet's visualizer takes a list of tuples, and test --show-dir ends in 'Invalid type for
-    color'.
-    """
-    config = tmp_path / "config.py"
-    dataset = f"dict(metainfo=dict(palette={palette!r}))"
-    config.write_text(f"_base_ = {str(MASK_RCNN)!r}\ntrain_dataloader = dict(dataset={dataset})")
-    assert [finding.code for finding in failures(config)] == codes
 
 
 @pytest.mark.parametrize(
@@ -95,20 +79,6 @@ def test_validation_and_test_on_training_images_are_a_note(config, changes):
 
 def noted(found: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in found if finding.level != "ok"]
-
-
-def test_drawings_of_one_name_are_a_note():
-    """mmdet's hook writes DIR/NAME.jpg whatever the folder of the image is."""
-    cfg = Config.fromfile(MASK_RCNN)
-    cfg.test_dataloader.dataset.data_prefix.img = ""
-    for number, file in enumerate(("a/0.jpg", "b/0.jpg", "c.jpg")):
-        write_image(COCO / file)
-        edit_json(
-            VAL_JSON,
-            lambda content, n=number, file=file: content["images"][n].update(file_name=file),
-        )
-    assert_named(noted(check_test(cfg, drawn=True)), [("D320", "1 of 3", "0.jpg")])
-    assert noted(check_test(cfg)) == []
 
 
 def save_classes(classes: Sequence[str]) -> str:

@@ -157,19 +157,6 @@ def test_weights_of_other_classes_are_a_failure():
     )
 
 
-@pytest.mark.parametrize(
-    "given", ["None", "dict(_delete_=True, imports=[])", "dict(imports=['json'])"]
-)
-def test_config_without_import_of_xcit_mm_is_a_failure(own_config, given):
-    assert_named(failures(own_config(f"custom_imports = {given}")), [("D202", "XCiT")])
-
-
-def test_config_may_import_a_module_that_imports_xcit_mm(own_config, tmp_path, monkeypatch):
-    (tmp_path / "own_project.py").write_text("import xcit_mm\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert failures(own_config("custom_imports = dict(imports=['own_project'])")) == []
-
-
 def test_notes_are_not_failures(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
     notes = findings(MASK_RCNN, "custom_hooks=[]", level="note")

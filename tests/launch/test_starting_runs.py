@@ -169,14 +169,16 @@ def test_every_check_can_be_skipped(shapes):
 
 
 @pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
-def test_every_process_checks_and_only_the_first_prints(variable, shapes, monkeypatch, capsys):
+def test_only_the_first_process_of_a_machine_checks_and_prints(
+    variable, shapes, monkeypatch, capsys
+):
     monkeypatch.delenv("LOCAL_RANK")
+    arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), "model.backbone.arch=t12")
+    monkeypatch.setenv(variable, "0")
+    assert "D602 neck.in_channels" in rejected("train", *arguments)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)  # mmdet's script has set it
     monkeypatch.setenv(variable, "1")
-    arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1))
-    assert "D602 neck.in_channels" in rejected("train", *arguments, "model.backbone.arch=t12")
     capsys.readouterr()
-    monkeypatch.delenv("LOCAL_RANK")  # mmdet's script has set it
-    monkeypatch.setenv(variable, "1")
     assert started("train", *arguments) and capsys.readouterr().err == ""
 
 

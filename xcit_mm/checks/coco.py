@@ -9,7 +9,7 @@ from mmengine.config import Config
 from ..utils.coco import TO_PREDICT, Coco, read_coco
 from ..utils.configs import evaluators, find_step, metainfo
 from ..utils.errors import preview
-from .boxes import Boxes, check_boxes
+from .annotations import Annotations, check_boxes, check_numbers
 from .findings import Finding, fail, note, ok
 from .images import STORED, Photos, check_images, sample
 from .masks import check_masks, compact
@@ -23,7 +23,10 @@ def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
     path = _json_path(dataset)
     scored = [evaluator.get("ann_file") for evaluator in evaluators(cfg, split)]
     files = {os.path.realpath(file): file for file in [path, *filter(None, scored)]}
-    boxes = None
+    step = find_step(dataset.get("pipeline", []), "LoadAnnotations") or {}
+    metrics = [str(evaluator.get("metric")) for evaluator in evaluators(cfg, split)]
+    needs_masks = step.get("with_mask", False) or any("segm" in metric for metric in metrics)
+    classes = metainfo(dataset)["classes"]
     for file in files.values():
         try:
             coco = read_coco(file, convert=compact)
@@ -33,26 +36,17 @@ def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
             return
         failures = [*_check_ids(file, coco)]
         yield from failures
-        classes = metainfo(dataset)["classes"]
         if failures or isinstance(classes, str):  # check_classes reports a string
             return
         yield from _check_categories(file, coco, classes, split)
-        boxes = Boxes(file, coco, classes)
-        yield from check_boxes(boxes, classes, is_scored=split != "train")
-        if _needs_masks(cfg, split, dataset):
-            step = find_step(dataset.get("pipeline", []), "LoadAnnotations") or {}
-            yield from check_masks(boxes, step.get("poly2mask", True))
+        annotations = Annotations(file, coco, classes)
+        yield from check_boxes(annotations, classes)
+        if split != "train":
+            yield from check_numbers(annotations)
+        if needs_masks:
+            yield from check_masks(annotations, step.get("poly2mask", True))
         if file == path:
-            used = _used_images(boxes, dataset)
-            shapes = {
-                _image_path(dataset, image): (image["height"], image["width"]) for image in used
-            }
-            photos = Photos(dataset, list(shapes))
-            yield from check_images(photos, shapes)
-            yield from _check_orientation(dataset, photos, boxes)
-            empty = len(coco["images"]) - len(np.unique(boxes.images[boxes.images >= 0]))
-            count = f"{len(used)} of {len(coco['images'])} images are used"
-            yield ok(f"{count}; {empty} have no object")
+            yield from _check_photos(dataset, annotations)
 
 
 def image_paths(dataset: dict) -> list[str]:
@@ -74,45 +68,32 @@ def _image_path(dataset: dict, image: dict) -> str:
     return os.path.join(dataset.get("data_root") or "", prefix, image["file_name"])
 
 
-def _used_images(boxes: Boxes, dataset: dict) -> list[dict]:
-    """List the images that mmdet does not leave out by `filter_cfg`."""
-    images = boxes.coco["images"]
-    filters = dataset.get("filter_cfg")
-    if not filters or dataset.get("test_mode"):
-        return images
-    min_size = filters.get("min_size", 0)
-    used = np.ones(len(images), bool)
-    if filters.get("filter_empty_gt"):
-        used[:] = False
-        used[boxes.images[(boxes.images >= 0) & (boxes.labels >= 0)]] = True
-    return [
-        image
-        for image, is_used in zip(images, used, strict=True)
-        if is_used and min(image["width"], image["height"]) >= min_size
-    ]
+def _check_photos(dataset: dict, annotations: Annotations) -> Iterator[Finding]:
+    images = annotations.coco["images"]
+    shapes = {_image_path(dataset, image): (image["height"], image["width"]) for image in images}
+    photos = Photos(dataset, list(shapes))
+    yield from check_images(photos, shapes)
+    yield from _check_orientation(dataset, photos, annotations)
+    empty = len(images) - len(np.unique(annotations.images[annotations.images >= 0]))
+    yield ok(f"{len(images)} images; {empty} have no object")
 
 
-def _check_orientation(dataset: dict, photos: Photos, boxes: Boxes) -> Iterator[Finding]:
+def _check_orientation(
+    dataset: dict, photos: Photos, annotations: Annotations
+) -> Iterator[Finding]:
     """Check that boxes were not drawn over photos as they are stored, if mmcv turns them."""
-    images = boxes.coco["images"]
+    images = annotations.coco["images"]
     places = {_image_path(dataset, image): place for place, image in enumerate(images)}
     turned = sorted(photos.turned) if photos.is_turned else []
     drawn = []
     for path in sample(turned):
         side = max(photos.facts[path].shape(is_turned=False))
-        rows = np.flatnonzero(boxes.kept & (boxes.images == places[path]))
-        objects = [boxes.annotations[row] for row in rows]
+        rows = np.flatnonzero(annotations.loaded & (annotations.images == places[path]))
+        objects = [annotations.entries[row] for row in rows]
         drawn.append((path, draw_objects(objects, (side, side))))
     if fit_stored(drawn):
-        problem = f"boxes of {boxes.path} were drawn over photos as stored, but mmcv turns"
+        problem = f"boxes of {annotations.path} were drawn over photos as stored, but mmcv turns"
         yield fail("D315", f"{problem} {len(turned)} by EXIF: {preview(turned)}", STORED)
-
-
-def _needs_masks(cfg: Config, split: str, dataset: dict) -> bool:
-    """Return whether a data set loads masks, or an evaluator scores them."""
-    step = find_step(dataset.get("pipeline", []), "LoadAnnotations") or {}
-    metrics = [str(evaluator.get("metric")) for evaluator in evaluators(cfg, split)]
-    return step.get("with_mask", False) or any("segm" in metric for metric in metrics)
 
 
 def _check_ids(path: str, coco: Coco) -> Iterator[Finding]:
@@ -127,12 +108,6 @@ def _check_ids(path: str, coco: Coco) -> Iterator[Finding]:
     elif len(set(ids)) < len(ids):
         problem = f"{len(ids) - len(set(ids))} annotations of {path} have the id of another"
         yield fail("D418", f"{problem}: pycocotools confuses them", fix)
-    for name in ("images", "categories"):
-        is_text = {isinstance(entry["id"], str) for entry in coco[name]}
-        if len(is_text) > 1:
-            problem = f"{path} has {name} with numbers and with texts as ids"
-            fix = "write all as numbers, also in the annotations"
-            yield fail("D418", f"{problem}, which pycocotools does not find", fix)
 
 
 def _marks_match(annotation_id: object) -> bool:
@@ -153,48 +128,39 @@ def _check_categories(
     """
     names = [category["name"] for category in coco["categories"]]
     learned = [name for name in names if name in classes]
-    repeated = next((name for name in learned if learned.count(name) > 1), None)
-    if repeated is not None:
-        yield _repeated_category(path, coco, repeated)
+    repeated = {name: learned.count(name) for name in learned if learned.count(name) > 1}
+    for name in repeated:
+        yield _repeated_category(coco, path, name)
+    if repeated:
         return
     absent = [name for name in classes if name not in names]
     annotated = {annotation["category_id"] for annotation in coco["annotations"]}
-    left_out = [
+    others = [
         category["name"]
         for category in coco["categories"]
         if category["name"] not in classes and category["id"] in annotated
     ]
-    leaves_out = f"the config leaves out categories of {path}: {preview(left_out)}"
-    fix = f"list the categories of {path} with the names and in the order of the classes"
-    fix = f"{fix}, {tuple(classes)}; ids stay"
-    if split == "train":  # the other jsons may follow what it learns
-        own = tuple(names if absent else learned)
-        fix = f"metainfo=dict(classes={own}) in all data sets, or {fix}"
+    if split == "train":  # the other jsons follow what it learns
+        fix = f"metainfo=dict(classes={tuple(names if absent else learned)}) in all data sets"
+    else:
+        fix = f"list the categories of {path} as {tuple(classes)}; ids stay"
     if absent:
         problem = f"{len(absent)} of {len(classes)} classes are not categories of {path}"
-        problem = f"{problem}: {preview(absent)}"
-        if left_out:
-            problem = f"{problem}; {leaves_out}"
-        yield fail("D405", problem, fix)
+        unused = f", which has {preview(others)}" if others else ""
+        yield fail("D405", f"{problem}: {preview(absent)}{unused}", fix)
     elif learned != list(classes):
         pairs = zip(learned, classes, strict=False)
         swapped = [f"{theirs} as {ours}" for theirs, ours in pairs if theirs != ours]
         order = f"mmdet makes a class of each category in the order of {path}"
         yield fail("D406", f"{order}, and would show {preview(swapped)}", fix)
-    elif left_out:
-        yield note("D405", leaves_out, "add these categories to classes")
+    elif others:
+        problem = f"the config leaves out categories of {path}: {preview(others)}"
+        yield note("D405", problem, "add these categories to classes")
 
 
-def _repeated_category(path: str, coco: Coco, name: str) -> Finding:
+def _repeated_category(coco: Coco, path: str, name: str) -> Finding:
     """Report categories of one name, of which mmdet makes a class each."""
     ids = [category["id"] for category in coco["categories"] if category["name"] == name]
-    annotated = {annotation["category_id"] for annotation in coco["annotations"]}
-    used = [value for value in ids if value in annotated]
-    kept = (used or ids)[0]
-    others = [value for value in ids if value != kept]
-    fix = f"remove category {preview(others)}"
-    if len(used) > 1:
-        fix = f"{fix}, whose annotations get category_id={kept!r}"
     problem = f"{path} has {len(ids)} categories named {name!r}, of the ids {preview(ids)}"
-    fix = f"{fix}, and name {name!r} once in metainfo.classes"
+    fix = f"keep one, whose id the annotations of all get, and name {name!r} once in the classes"
     return fail("D406", f"{problem}: mmdet makes a class of each", fix)

@@ -1,7 +1,6 @@
 """Checks of data sets: whether their files exist, and hold what the config says."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,38 +64,33 @@ def check_classes(
     origins: dict[tuple[str, ...], str] = {}
     for split in splits:
         for dataset in data_sets(cfg, split):
-            info = metainfo(dataset)
-            classes = info.get("classes")
+            classes = metainfo(dataset).get("classes")
             if classes and not isinstance(classes, str):
                 if tuple(classes) not in origins:
-                    palette = info.get("palette")
-                    yield from _check_palette(split, palette, classes, cfg.default_scope)
-                    yield from _check_heads(split, classes, heads)
-                origins.setdefault(tuple(classes), f"{split} data")
+                    origins[tuple(classes)] = f"{split} data"
+                    yield from _check_heads(cfg, split, classes, heads)
             elif _data_format(dataset) in _FORMATS:  # others may read the names
                 problem = f"classes={classes!r} in the {split} data set"
                 yield fail("D302", problem, "metainfo=dict(classes=('name', ...))")
-    if cfg.get("default_scope") == "mmseg":
-        for classes, origin in origins.items():
-            if len(classes) == 1:
-                problem = f"{origin}: with one class IoUMetric counts every pixel as that class"
-                fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and "
-                yield note("D304", problem, f"{fix}out_channels=1 in the heads")
     if learned:
         origins = {tuple(learned): "checkpoint", **origins}
     yield from _compare_classes(origins)
 
 
 def _check_heads(
-    split: str, classes: Sequence[str], heads: Mapping[str, nn.Module]
+    cfg: Config, split: str, classes: Sequence[str], heads: Mapping[str, nn.Module]
 ) -> Iterator[Finding]:
     number = len(classes)
     for name, head in heads.items():
         if head.num_classes != number:
-            given = f"{name}.num_classes is {head.num_classes}"
-            problem = f"{given}, the {split} data set has {number} classes"
+            problem = f"{name}.num_classes is {head.num_classes}"
+            problem = f"{problem}, the {split} data set has {number} classes"
             fix = f"--cfg-options model.{name}.num_classes={number}, or correct metainfo.classes"
             yield fail("D303", problem, fix)
+    if number == 1 and cfg.get("default_scope") == "mmseg":
+        problem = f"{split} data: with one class IoUMetric counts every pixel as that class"
+        fix = "metainfo=dict(classes=('background', 'name')), num_classes=2 and "
+        yield note("D304", problem, f"{fix}out_channels=1 in the heads")
 
 
 def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding]:
@@ -113,26 +107,6 @@ def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding
     problem = f"{origin} and {other} have different classes: {preview(differing)}"
     fix = "give both the same metainfo.classes, in the order that the model has learned"
     yield level("D305", problem, fix)
-
-
-def _check_palette(
-    split: str, palette: Any, classes: Sequence[str], library: str
-) -> Iterator[Finding]:
-    """Check that the visualizers of the library, with which `test --show-dir` draws, take a
-    palette.
-    """
-    if not palette or isinstance(palette, str):  # random colours, or those of a known data set
-        return
-    rows = tuple if library == "mmdet" else Sequence
-    is_list = isinstance(palette, list) or library != "mmdet"
-    colours = all(
-        isinstance(row, rows) and len(row) == 3 and all(0 <= c <= 255 for c in row)
-        for row in palette
-    )
-    if not (is_list and colours and len(palette) >= len(classes)):
-        given = f"{split}: palette={str(palette)[:40]} for {len(classes)} classes"
-        fix = "palette=[(red, green, blue), ...], a tuple of 0 to 255 for each class"
-        yield fail("D306", f"{given}, which test --show-dir cannot draw", fix)
 
 
 def _data_format(dataset: dict) -> str:
@@ -187,19 +161,3 @@ def _images(cfg: Config, split: str) -> list[str]:
         else:
             paths += [image["img_path"] for image in build_dataset(dataset).data_list]
     return paths
-
-
-def check_drawings(cfg: Config) -> Iterator[Finding]:
-    """Check that `test --show-dir` draws every image: mmdet's hook names a drawing by the image's
-    name alone.
-    """
-    if cfg.get("default_scope") != "mmdet":
-        return
-    names = Counter(map(os.path.basename, _images(cfg, "test")))
-    repeated = names.total() - len(names)
-    if repeated:
-        problem = f"{repeated} of {names.total()} images have the name of another"
-        example = f"such as {names.most_common(1)[0][0]}"
-        effect = "mmdet's drawings with --show-dir replace each other"
-        fix = "xcit-mm predict FOLDER --model MODEL"
-        yield note("D320", f"{problem}, {example}: {effect}", fix)

@@ -9,10 +9,10 @@ from ..utils.cli import parse_cfg_options
 from ..utils.configs import data_sets, evaluators, read_config
 from ..utils.errors import reason
 from ..weights.zoo import find_config
-from .data import SPLITS, check_classes, check_data_sets, check_drawings, check_overlap, check_paths
+from .data import SPLITS, check_classes, check_data_sets, check_overlap, check_paths
 from .findings import Finding, collect, fail
 from .model import build_checked_model, check_forward, class_heads
-from .preflight import check_imports, check_recipe, find_script
+from .preflight import check_recipe, find_script
 from .weights import check_weights, learned_classes
 
 
@@ -32,7 +32,6 @@ def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")
         return
-    yield from collect(check_imports(cfg))
     splits = [*SPLITS, "test"] if _tests_on_own_data(cfg) else SPLITS
     yield from check_training(cfg, splits)
     for split in splits[1:]:
@@ -52,19 +51,16 @@ def check_training(cfg: Config, splits: Sequence[str] = SPLITS) -> Iterator[Find
     checks += [check_data_sets(cfg, split, heads) for split in splits]
     checks.append(check_recipe(cfg, processes))
     checks.append(check_weights(cfg, model))
-    checks.append(check_forward(cfg, model, processes))
+    checks.append(check_forward(model))
     for check in checks:
         yield from collect(check)
 
 
-def check_test(
-    cfg: Config, checkpoint: str | None = None, drawn: bool = False
-) -> Iterator[Finding]:
+def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
     """Check data and model of a test.
 
     Args:
         checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
-        drawn: Whether the test also draws predictions.
     """
     yield from check_paths(cfg, ["test"])
     model, failures = build_checked_model(cfg)
@@ -72,11 +68,9 @@ def check_test(
     heads = class_heads(model)
     learned = learned_classes(checkpoint) if checkpoint else None
     yield from collect(check_classes(cfg, heads, ["test"], learned))
-    yield from collect(check_forward(cfg, model))
+    yield from collect(check_forward(model))
     yield from collect(check_data_sets(cfg, "test", heads))
     yield from collect(check_overlap(cfg, "test"))
-    if drawn:
-        yield from collect(check_drawings(cfg))
 
 
 def _tests_on_own_data(cfg: Config) -> bool:

@@ -62,26 +62,25 @@ def check_maps(
     if missing or _has_own_step(dataset):
         return
     maps = read_facts(list(pairs.values()), are_maps=True)
-    failures = [*_check_files(maps), *_check_places(photos, pairs, maps)]
-    yield from failures
-    if failures:
-        return
     labels = _merge_labels(built, maps)
-    for name, head in heads.items():
-        failures += _check_head(name, head, labels, built.reduce_zero_label)
+    checks = [_check_files(maps), _check_places(photos, pairs, maps)]
+    checks += [_check_head(name, head, labels, built) for name, head in heads.items()]
+    failures = [failure for check in checks for failure in check]
     yield from failures
     if not failures:
         ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
+        unlabelled = labels.pop(ignored, Label())
         names = built.metainfo.get("classes") or ()
         names = ["background", *names] if len(names) == 1 else names
-        yield from _check_numbers(names, ignored, labels, len(maps), is_only_training_set)
+        yield from _check_absent(names, labels, unlabelled.pixels, len(maps), is_only_training_set)
+        yield from _check_rare(names, labels, len(maps))
     yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
 
 
 def _has_own_step(dataset: dict) -> bool:
     """Return whether no step, or one of the user's, reads or corrects the maps."""
     types = [part_class(step, TRANSFORMS) for step in dataset["pipeline"]]
-    libraries = {each.__module__.partition(".")[0] for each in types if each}
+    libraries = {step.__module__.partition(".")[0] for step in types if step}
     return find_step(dataset["pipeline"], "LoadAnnotations") is None or bool(libraries - _LIBRARIES)
 
 
@@ -89,11 +88,7 @@ def _check_files(maps: Mapping[str, Facts]) -> Iterator[Finding]:
     unreadable = [f"{path} ({facts.problem})" for path, facts in maps.items() if facts.problem]
     problem = "segmentation maps cannot be read"
     yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
-    coloured = [
-        f"{path} has {facts.channels} channels"
-        for path, facts in maps.items()
-        if facts.channels > 1
-    ]
+    coloured = [path for path, facts in maps.items() if facts.channels > 1]
     problem = "segmentation maps have colours instead of labels"
     fix = "write maps of one channel, or with a palette, whose values are class numbers"
     yield from listed("FAIL", "D505", coloured, problem, fix)
@@ -120,8 +115,8 @@ def _check_places(
             fix = f"{STORED}, or turn these maps as EXIF turns the photos"
             yield from listed("FAIL", "D511", fitting, problem, fix)
             return
-    fix = "write each map in the size of its image"
     problem = f"of {len(pairs)} maps have another size"
+    fix = "write each map in the size of its image"
     yield from listed("FAIL", "D511", misplaced.values(), problem, fix)
 
 
@@ -145,9 +140,7 @@ def _seen(value: int, built: Any) -> int:
     return (built.label_map or {}).get(value, value) & IGNORED
 
 
-def _check_head(
-    where: str, head: Any, labels: Mapping[int, Label], is_reduced: bool
-) -> Iterator[Finding]:
+def _check_head(name: str, head: Any, labels: Mapping[int, Label], built: Any) -> Iterator[Finding]:
     """Check labels against a head."""
     number = head.num_classes
     ignored = getattr(head, "ignore_index", IGNORED)
@@ -155,37 +148,40 @@ def _check_head(
     end = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
     beyond = [value for value in labels if value != ignored and (value >= end or value > IGNORED)]
     if beyond:
-        given = f"{where} has num_classes={number} and ignore_index={ignored}"
         held = preview([f"label {value} {labels[value]}" for value in beyond])
+        problem = f"{name} has num_classes={number} and ignore_index={ignored}"
         fix = "correct the maps or num_classes, or give the label of unlabelled pixels"
         fix = f"{fix} as ignore_index"
-        if beyond == [end] and not is_reduced:
+        if beyond == [end] and not built.reduce_zero_label:
             fix = f"{fix}; reduce_zero_label=True in the data set if labels count from 1"
-        yield fail("D506", f"{given}, the segmentation maps hold {held}", fix)
+        yield fail("D506", f"{problem}, the segmentation maps hold {held}", fix)
 
 
-def _check_numbers(
+def _check_absent(
     names: Sequence[str],
-    ignored: int,
     labels: Mapping[int, Label],
+    unlabelled: int,
     maps: int,
     is_only_training_set: bool,
 ) -> Iterator[Finding]:
-    """Check that classes have pixels, and report those in so few maps that they may be slips."""
-    used = {value: label for value, label in labels.items() if value != ignored}
-    absent = [name for value, name in enumerate(names) if value not in used]
+    """Check that classes have pixels."""
+    absent = [name for value, name in enumerate(names) if value not in labels]
     if absent:
         problem = f"{maps} segmentation maps have no pixels of {preview(absent)}"
-        unlabelled = labels[ignored].pixels if ignored in labels else 0
-        problem = f"{problem}, and {unlabelled} pixels of label {ignored}, which is ignored"
+        problem = f"{problem}, and {unlabelled} pixels of the ignored label"
         fix = "write the numbers of the classes, 0, 1, ..., into the maps"
         level = fail if is_only_training_set and len(absent) >= len(names) - 1 else note
         yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
+
+
+def _check_rare(names: Sequence[str], labels: Mapping[int, Label], maps: int) -> Iterator[Finding]:
+    """Report labels in so few maps that they may be slips."""
+    few = max(1, maps // 1000)
     rare = [
         f"{names[value]!r} {label}"
-        for value, label in used.items()
-        if len(label.maps) <= max(1, maps // 1000) and maps >= _MANY and value < len(names)
+        for value, label in labels.items()
+        if len(label.maps) <= few and value < len(names)
     ]
-    if rare:
+    if rare and maps >= _MANY:
         problem = f"of {maps} segmentation maps, few have {preview(rare)}"
         yield note("D513", problem, "correct these maps if the labels are slips")

@@ -3,30 +3,30 @@ than its box.
 """
 
 from array import array
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from .boxes import Boxes
-from .findings import Finding, fail, note
+from ..utils.coco import polygon_area
+from .annotations import Annotations, Rule, report
+from .findings import Finding
 
-_CHUNK = 50_000  # polygons whose points are in memory at a time
-_NO_POLYGON = "are no lists of polygons [x, y, x, y, ...] of at least three points"
+_NO_POLYGON = "have no list of polygons [x, y, x, y, ...] of at least three points"
 _SHORT_PART = "have polygons of fewer than three points beside others, which are left out"
-_OTHER_SIZE = "are RLE of another size than their image"
-_RLE = "are RLE, which mmdet drops under poly2mask=False"
+_OTHER_SIZE = "have RLE of another size than their image"
+_RLE = "have RLE, which mmdet drops under poly2mask=False"
 _NO_AREA = "have polygons without area"
-_ELSEWHERE = "lie elsewhere than their bbox"
-_FIXES = {
-    _NO_POLYGON: "segmentation=[[x1, y1, x2, y2, x3, y3, ...]], or remove these annotations",
-    _SHORT_PART: "remove these polygons",
-    _OTHER_SIZE: "size=[height, width] of the image; encode these masks again",
-    _RLE: "poly2mask=True in LoadAnnotations, or polygons",
-    _NO_AREA: "list the points along the outline, in pixels",
-    _ELSEWHERE: "polygons in pixels of the image, around the object of the bbox",
-}
+_ELSEWHERE = "have polygons that lie elsewhere than their bbox"
+_RULES = [
+    Rule("D412", _NO_POLYGON, "segmentation=[[x1, y1, x2, y2, x3, y3, ...]]", fails_at=0),
+    Rule("D412", _SHORT_PART, "remove these polygons", fails_at=0.5),
+    Rule("D412", _OTHER_SIZE, "encode these masks in the size of the image", fails_at=0),
+    Rule("D412", _RLE, "poly2mask=True in LoadAnnotations, or polygons", fails_at=0),
+    Rule("D412", _NO_AREA, "list the points along the outline, in pixels", fails_at=0.5),
+    Rule("D412", _ELSEWHERE, "polygons in pixels, around the object of the bbox", fails_at=0.5),
+]
 
 
 def compact(entry: dict[str, Any]) -> dict[str, Any]:
@@ -44,48 +44,26 @@ def _to_array(polygon: Any) -> Any:
         return polygon
 
 
-def check_masks(boxes: Boxes, poly2mask: bool) -> Iterator[Finding]:
+def check_masks(annotations: Annotations, poly2mask: bool) -> Iterator[Finding]:
     """Check the masks of the annotations that mmdet loads, read with `compact`.
 
     Args:
         poly2mask: As in the `LoadAnnotations` of the pipeline.
     """
-    faults: dict[str, list[int]] = {problem: [] for problem in _FIXES}
-    polygons: list[array] = []
-    owners: list[int] = []
-    rows = np.flatnonzero(boxes.kept)
-    for row in rows.tolist():
-        mask = boxes.annotations[row].get("segmentation")
-        if isinstance(mask, dict):
-            fault = _check_rle(mask, boxes.sizes[row])
-            if not fault and not poly2mask and not boxes.crowds[row]:
-                fault = _RLE
-        else:
-            parts = mask if isinstance(mask, list) else []
-            valid = [part for part in parts if is_polygon(part)]
-            polygons += valid
-            owners += [row] * len(valid)
-            # pycocotools reads all parts as it reads the first.
-            is_read = bool(valid) and is_polygon(parts[0])
-            fault = "" if is_read else _NO_POLYGON
-            if is_read and len(valid) < len(parts):
-                fault = _SHORT_PART
-        if fault:
-            faults[fault].append(row)
-    areas, corners = _measure(polygons, owners, len(boxes.annotations))
-    drawn = np.unique(np.array(owners, int))
-    extents = boxes.corners[drawn, 2:] - boxes.corners[drawn, :2]
-    has_area = areas[drawn] > 0.01 * extents.prod(axis=1)
-    faults[_NO_AREA] = drawn[~has_area].tolist()
-    agree = _overlap(corners[drawn], boxes.corners[drawn]) >= 0.5
-    faults[_ELSEWHERE] = drawn[has_area & ~agree].tolist()
-    for problem, faulty in faults.items():
-        if faulty:
-            is_doubtful = problem in (_SHORT_PART, _NO_AREA, _ELSEWHERE)
-            level = note if is_doubtful and len(faulty) <= len(rows) / 2 else fail
-            count = f"{len(faulty)} of {len(rows)} masks of {boxes.path}"
-            named = boxes.named(np.array(faulty))
-            yield level("D412", f"{count} {problem}: {named}", _FIXES[problem])
+    faults = np.full(len(annotations.entries), "", object)
+    for row in np.flatnonzero(annotations.loaded).tolist():
+        entry = annotations.entries[row]
+        mask = entry.get("segmentation")
+        if not isinstance(mask, dict):
+            faults[row] = _check_polygons(mask, entry["bbox"])
+        elif not _is_rle(mask):
+            faults[row] = _NO_POLYGON
+        elif not _has_size(mask, annotations.sizes[row].tolist()):
+            faults[row] = _OTHER_SIZE
+        elif not poly2mask and not annotations.crowds[row]:
+            faults[row] = _RLE
+    for rule in _RULES:
+        yield from report(rule, annotations, faults == rule.problem)
 
 
 def is_polygon(part: Any) -> bool:
@@ -93,42 +71,36 @@ def is_polygon(part: Any) -> bool:
     return isinstance(part, array) and len(part) >= 6 and len(part) % 2 == 0
 
 
-def _check_rle(mask: dict, size: np.ndarray) -> str:
-    """Return what is wrong with an RLE in an image of a width and height, or ''."""
+def _is_rle(mask: dict) -> bool:
     counts = mask.get("counts")
-    if not isinstance(counts, (str, list)) or not counts:
+    return isinstance(counts, (str, list)) and bool(counts)
+
+
+def _has_size(mask: dict, size: Sequence[float]) -> bool:
+    """Return whether an RLE has the width and height of its image."""
+    counts = mask["counts"]
+    is_whole = isinstance(counts, str) or sum(counts) == prod(size)
+    return mask.get("size") == size[::-1] and is_whole
+
+
+def _check_polygons(mask: Any, box: Sequence[float]) -> str:
+    """Return the fault of polygons with a box of x, y, width and height, or ''."""
+    parts = mask if isinstance(mask, list) else []
+    polygons = [part for part in parts if is_polygon(part)]
+    # pycocotools reads all parts as it reads the first.
+    if not polygons or not is_polygon(parts[0]):
         return _NO_POLYGON
-    height_and_width = size[::-1].tolist()
-    is_whole = isinstance(counts, str) or sum(counts) == np.prod(size)
-    return "" if mask.get("size") == height_and_width and is_whole else _OTHER_SIZE
-
-
-def _measure(
-    polygons: list[array], owners: list[int], number: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the areas (n,) and corners (n, 4) of `number` masks, of which polygons are parts."""
-    areas = np.zeros(number)
-    corners = np.full((number, 4), (np.inf, np.inf, -np.inf, -np.inf))
-    rest = iter(zip(polygons, owners, strict=True))
-    while chunk := list(islice(rest, _CHUNK)):
-        rows = np.array([row for _, row in chunk])
-        points = np.frombuffer(b"".join(part for part, _ in chunk)).reshape(-1, 2)
-        lengths = np.array([len(part) // 2 for part, _ in chunk])
-        starts = np.cumsum(lengths) - lengths
-        following = np.roll(points, -1, axis=0)
-        following[starts + lengths - 1] = points[starts]
-        cross = points[:, 0] * following[:, 1] - points[:, 1] * following[:, 0]
-        np.add.at(areas, rows, np.abs(np.add.reduceat(cross, starts)) / 2)
-        np.minimum.at(corners[:, :2], rows, np.minimum.reduceat(points, starts))
-        np.maximum.at(corners[:, 2:], rows, np.maximum.reduceat(points, starts))
-    return areas, corners
-
-
-def _overlap(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return intersection over union of boxes (n, 4) with boxes (n, 4)."""
-    starts = np.maximum(ours[:, :2], theirs[:, :2])
-    ends = np.minimum(ours[:, 2:], theirs[:, 2:])
-    intersection = np.clip(ends - starts, 0, None).prod(axis=1)
-    area = (ours[:, 2:] - ours[:, :2]).prod(axis=1)
-    other = (theirs[:, 2:] - theirs[:, :2]).prod(axis=1)
-    return intersection / (area + other - intersection)
+    if len(polygons) < len(parts):
+        return _SHORT_PART
+    x, y, width, height = box
+    if sum(map(polygon_area, polygons)) <= 0.01 * width * height:
+        return _NO_AREA
+    left = min(min(polygon[::2]) for polygon in polygons)
+    top = min(min(polygon[1::2]) for polygon in polygons)
+    right = max(max(polygon[::2]) for polygon in polygons)
+    bottom = max(max(polygon[1::2]) for polygon in polygons)
+    shared_width = min(right, x + width) - max(left, x)
+    shared_height = min(bottom, y + height) - max(top, y)
+    shared = max(shared_width, 0) * max(shared_height, 0)
+    both = (right - left) * (bottom - top) + width * height - shared
+    return _ELSEWHERE if shared < 0.5 * both else ""

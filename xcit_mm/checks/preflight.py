@@ -1,4 +1,4 @@
-"""Checks before a model is built: the library, imports and recipe of a config."""
+"""Checks before a model is built: the library and the recipe of a config."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import OPTIMIZERS
 
-from ..models import XCiT, XCiTClassifier
+from ..models import XCiT
 from ..utils.configs import backbone_class, part_class
-from .findings import Finding, fail, note
+from .findings import Finding, note
 
 # Libraries, and the extras of xcit_mm that install them.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
@@ -32,40 +32,20 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
 
 
-def check_imports(cfg: Config) -> Iterator[Finding]:
-    """Check that a config of an XCiT imports xcit_mm. The tools of this package import it by
-    themselves.
-    """
-    given = (cfg.get("custom_imports") or {}).get("imports") or []
-    modules = [given] if isinstance(given, str) else given
-    origins = [getattr(importlib.util.find_spec(module), "origin", None) for module in modules]
-    known = any(
-        "xcit_mm" in Path(origin).read_text() for origin in origins if origin
-    )  # a module may import xcit_mm
-    if backbone_class(cfg) in (XCiT, XCiTClassifier) and not known:
-        effect = "without it mmdet and mmseg do not find XCiT in the registry"
-        text = f"custom_imports lacks xcit_mm: {effect}"
-        yield fail(
-            "D202", text, 'custom_imports = dict(imports=["xcit_mm"], allow_failed_imports=False)'
-        )
-
-
 def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
     """Compare batch and optimizer, which a config may have from another recipe."""
     scaling = cfg.get("auto_scale_lr") or {}
-    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
-        given = f"{batch} images a step over {processes} process(es)"
+        images = f"{batch} images a step over {processes} process(es)"
         fix = "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)"
-        yield note("D204", f"{given}, the learning rate is for {base} images", fix)
-    if (
-        backbone_class(cfg) is XCiT
-        and part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
-    ):
+        yield note("D204", f"{images}, the learning rate is for {base} images", fix)
+    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+    is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
+    if is_sgd and backbone_class(cfg) is XCiT:
         lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
-        text = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
+        problem = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
         adamw = f"dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay})"
         fix = f"optim_wrapper = dict(optimizer={adamw})"
-        yield note("D205", f"{text}: the recipes of XCiT take AdamW", fix)
+        yield note("D205", f"{problem}: the recipes of XCiT take AdamW", fix)

@@ -24,26 +24,16 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     init = cfg.model.backbone.get("init_cfg") or {}
     if not isinstance(init, dict):
         init = next((part for part in init if "checkpoint" in part), {})
-    strict = None
-    for hook in cfg.get("custom_hooks") or []:
-        if part_class(hook, HOOKS, cfg.default_scope) is StrictLoadHook:
-            strict = hook
-            break
-    for option, given in dict(
-        init_cfg=init, load_from=dict(strict or {}, checkpoint=cfg.get("load_from"))
-    ).items():
-        if not given.get("checkpoint"):
-            continue
-        is_whole = option == "load_from" and strict is not None and given.get("strict_heads", True)
-        yield from _check_file(option, given, model, is_whole)
-        if (
-            given["checkpoint"].startswith("xcit://")
-            and cfg.get("test_dataloader")
-            and ModelInput(cfg).channel_order == "BGR"
-        ):
-            text = f"{given['checkpoint']} was trained on RGB, the model gets BGR"
-            yield note("D216", text, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
-    if strict is None:
+    hooks = cfg.get("custom_hooks") or []
+    scope = cfg.default_scope
+    strict = [hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook][:1]
+    load_from = dict(*strict, checkpoint=cfg.get("load_from"))
+    if init.get("checkpoint"):
+        yield from _check_file(cfg, "init_cfg", init, model, is_whole=False)
+    if load_from["checkpoint"]:
+        is_whole = bool(strict) and load_from.get("strict_heads", True)
+        yield from _check_file(cfg, "load_from", load_from, model, is_whole)
+    if not strict:
         problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
         fix = "custom_hooks = [dict(type='StrictLoadHook')]"
         yield note("D701", f"{problem}, without an error", fix)
@@ -61,30 +51,32 @@ def learned_classes(checkpoint: str) -> tuple[str, ...] | None:
     return tuple(classes) if isinstance(classes, (list, tuple)) else None
 
 
-def _check_file(option: str, given: dict, model: Any, is_whole: bool) -> Iterator[Finding]:
-    """Check a file against the whole model or its backbone. `given` is `init_cfg`, or the hook of
-    `load_from`.
+def _check_file(
+    cfg: Config, option: str, options: dict, model: Any, is_whole: bool
+) -> Iterator[Finding]:
+    """Check a file against the whole model or its backbone.
+
+    Args:
+        options: `init_cfg`, or the hook of `load_from`, with the name of the file as `checkpoint`.
     """
-    name = given["checkpoint"]
-    fill_stem = given.get("fill_stem")
+    name = options["checkpoint"]
+    is_published = name.startswith("xcit://") and bool(cfg.get("test_dataloader"))
+    if is_published and ModelInput(cfg).channel_order == "BGR":
+        problem = f"{name} was trained on RGB, the model gets BGR"
+        yield note("D216", problem, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
     check_checkpoint(name)
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():  # the run downloads it, and checks it again
         return
     content = load_from_file(str(path))
+    fill_stem = options.get("fill_stem")
     try:
         if is_whole:
             match_model(model, content, fill_stem=fill_stem)
         else:
-            match_trunk(
-                model.backbone,
-                parse_checkpoint(content, given.get("use_ema", False)),
-                fill_stem=fill_stem,
-            )
+            weights = parse_checkpoint(content, options.get("use_ema", False))
+            match_trunk(model.backbone, weights, fill_stem=fill_stem)
     except ValueError as error:
-        yield fail(
-            "D704",
-            f"{option} {name} does not fit: {error}",
-            "take weights of this model, or correct the model",
-        )
+        fix = "take weights of this model, or correct the model"
+        yield fail("D704", f"{option} {name} does not fit: {error}", fix)
     yield ok(f"{option} {name} fits")

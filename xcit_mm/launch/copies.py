@@ -47,7 +47,7 @@ def _fingerprint(source: Path) -> str:
     return total.hexdigest()
 
 
-def refresh_copies(cfg: Config, prints: bool) -> None:
+def refresh_copies(cfg: Config) -> None:
     """Write the copies that a config of `train --from` reads again if their source has changed.
 
     Raises:
@@ -68,6 +68,5 @@ def refresh_copies(cfg: Config, prints: bool) -> None:
         problem = f"{path} has {now}, and had {state} when the config was written"
         raise ValueError(f"{problem}: write another config by --from")
     write_copies(dataset, path, copies)
-    if prints:
-        line = f"{path} has changed, {copies} is written again: {dataset.describe()}"
-        print(line, file=sys.stderr)
+    line = f"{path} has changed, {copies} is written again: {dataset.describe()}"
+    print(line, file=sys.stderr)

@@ -141,14 +141,15 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
     cfg = _read_config("test", options)
     script = _load_script(options)
     check_checkpoint(options.checkpoint)
-    _check(options, check_test(cfg, options.checkpoint, drawn=bool(options.show_dir)))
+    _check(options, check_test(cfg, options.checkpoint))
     return script
 
 
 def _read_config(tool: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, find its library's script, and choose its work folder."""
     cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
-    refresh_copies(cfg, options.prints)
+    if options.prints:
+        refresh_copies(cfg)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         problem = "mmengine starts several processes on GPUs only, and this machine has none"
         raise ValueError(f"{problem}: leave out --launcher")
@@ -185,13 +186,15 @@ def _choose_precision(options: argparse.Namespace, cfg: Config) -> None:
 
 
 def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
-    """Print notes, and raise an error for the first failure, unless checks are skipped."""
-    if options.skip_checks:
+    """Print notes, and raise an error for the first failure, unless checks are skipped. Other
+    processes of a machine wait for the first in the library's script.
+    """
+    if options.skip_checks or not options.prints:
         return
     for finding in findings:
         if finding.level == "FAIL":
             raise ValueError(f"{finding.message()} (--skip-checks starts the run without checks)")
-        if finding.level == "note" and options.prints:
+        if finding.level == "note":
             print(finding, file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,11 @@ def new_annotation(
 
 def polygon_area(polygon: Sequence[float]) -> float:
     """Return the area in pixels of a polygon given as x, y, x, y, ..."""
-    x, y = np.asarray(polygon, float).reshape(-1, 2).T
-    return abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+    x = polygon[::2]
+    y = polygon[1::2]
+    clockwise = sum(map(mul, x[1:], y)) + x[0] * y[-1]
+    counterclockwise = sum(map(mul, x, y[1:])) + x[-1] * y[0]
+    return abs(counterclockwise - clockwise) / 2
 
 
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
