@@ -17,6 +17,7 @@ from xcit_mm.prediction import Item, engine
 from xcit_mm.prediction.engine import KILLER
 from xcit_mm.prediction.journal import Journal
 from xcit_mm.prediction.preprocessing import Preprocessing
+from xcit_mm.prediction.results import Results
 
 
 def free_port() -> int:
@@ -170,6 +171,7 @@ def test_an_image_is_tried_last_and_given_up_at_the_third_death(
         assert code == 0 and "error" not in records[-1]
         return
     assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors
+    assert call(*command)[0] == 3 and len(read_records(tmp_path)) == 12  # not tried again
     assert call(*command, "--retry-failed")[0] == 0  # by then the memory may be free
 
 
@@ -206,7 +208,7 @@ def test_an_error_that_is_no_items_fault_is_no_death(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine.Engine, "draw", fail)
+        patched.setattr(Results, "draw", fail)
         for _ in range(4):
             assert "No space left on device" in refusal(*command)
     assert call(*command)[0] == 0

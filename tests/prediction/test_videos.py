@@ -18,10 +18,10 @@ from xcit_mm.prediction.videos import iter_frames
 LIMITED = """
 import resource, signal, sys
 sys.path.insert(0, {tools!r})
-from xcit_mm.prediction.engine import Engine
+from xcit_mm.prediction.results import Results
 import infer
 
-draw = Engine.draw
+draw = Results.draw
 def draw_limited(*arguments):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -29,7 +29,7 @@ def draw_limited(*arguments):
         draw(*arguments)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-Engine.draw = draw_limited
+Results.draw = draw_limited
 sys.argv = {command!r}
 sys.exit(infer.main())
 """

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 
+from ..utils.walk import iter_files
+
 SPLITS = {
     "train": ("train", "training", "trainval"),
     "val": ("val", "valid", "validation"),
@@ -30,17 +32,12 @@ _ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$"
 
 def list_files(folder: Path, *suffixes: str) -> list[Path]:
     """List the files below a folder, also behind links, without those that systems leave."""
-    paths: list[Path] = []
-    visited = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        place = os.path.realpath(parent)
-        if place in visited:  # a link to a folder above it
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = [name for name in folders if not name.startswith((".", "__MACOSX"))]
-        visible = [name for name in names if not name.startswith(".")]
-        paths += [Path(parent, name) for name in visible if name.lower().endswith(suffixes or "")]
+    paths = []
+    for path in iter_files(folder):
+        parts = path.relative_to(folder).parts
+        is_hidden = any(part.startswith((".", "__MACOSX")) for part in parts)
+        if not is_hidden and path.name.lower().endswith(suffixes or ""):
+            paths.append(path)
     return sorted(paths)
 
 

@@ -2,18 +2,18 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from .engine import Engine
-from .journal import Entry, Journal, read_journals
+from .journal import Journal, read_journals
 from .listing import Item
 from .predictor import Predictor
+from .results import Results
 
 CHUNK = 32  # items that Ray gives to an actor
 
@@ -42,85 +42,77 @@ def wait_for_ranks() -> None:
 class Actor:
     """An engine in a Ray cluster, with a model and a journal of its own.
 
-    Ray starts an actor again that died, and repeats its chunk. So the new one reads what the
-    former has done.
+    Ray starts an actor again that died, and repeats its chunk. So the new one leaves out what
+    `earlier_journals` lack and the journals of this run have.
     """
 
     def __init__(
-        self,
-        arguments: dict[str, Any],
-        out: Path,
-        category_ids: list[int],
-        drawing: dict[str, Any] | None,
-        workers: int,
+        self, model: dict[str, Any], options: dict[str, Any], workers: int, earlier_journals: set
     ) -> None:
-        predictor = Predictor.from_config(**arguments)
-        self._progress = read_journals(out)
-        self._engine = Engine(out, predictor, category_ids, drawing, workers, Journal(out))
+        out = options["out"]
+        progress = read_journals(out)
+        entries = progress.entries.values()
+        self._done = {entry.item.path for entry in entries if entry.journal not in earlier_journals}
+        self._deaths = progress.deaths
+        predictor = Predictor.from_config(**model)
+        results = Results(predictor=predictor, journal=Journal(out), **options)
+        self._engine = Engine(results, workers)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Predict the items of a chunk that have no new record."""
-        chunk = json.loads(batch["chunk"][0])
-        items = []
-        for fields, earlier_time in chunk:
-            item = Item(*fields)
-            entry = self._progress.entries.get(item.path)
-            if entry is None or entry.time == earlier_time:
-                items.append(item)
-        self._engine.predict(items, self._progress, lambda count: None)
-        return dict(items=np.array([len(chunk)]))
+        """Predict the items of a chunk that are not done."""
+        chunk = [Item(*fields) for fields in json.loads(batch["chunk"][0])]
+        items = [item for item in chunk if item.path not in self._done]
+        for _ in self._engine.predict(items, self._deaths):
+            pass
+        return dict(count=np.array([len(chunk)]))
 
 
-def predict_on_ray(
-    address: str,
-    engine: Engine,
-    items: Sequence[Item],
-    entries: Mapping[str, Entry],
-    done: Callable[[int], object],
-) -> None:
-    """Let the actors of a Ray cluster predict items.
+def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Iterator[int]:
+    """Let the actors of a Ray cluster predict items, and yield the number of items that are done.
 
     There is an actor for each GPU, or without GPUs for each CPU and its reading processes.
 
     Args:
         engine: Engine with the options of the actors.
-        entries: Earlier records of items that are predicted again.
 
     Raises:
         ConnectionError: If there is no cluster at the address.
         ValueError: If the predictor was not built from a config and a checkpoint.
         RuntimeError: If an actor raises an error, for example because the disk is full.
     """
-    arguments = engine.predictor.arguments
-    if arguments is None:
+    results = engine.results
+    if results.predictor.arguments is None:
         raise ValueError("Ray's actors build the model themselves: use Predictor.from_config")
     try:
         import ray
     except ModuleNotFoundError:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
-    times = {path: entry.time for path, entry in entries.items()}
-    chunks = []
-    for start in range(0, len(items), CHUNK):
-        chunk = [(item, times.get(item.path)) for item in items[start : start + CHUNK]]
-        chunks.append(dict(chunk=json.dumps(chunk)))
-    options = arguments, engine.out, engine.category_ids, engine.drawing, engine.workers
+    options = dict(out=results.out, category_ids=results.category_ids, drawing=results.drawing)
+    earlier_journals = set(results.journal.path.parent.glob("*.jsonl"))
+    starts = range(0, len(items), CHUNK)
+    chunks = [dict(chunk=json.dumps(items[start : start + CHUNK])) for start in starts]
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
         gpus = int(ray.cluster_resources().get("GPU", 0))
-        cpus = int(ray.cluster_resources().get("CPU", 0))
         cpus_of_actor = 1 + engine.workers
-        needs = dict(num_gpus=1) if gpus else dict(num_cpus=cpus_of_actor)
+        cpus = int(ray.cluster_resources().get("CPU", 0))
         count = gpus or cpus // cpus_of_actor
+        needs = dict(num_gpus=1) if gpus else dict(num_cpus=cpus_of_actor)
         data: Any = ray.data.from_items(chunks, override_num_blocks=len(chunks))
         data = data.map_batches(
             Actor,
-            fn_constructor_args=options,
+            fn_constructor_args=(
+                results.predictor.arguments,
+                options,
+                engine.workers,
+                earlier_journals,
+            ),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=max(1, min(count, len(chunks)))),
             **needs,
         )
         for batch in data.iter_batches(batch_size=None):
-            done(int(batch["items"].sum()))
+            yield int(batch["count"].sum())
     except ray.exceptions.RayError as error:
         raise RuntimeError(str(error).strip().splitlines()[-1]) from error
     finally:

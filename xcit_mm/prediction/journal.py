@@ -2,26 +2,25 @@
 
 Each process appends lines of JSON to a file of its own, and nothing is ever removed:
 
-- `{"start": PATH, ...}` before an item is read,
+- `{"start": PATH, "name": NAME}` before an item is read,
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
 - `{"frame": NUMBER, ...}` for each frame of a video, between its start and its record,
 - `{"drawn": PATH, ...}` after an item is drawn again,
 - `{"end": true}` if the process ends by an error that is no item's fault.
 
-An item is done if it has a record, and its last record counts. A process that died leaves starts
-without records, and perhaps a last line that is incomplete.
+Journals are read in the order in which they were begun. An item is done if it has a record, and its
+last record counts. A process that died leaves starts without records, and perhaps a last line that
+is incomplete.
 """
 
 import json
 import os
-import stat
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from .listing import Item, make_unique
@@ -29,26 +28,15 @@ from .listing import Item, make_unique
 JOURNAL = "journal"
 
 
-class Stamp(NamedTuple):
-    """Size in bytes and time of modification in nanoseconds, by which a file is recognised."""
-
-    size: int
-    time: int
-
-
-def file_stamp(path: str) -> Stamp | None:
-    """Return the stamp of a file, or None for a URL or a file that does not exist.
-
-    Raises:
-        ValueError: If the path leads to something else than a file, such as a pipe.
+def file_stamp(path: str) -> list[int] | None:
+    """Return size and time of modification in nanoseconds, by which a file is recognised, or None
+    for a URL or a missing file.
     """
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # the latter for a name that no file can have
         return None
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} is not a regular file")
-    return Stamp(status.st_size, status.st_mtime_ns)
+    return [status.st_size, status.st_mtime_ns]
 
 
 @dataclass
@@ -59,28 +47,21 @@ class Entry:
         stamp: Of the file that was predicted.
         error: Why the item failed, or None.
         drawing: Options of the drawing, or None if nothing was drawn.
-        first_time: When the first record was written, in seconds. It orders the ids.
-        time: When this record was written.
         journal: File of the record.
         begin, offset: Positions in bytes of the item's start and of the record.
     """
 
     item: Item
-    stamp: Stamp | None
+    stamp: list[int] | None
     error: str | None
     drawing: dict[str, Any] | None
-    first_time: float
-    time: float
     journal: Path
     begin: int
     offset: int
 
     def has_changed(self) -> bool:
         """Return whether the file is another than the predicted one. A missing file is not."""
-        try:
-            stamp = file_stamp(self.item.path)
-        except ValueError:  # no regular file, as its reader will find
-            return False
+        stamp = file_stamp(self.item.path)
         return stamp is not None and stamp != self.stamp
 
     def iter_results(self) -> Iterator[dict[str, Any]]:
@@ -102,15 +83,14 @@ class Progress:
     """What the journals of a folder say.
 
     Attributes:
-        entries: Items with a record, by path.
-        deaths: Number of processes that died with an item in flight since its last record, by path.
-        lone_deaths: Number of these that had no other item in flight, so that it may be the cause.
-        names: Names of all items that were started, also of those without a record.
+        entries: Items with a record, by path, in the order of their first records.
+        deaths: Paths of items in flight when a process died, since their last record, with the
+            number of deaths with no other item in flight, so that this one may be the cause.
+        names: Names of all items that were started.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    deaths: Counter[str] = field(default_factory=Counter)
-    lone_deaths: Counter[str] = field(default_factory=Counter)
+    deaths: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
@@ -134,7 +114,6 @@ class Progress:
         return pending
 
     def _check_ids(self, items: Sequence[Item]) -> None:
-        """Check the ids of COCO jsons against those of earlier results."""
         ids = self.ids()
         owners = {id_: path for path, id_ in ids.items()}
         for item in items:
@@ -152,13 +131,49 @@ class Progress:
 
         More records leave earlier ids as they are.
         """
-        given = {entry.item.id for entry in self.entries.values() if entry.item.id is not None}
-        free_ids = (number for number in count(1) if number not in given)
-        ids: dict[str, int | str] = {}
-        by_time = sorted(self.entries.values(), key=lambda entry: (entry.first_time, entry.item))
-        for entry in by_time:
-            ids[entry.item.path] = next(free_ids) if entry.item.id is None else entry.item.id
-        return ids
+        ids = {path: entry.item.id for path, entry in self.entries.items()}
+        json_ids = set(ids.values())
+        free_ids = (number for number in count(1) if number not in json_ids)
+        return {path: next(free_ids) if id_ is None else id_ for path, id_ in ids.items()}
+
+    def _read(self, journal: Path) -> None:
+        starts: dict[str, int] = {}
+        offset = 0
+        with journal.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                begin = offset
+                offset += len(line)
+                if not line.endswith(b"\n"):  # the process died while it wrote
+                    break
+                if line.startswith(b'{"frame"'):
+                    continue
+                try:
+                    content = json.loads(line)
+                except ValueError:
+                    place = f"{journal}, line {number}"
+                    fix = "remove the file to predict its images again"
+                    raise ValueError(f"{place} is damaged: {fix}") from None
+                if "start" in content:
+                    starts[content["start"]] = begin
+                    self.names.add(content["name"])
+                elif "path" in content:
+                    start = starts.pop(content["path"], begin)
+                    self._add_record(content, journal, start, begin)
+                elif "drawn" in content and content["drawn"] in self.entries:
+                    self.entries[content["drawn"]].drawing = content["drawing"]
+                elif "end" in content:
+                    return
+        for path in starts:
+            deaths = self.deaths.setdefault(path, 0)
+            if len(starts) == 1:
+                self.deaths[path] = deaths + 1
+
+    def _add_record(self, record: dict[str, Any], journal: Path, begin: int, offset: int) -> None:
+        item = Item(record["path"], record["name"], record["id"])
+        error = record.get("error")
+        entry = Entry(item, record["stamp"], error, record["drawing"], journal, begin, offset)
+        self.entries[item.path] = entry
+        self.deaths.pop(item.path, None)
 
 
 def read_journals(folder: Path) -> Progress:
@@ -168,71 +183,9 @@ def read_journals(folder: Path) -> Progress:
         ValueError: If a line other than the last is damaged.
     """
     progress = Progress()
-    journals = sorted((folder / JOURNAL).glob("*.jsonl"))
-    for in_flight in [_read_journal(path, progress) for path in journals]:
-        for path, start_time in in_flight:
-            entry = progress.entries.get(path)
-            if entry is None or entry.time < start_time:
-                progress.deaths[path] += 1
-                if len(in_flight) == 1:
-                    progress.lone_deaths[path] += 1
+    for journal in sorted((folder / JOURNAL).glob("*.jsonl")):
+        progress._read(journal)
     return progress
-
-
-def _read_journal(path: Path, progress: Progress) -> list[tuple[str, float]]:
-    """Add a journal to the progress. Return path and time of each start without a record."""
-    starts: dict[str, tuple[int, float]] = {}
-    offset = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            begin = offset
-            offset += len(line)
-            if not line.endswith(b"\n"):  # the process died while it wrote
-                break
-            if line.startswith(b'{"frame"'):
-                continue
-            try:
-                content = json.loads(line)
-            except ValueError:
-                raise ValueError(
-                    f"{path}, line {number} is damaged: remove the file to predict its images again"
-                ) from None
-            if "start" in content:
-                starts[content["start"]] = begin, content["time"]
-                progress.names.add(content["name"])
-            elif "path" in content:
-                start, _ = starts.pop(content["path"], (begin, 0))
-                _add_record(progress.entries, content, path, start, begin)
-            elif "drawn" in content and content["drawn"] in progress.entries:
-                progress.entries[content["drawn"]].drawing = content["drawing"]
-            elif "end" in content:
-                return []
-    return [(item_path, start_time) for item_path, (_, start_time) in starts.items()]
-
-
-def _add_record(
-    entries: dict[str, Entry], record: dict[str, Any], journal: Path, begin: int, offset: int
-) -> None:
-    """Add a record, unless there is a later record of its item."""
-    item = Item(record["path"], record["name"], record["id"])
-    stamp = Stamp(*record["stamp"]) if record["stamp"] else None
-    entry = Entry(
-        item=item,
-        stamp=stamp,
-        error=record.get("error"),
-        drawing=record["drawing"],
-        first_time=record["time"],
-        time=record["time"],
-        journal=journal,
-        begin=begin,
-        offset=offset,
-    )
-    other = entries.get(item.path)
-    if other is not None:
-        first_time = min(entry.first_time, other.first_time)
-        entry = max(entry, other, key=lambda either: either.time)
-        entry.first_time = first_time
-    entries[item.path] = entry
 
 
 class Journal:
@@ -244,19 +197,22 @@ class Journal:
 
     def start(self, item: Item) -> None:
         """Note that an item is about to be read. Whoever finds the line alone knows the culprit."""
-        self._append(dict(start=item.path, name=item.name, time=time.time()))
+        self._append(dict(start=item.path, name=item.name))
 
     def add(
-        self, item: Item, stamp: Stamp | None, drawing: dict[str, Any] | None, **result: Any
+        self,
+        item: Item,
+        stamp: list[int] | None,
+        drawing: dict[str, Any] | None = None,
+        **result: Any,
     ) -> None:
         """Add the record of an item.
 
         Args:
-            result: `height`, `width` and a detector's `objects`, or of a video
-                `frames`, or `error`.
+            result: `height`, `width` and a detector's `objects`, or of a video `frames`, or
+                `error`.
         """
-        described = dict(item._asdict(), time=time.time(), stamp=stamp, drawing=drawing)
-        self._append(described | result)
+        self._append(item._asdict() | dict(stamp=stamp, drawing=drawing) | result)
 
     def add_frame(self, number: int, **result: Any) -> None:
         """Add the record of a frame of the video that was started last."""

@@ -1,15 +1,12 @@
-"""Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO annotation
-files.
-"""
+"""Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO jsons."""
 
 import glob
 import hashlib
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +15,14 @@ from urllib.parse import urlsplit
 from ..utils.coco import TO_PREDICT, find_image_folder, read_coco
 from ..utils.folders import check_output
 from ..utils.images import URL_PREFIXES
+from ..utils.walk import iter_files
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif"),
     *(".ppm", ".pgm", ".avif", ".heic", ".heif", ".jp2"),
 )
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
-_MAX_NAME = 200  # bytes, since results are named after it
+MAX_NAME = 200  # bytes, since results are named after it
 
 
 class Item(NamedTuple):
@@ -80,40 +78,35 @@ def find_items(
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
-    lists = [name for name in names if name.endswith((".txt", ".json")) and os.path.isfile(name)]
+    files = [name for name in names if _is_url(name) or os.path.isfile(name)]
+    lists = [name for name in files if not _is_url(name) and name.endswith((".txt", ".json"))]
+    files = [name for name in files if name not in lists]
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    files = [name for name in names if _is_url(name) or os.path.isfile(name)]
-    files = [name for name in files if name not in lists]
-    items = _name_paths(files, "")
+    items = _name_paths(files)
     for name in names:
-        if name in lists and name.endswith(".txt"):
-            items += _read_text_list(Path(name), root)
-        elif name in lists:
-            items += _read_coco(Path(name), root, listing)
+        if name in lists:
+            read = _read_coco if name.endswith(".json") else _read_text_list
+            items += read(Path(name), root, listing)
         elif name not in files:
             items += _search(name, out, listing.notes)
-    listing.items = make_unique(list({item.path: item for item in items}.values()), ())
+    listing.items = make_unique(list({item.path: item for item in items}.values()))
     repeated = len(items) - len(listing.items)
     if repeated:
         listing.notes.append(f"left out {repeated} listed twice")
     return listing
 
 
-def make_unique(items: Sequence[Item], taken: Iterable[str]) -> list[Item]:
-    """Give items names that stay in a folder, are not too long, and are unique.
-
-    Drawings have unique names too.
-
-    Args:
-        taken: Names that other items have.
+def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
+    """Give items names that stay in a folder, are not too long, and are unique, as names of
+    drawings too. `taken` are the names of other items.
     """
     used = set(map(drawing_name, taken))
     renamed = []
     for item in items:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
         stem, suffix = os.path.splitext(file)
-        if len(os.fsencode(file)) > _MAX_NAME:
+        if len(os.fsencode(file)) > MAX_NAME:
             stem = f"{stem[:40]}-{_digest(file)}"
         name = os.path.join(folder, stem + suffix)
         count = 1
@@ -125,16 +118,16 @@ def make_unique(items: Sequence[Item], taken: Iterable[str]) -> list[Item]:
     return renamed
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
-
-
 def drawing_name(name: str) -> str:
-    """Return the file name of an item's drawing: .mp4 of a video, else .jpg. Another suffix stays
-    before it.
+    """Return the file name of an item's drawing. Another suffix than .jpg or .mp4 stays before
+    it.
     """
     suffix = ".mp4" if _suffix(name) in VIDEO_SUFFIXES else ".jpg"
     return name if name.endswith(suffix) else name + suffix
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def _is_url(path: str) -> bool:
@@ -145,7 +138,7 @@ def _suffix(path: str) -> str:
     return os.path.splitext(urlsplit(path).path if _is_url(path) else path)[1].lower()
 
 
-def _name_paths(paths: Sequence[str], root: str) -> list[Item]:
+def _name_paths(paths: Sequence[str], root: str | Path = "") -> list[Item]:
     """Name files by their path below the folder they share, and URLs by host and path."""
     absolute = [
         path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths
@@ -170,95 +163,50 @@ def _url_name(url: str) -> str:
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
     """Search a folder or a glob, and add notes on what is left out.
 
-    Names are relative to the folder, or to the part of the glob without wildcards.
+    Names are relative to the folder, or to the part of the glob before its first wildcard.
     """
-    root = _fixed_part(source)
+    root = Path(source)
+    if root.is_dir():
+        paths = set(iter_files(root))
+    else:  # pathlib does not follow links for `**`, which glob.glob does for ever
+        root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts[:-1]))
+        pattern = os.path.relpath(source, root)
+        paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
+    items = []
     left_out = Counter[str]()
-    paths = []
-    for path in sorted(_iter_paths(source, root)):
-        relative = path.relative_to(root)
-        if any(part.startswith(".") for part in relative.parts):
+    others = Counter[str]()
+    for path in sorted(path for path in paths if not path.is_dir()):
+        name = path.relative_to(root)
+        if any(part.startswith(".") for part in name.parts):
             left_out["hidden"] += 1
         elif not path.is_file():
             left_out["no regular files"] += 1
         elif out is not None and path.resolve().is_relative_to(out.resolve()):
             left_out[f"below the results' folder {out}"] += 1
+        elif _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
+            items.append(Item(os.path.abspath(path), name.as_posix()))
         else:
-            paths.append(path)
+            others[_suffix(path.name) or "without a suffix"] += 1
     notes += [f"left out {count} {reason}" for reason, count in left_out.items()]
-    found = [path for path in paths if _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
-    others = Counter(_suffix(path.name) or "without a suffix" for path in paths)
-    others -= Counter(_suffix(path.name) for path in found)
     if others:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(9))
         notes.append(f"left out {others.total()} neither image nor video: {counts}")
-    if not found:
+    if not items:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise FileNotFoundError(
             f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
         )
-    return [Item(os.path.abspath(path), path.relative_to(root).as_posix()) for path in found]
+    return items
 
 
-def _fixed_part(source: str) -> Path:
-    """Return a folder, or the part of a glob before its first wildcard."""
-    if os.path.isdir(source):
-        return Path(source)
-    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
-
-
-def _iter_paths(source: str, root: Path) -> Iterator[Path]:
-    """Yield what a folder or a glob leads to, except for folders."""
-    if os.path.isdir(source):
-        yield from _walk(root)
-    elif "**" in source:  # glob.glob would follow links to folders above for ever
-        pattern = Path(source).relative_to(root).parts
-        for path in _walk(root):
-            if _matches(path.relative_to(root).parts, pattern):
-                yield path
-    else:
-        for name in glob.glob(source):
-            if not os.path.isdir(name):
-                yield Path(name)
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a path match those of a glob, in which `**` is any number."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_matches(parts[count:], pattern[1:]) for count in range(len(parts) + 1))
-    is_match = bool(parts) and fnmatchcase(parts[0], pattern[0])
-    return is_match and _matches(parts[1:], pattern[1:])
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Yield what folders hold, except for folders. Each real folder is searched once."""
-    searched = set[str]()
-    pending = [root]
-    while pending:
-        links: list[Path] = []
-        for top in pending:
-            for folder, folders, files in os.walk(top):
-                if os.path.realpath(folder) in searched:
-                    folders.clear()
-                    continue
-                searched.add(os.path.realpath(folder))
-                yield from (Path(folder, file) for file in files)
-                links += [
-                    Path(folder, name) for name in folders if os.path.islink(Path(folder, name))
-                ]
-        pending = sorted(links)  # after the real folders, which keep their names
-
-
-def _read_text_list(path: Path, root: str | Path | None) -> list[Item]:
+def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a list of paths: {error}") from None
     if not any(lines):
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return _name_paths([line for line in lines if line], str(root or ""))
+    return _name_paths([line for line in lines if line], root or "")
 
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
@@ -278,7 +226,7 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
         )
     items = []
     for image, name in zip(coco["images"], names, strict=True):
-        (item,) = _name_paths([name], str(folder or path.parent))
+        (item,) = _name_paths([name], folder or path.parent)
         item = item._replace(id=image["id"])
         items.append(item if _is_url(item.path) else item._replace(name=name))
     return items

@@ -1,5 +1,6 @@
 """Images from files, Pillow and arrays, and their preprocessing by a config's test pipeline."""
 
+import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,6 +81,8 @@ class Preprocessing:
         if not isinstance(image, str | Path):
             expected = "a path, Pillow's image or an array (H, W, 3)"
             raise TypeError(f"image of type {type(image).__name__}: give {expected}")
+        if os.path.exists(image) and not os.path.isfile(image):  # a pipe is never read to its end
+            raise ValueError(f"{image} is not a regular file")
         try:
             if self._load is not None:
                 return self._load(dict(img_path=str(image)))["img"]

@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..utils.atomic import atomic_write
@@ -13,10 +13,11 @@ from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
-from .engine import LABELS, VISUALIZATIONS, Engine, InputError, result_paths
+from .engine import Engine
 from .journal import JOURNAL, Entry, Journal, Progress, read_journals
 from .listing import Item, Listing
 from .predictor import Predictor
+from .results import LABELS, VISUALIZATIONS, InputError, Results, result_paths
 
 IMAGES = "images.json"
 PREDICTIONS = "predictions.json"
@@ -79,33 +80,35 @@ def predict_many(
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
     out = Path(os.path.abspath(out))
     rank, size = rank_and_size()
-    category_ids = _category_ids(predictor, listing.categories)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
-    engine = Engine(out, predictor, category_ids, drawing, workers, Journal(out))
-    opened = _open(engine, listing, overwrite) if rank == 0 else nullcontext()
+    category_ids = _category_ids(predictor, listing.categories)
+    results = Results(out, predictor, category_ids, drawing, Journal(out))
+    opened = _open(results, listing, overwrite) if rank == 0 else nullcontext()
     with opened:
         wait_for_ranks()
         progress = read_journals(out)
         pending = progress.list_pending(listing.items, retry_failed)
         if rank == 0:
             _print_notes(pending, progress.entries)
-        own_items = pending
         if ray is None:
-            own_items = [item for item in pending if _rank_of(item, size) == rank]
+            pending = [item for item in pending if _rank_of(item, size) == rank]
+        engine = Engine(results, workers)
         name = f"rank {rank}" if size > 1 else None
-        bar_options = dict(desc=name, position=rank, disable=not own_items)
-        with progress_bar(len(own_items), "image", **bar_options) as bar:
-            if ray is None:
-                engine.predict(own_items, progress, bar.update)
-            elif pending:
-                predict_on_ray(ray, engine, pending, progress.entries, bar.update)
+        options = dict(desc=name, position=rank, disable=not pending)
+        with progress_bar(len(pending), "image", **options) as bar:
+            if ray is not None and pending:
+                for count in predict_on_ray(ray, engine, pending):
+                    bar.update(count)
+            else:
+                for _ in engine.predict(pending, progress.deaths):
+                    bar.update()
         wait_for_ranks()
         if rank > 0:
             return None
         progress = read_journals(out)
-        report = _merge(engine, progress)
-        _draw_again(engine, progress.entries)
+        report = _merge(results, progress)
+        _draw_again(results, progress.entries)
         return report
 
 
@@ -134,25 +137,24 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 
 
 @contextmanager
-def _open(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
+def _open(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder for this call, after checks that nothing of the user's is replaced."""
-    out = engine.out
-    files = engine.predictor.arguments or {}
-    model_files = [files[name] for name in ("config", "checkpoint") if name in files]
+    out = results.out
+    arguments = results.predictor.arguments or {}
+    model_files = [arguments[name] for name in ("config", "checkpoint") if name in arguments]
     check_output(out, [*model_files, *(item.path for item in listing.items)])
-    if (out / "parts").is_dir() and (out / SETTINGS).exists():
+    has_settings = (out / SETTINGS).exists()
+    if has_settings and (out / "parts").is_dir():
         raise FileExistsError(
             f"{out} has results of a former version of xcit_mm, in {out / 'parts'}: "
             "give another --out, or remove the folder"
         )
-    if not (out / SETTINGS).exists():
-        for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
-            if (out / name).exists():
-                raise FileExistsError(
-                    f"{out / name} does not belong to a run, which has a {SETTINGS}: "
-                    "give another --out"
-                )
-    settings = engine.predictor.settings | dict(category_ids=engine.category_ids)
+    for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
+        if not has_settings and (out / name).exists():
+            raise FileExistsError(
+                f"{out / name} does not belong to a run, which has a {SETTINGS}: give another --out"
+            )
+    settings = results.predictor.settings | dict(category_ids=results.category_ids)
     with open_folder(out, settings, overwrite, lambda: _iter_results(out)):
         for path in (out / JOURNAL).glob("*.unfinished*"):
             path.unlink()
@@ -179,75 +181,75 @@ def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
         print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 
 
-def frame_id(video_id: int | str, frame: int) -> int | str:
+def _merge(results: Results, progress: Progress) -> RunReport:
+    """Write images.json, and of a detector predictions.json."""
+    images: list[dict[str, Any]] = []
+
+    def iter_objects() -> Iterator[dict[str, Any]]:
+        for image, objects in _iter_images(progress):
+            images.append(image)
+            for result in objects:
+                yield dict(image_id=image["id"]) | result
+
+    if results.predictor.is_detector:
+        _write_list(results.out / PREDICTIONS, iter_objects())
+    else:
+        images = [image for image, _ in _iter_images(progress)]
+    classes = zip(results.category_ids, results.predictor.names, strict=True)
+    categories = [dict(id=id_, name=name) for id_, name in classes]
+    content = dict(images=images, categories=categories, annotations=[])
+    with _open_result(results.out / IMAGES) as file:
+        file.write(json.dumps(content).encode())
+    entries = progress.entries
+    failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
+    return RunReport(results.out, len(entries) - len(failures), failures)
+
+
+def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield the entry of each image in images.json, and its objects."""
+    for path, id_ in progress.ids().items():
+        entry = progress.entries[path]
+        if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
+            continue
+        for record in entry.iter_results():
+            image = dict(id=id_, file_name=entry.item.name)
+            if entry.item.is_video:
+                image["frame"] = record["frame"]
+                image["id"] = _frame_id(id_, record["frame"])
+            image |= dict(height=record["height"], width=record["width"])
+            yield image, record.get("objects", [])
+
+
+def _frame_id(video_id: int | str, frame: int) -> int | str:
     """Return the id of a frame: the next id after that of its video, and nine digits."""
     if isinstance(video_id, int):
         return (video_id + 1) * 10**9 + frame
     return f"{video_id}/{frame}"
 
 
-def _merge(engine: Engine, progress: Progress) -> RunReport:
-    """Write images.json, and of a detector predictions.json, in the order of the ids."""
-    out = engine.out
-    predictor = engine.predictor
-    entries = progress.entries
-    failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
-    images: list[dict[str, Any]] = []
-    with _open_list(out / PREDICTIONS, predictor.is_detector) as add_result:
-        for path, id_ in progress.ids().items():
-            entry = entries[path]
-            if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
-                continue
-            for record in entry.iter_results():
-                image = dict(id=id_, file_name=entry.item.name)
-                if entry.item.is_video:
-                    image["frame"] = record["frame"]
-                    image["id"] = frame_id(id_, record["frame"])
-                images.append(image | dict(height=record["height"], width=record["width"]))
-                for result in record.get("objects", []):
-                    add_result(dict(image_id=image["id"]) | result)
-    categories = [
-        dict(id=id_, name=name)
-        for id_, name in zip(engine.category_ids, predictor.names, strict=True)
-    ]
-    content = dict(images=images, categories=categories, annotations=[])
-    with _open_result(out / IMAGES) as file:
-        file.write(json.dumps(content).encode())
-    return RunReport(out, len(entries) - len(failures), failures)
-
-
-def _open_result(path: Path) -> AbstractContextManager[IO[bytes]]:
+def _open_result(path: Path) -> AbstractContextManager[Any]:
     """Open a file that replaces an earlier one when it is complete."""
     return atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished")
 
 
-@contextmanager
-def _open_list(path: Path, is_written: bool) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Open a JSON file, and yield a function that adds an item, which is not kept in memory."""
-    if not is_written:
-        yield lambda item: None
-        return
+def _write_list(path: Path, objects: Iterable[dict[str, Any]]) -> None:
+    """Write a JSON file of objects that are not kept in memory."""
     with _open_result(path) as file:
         separator = b"["
-
-        def add(item: dict[str, Any]) -> None:
-            nonlocal separator
-            file.write(separator + json.dumps(item).encode())
+        for result in objects:
+            file.write(separator + json.dumps(result).encode())
             separator = b",\n"
-
-        yield add
         file.write(b"[]" if separator == b"[" else b"]")
 
 
-def _draw_again(engine: Engine, entries: Mapping[str, Entry]) -> None:
+def _draw_again(results: Results, entries: Mapping[str, Entry]) -> None:
     """Draw what was drawn with other options, and print how many cannot be drawn."""
-    if engine.drawing is None:
-        return
     problems = []
     for entry in entries.values():
-        if entry.error is None and entry.drawing != engine.drawing:
+        is_current = results.drawing is None or entry.drawing == results.drawing
+        if entry.error is None and not is_current:
             try:
-                engine.draw_again(entry)
+                results.draw_again(entry)
             except InputError as error:
                 problems.append(str(error))
     if problems:

@@ -1,0 +1,149 @@
+"""The drawing and the maps of an item in a folder of predictions: written, and read again."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..utils.atomic import atomic_write
+from ..utils.cli import print_line
+from ..utils.errors import reason
+from .journal import Entry, Journal, file_stamp
+from .listing import Item, drawing_name
+from .prediction import Prediction
+from .predictor import Predictor
+from .videos import iter_frames, write_video
+
+LABELS = "labels"
+VISUALIZATIONS = "visualizations"
+
+
+class InputError(Exception):
+    """An error of an item: of its file, its pixels or its prediction."""
+
+
+def drawing_path(out: Path, name: str) -> Path:
+    """Return the path of an item's drawing."""
+    return out / VISUALIZATIONS / drawing_name(name)
+
+
+def map_path(out: Path, name: str, frame: int | None = None) -> Path:
+    """Return the path of an image's segmentation map, or of that of a video's frame."""
+    return out / LABELS / (f"{name}.png" if frame is None else f"{name}/{frame:06}.png")
+
+
+def result_paths(out: Path, name: str) -> Iterator[Path]:
+    """Yield the paths of the drawing and the maps that an item has, or may have."""
+    yield drawing_path(out, name)
+    yield map_path(out, name)
+    yield from (out / LABELS / name).glob("[0-9][0-9][0-9][0-9][0-9][0-9]*.png")
+
+
+@dataclass
+class Results:
+    """Writes drawings and maps into a folder, and restores predictions to draw them again.
+
+    Attributes:
+        out: The folder.
+        predictor: The model, for its names and its preprocessing.
+        category_ids: Ids of the classes in COCO results.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing.
+        journal: The journal of this process.
+    """
+
+    out: Path
+    predictor: Predictor
+    category_ids: list[int]
+    drawing: dict[str, Any] | None
+    journal: Journal
+
+    def remove(self, item: Item) -> None:
+        """Remove what another file left to which the item's path led."""
+        for path in result_paths(self.out, item.name):
+            path.unlink(missing_ok=True)
+
+    def store(self, item: Item, prediction: Prediction, frame: int | None = None) -> dict[str, Any]:
+        """Write the map of a segmentor, and return the fields of a record.
+
+        Raises:
+            OSError: If the map cannot be written.
+        """
+        height, width = prediction.image.shape[:2]
+        fields: dict[str, Any] = dict(height=height, width=width)
+        if prediction.segmentation is None:
+            objects = prediction.to_coco(None, self.category_ids)
+            for result in objects:
+                del result["image_id"]  # ids are given when the results are merged
+            return fields | dict(objects=objects)
+        png = cv2.imencode(".png", prediction.segmentation)[1]
+        path = map_path(self.out, item.name, frame)
+        with atomic_write(path, self.journal.unfinished(".png")) as file:
+            file.write(png.tobytes())
+        return fields
+
+    def draw(self, item: Item, predictions: Iterable[Prediction]) -> None:
+        """Draw the prediction of an image, or those of a video's frames.
+
+        Raises:
+            OSError: If the drawing cannot be written.
+        """
+        options = self.drawing
+        if options is None:
+            deque(predictions, maxlen=0)
+            return
+        path = drawing_path(self.out, item.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if item.is_video:
+            drawings = (prediction.draw(**options) for prediction in predictions)
+            write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))
+            return
+        for prediction in predictions:
+            try:
+                is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**options))
+            except ValueError as error:  # an image of other bands
+                print_line(f"not drawn: {item.path}: {error}")
+                continue
+            if is_encoded:
+                path.write_bytes(jpeg.tobytes())
+            else:
+                print_line(f"not drawn: {item.path}: too large for JPEG")
+
+    def draw_again(self, entry: Entry) -> None:
+        """Draw a stored result with the present options, without another prediction.
+
+        Raises:
+            InputError: If the file has vanished or changed.
+            OSError: If the drawing cannot be written.
+        """
+        assert self.drawing is not None
+        self.draw(entry.item, self._iter_stored(entry))
+        self.journal.note_drawn(entry.item, self.drawing)
+
+    def _iter_stored(self, entry: Entry) -> Iterator[Prediction]:
+        """Yield the stored prediction of an image, or those of a video's frames."""
+        path = entry.item.path
+        try:
+            if file_stamp(path) != entry.stamp:
+                raise ValueError(f"{path} has changed or vanished")
+            read = iter_frames if entry.item.is_video else self._read
+            for record, image in zip(entry.iter_results(), read(path), strict=True):
+                yield self._restore(entry.item, record, image)
+        except Exception as error:
+            raise InputError(reason(error)) from error
+
+    def _read(self, path: str) -> Iterator[np.ndarray]:
+        yield self.predictor.preprocess.read(path)
+
+    def _restore(self, item: Item, record: dict[str, Any], image: np.ndarray) -> Prediction:
+        names = self.predictor.names
+        palette = self.predictor.metainfo.get("palette")
+        if self.predictor.is_detector:
+            objects = record["objects"]
+            return Prediction.from_coco(objects, image, names, self.category_ids, palette)
+        content = np.fromfile(map_path(self.out, item.name, record.get("frame")), np.uint8)
+        segmentation = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
+        return Prediction(image, None, segmentation, names, palette)
