@@ -27,9 +27,9 @@ from ..utils.errors import reason
 from ..utils.scripts import load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
-from ..weights.work_dirs import find_checkpoint_in
 from ..weights.zoo import find_config, find_model
 from .copies import refresh_copies
+from .report import report
 from .state import find_state, length
 
 
@@ -65,8 +65,8 @@ def run_tool(tool: str, argv: list[str]) -> int:
         with log_config_to_file_only():
             script.main()
         if tool == "train" and options.prints:
-            print(f"weights: {find_checkpoint_in(options.work_dir)}", file=sys.stderr)
-            print(f"predict: xcit-mm predict PHOTO.jpg --model {options.work_dir}", file=sys.stderr)
+            for line in report(options.work_dir, options.cfg):
+                print(line, file=sys.stderr)
         return 0
 
     next_step = "--resume resumes from the last checkpoint"
@@ -108,6 +108,7 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     """
     options.config = find_config(options.config)
     cfg = _read_config("train", options)
+    options.cfg = cfg
     _choose_precision(options, cfg)
     script = _load_script(options)
     checkpoint, is_end = _find_state(options, cfg)

@@ -1,0 +1,130 @@
+"""The end of a training: its best checkpoint, and after a fine-tuning its scores and a drawing."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import supervision as sv
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+
+from ..models.build import load_model
+from ..prediction import Prediction, Predictor
+from ..utils.atomic import atomic_path
+from ..utils.cli import quiet
+from ..utils.configs import tested_dataset, type_name
+from ..utils.errors import reason
+from ..utils.palettes import make_palette
+from ..weights.reader import load_from_file
+from ..weights.work_dirs import find_checkpoint_in
+
+PHOTOS = 4
+_WIDTH = 640  # pixels of each drawing
+_GAP = 10
+
+
+def report(work_dir: Path, cfg: Config) -> Iterator[str]:
+    """Yield lines on a training that has ended: its checkpoint, and how to predict.
+
+    After a training of a config that `train --from` wrote, scores come before, and some held-out
+    photos are drawn into predictions.jpg.
+    """
+    checkpoint = find_checkpoint_in(work_dir)
+    if checkpoint and cfg.get("source") and cfg.get("val_evaluator"):
+        yield from describe_scores(checkpoint, cfg)
+        try:
+            with quiet():
+                draw_held_out(work_dir / "predictions.jpg", cfg, checkpoint)
+            yield f"labels beside predictions: {work_dir / 'predictions.jpg'}"
+        except (ValueError, OSError, MemoryError) as error:
+            yield f"predictions are not drawn: {reason(error)}"
+    yield f"weights: {checkpoint}"
+    yield f"predict: xcit-mm predict PHOTO.jpg --model {work_dir}"
+
+
+def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
+    """Yield lines with the scores that a run had when it saved its best checkpoint.
+
+    Those of the classes are COCO's average precisions, of masks if the model predicts masks. mmseg
+    prints those of a segmentor itself.
+    """
+    scalars = load_from_file(checkpoint)["message_hub"]["log_scalars"]
+    scores = {
+        key.removeprefix("val/").removeprefix("coco/"): float(history.current())
+        for key, history in scalars.items()
+        if key.startswith("val/")
+    }
+    names = ("bbox_mAP", "segm_mAP", "mIoU")
+    validated = [f"{name} {scores[name]:.4g}" for name in names if name in scores]
+    if not validated:
+        return
+    yield f"score of the best checkpoint: {', '.join(validated)}"
+    classes = [name for name in cfg.metainfo.classes if f"{name}_precision" in scores]
+    width = max(map(len, classes), default=0)
+    for name in classes:
+        yield f"    {name:{width}}  {scores[f'{name}_precision']:.3f}"
+
+
+def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
+    """Draw some of the held-out photos with their labels, at the left, and with the predictions of
+    a checkpoint.
+
+    Raises:
+        ValueError: If the images have other bands than photos.
+    """
+    predictor = Predictor(load_model(cfg, checkpoint), cfg, get_device())
+    rows = []
+    for labelled in _read_labelled(cfg, predictor):
+        predicted = predictor(labelled.image)
+        predicted = replace(predicted, names=labelled.names, palette=labelled.palette)
+        rows.append(np.hstack([_frame(labelled.draw()), _frame(predicted.draw())]))
+    with atomic_path(path, fsync=False) as unfinished:
+        Image.fromarray(np.vstack(rows)[..., ::-1]).save(unfinished, "JPEG", quality=90)
+
+
+def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
+    """Read some photos of the test set, evenly spread, with their labels as if predicted."""
+    init_default_scope(cfg.default_scope)
+    config = copy.deepcopy(tested_dataset(cfg))
+    config["pipeline"] = [step for step in config["pipeline"] if type_name(step).startswith("Load")]
+    dataset = DATASETS.build(config)
+    count = min(PHOTOS, len(dataset))
+    for index in np.linspace(0, len(dataset) - 1, count).round().astype(int):
+        sample = dataset[index]
+        image = sample["img"]
+        palette = predictor.metainfo.get("palette")
+        if predictor.is_detector:
+            yield Prediction(image, _to_detections(sample), None, predictor.names, palette)
+        else:
+            yield _with_unlabelled(image, sample["gt_seg_map"], predictor)
+
+
+def _to_detections(sample: dict) -> sv.Detections:
+    """Return the objects of a sample of mmdet, with the score 1."""
+    boxes = sample["gt_bboxes"].numpy()
+    masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
+    scores = np.ones(len(boxes), np.float32)
+    return sv.Detections(boxes, masks, scores, sample["gt_bboxes_labels"].astype(int))
+
+
+def _with_unlabelled(
+    image: np.ndarray, segmentation: np.ndarray, predictor: Predictor
+) -> Prediction:
+    """Return a map in which ignored pixels are a class more, in white."""
+    count = len(predictor.names)
+    colors = make_palette(count, predictor.metainfo.get("palette"))[:, ::-1].tolist()
+    segmentation = np.minimum(segmentation, count)
+    names = [*predictor.names, "not labelled"]
+    return Prediction(image, None, segmentation, names, [*colors, (255, 255, 255)])
+
+
+def _frame(drawing: np.ndarray) -> np.ndarray:
+    """Scale a drawing to the width of a column, and add a white margin."""
+    height = round(drawing.shape[0] * _WIDTH / drawing.shape[1])
+    scaled = cv2.resize(drawing, (_WIDTH, height), interpolation=cv2.INTER_AREA)
+    return cv2.copyMakeBorder(scaled, *[_GAP] * 4, cv2.BORDER_CONSTANT, value=(255, 255, 255))
