@@ -10,18 +10,13 @@ import cv2
 import numpy as np
 import pytest
 from helpers.doctor_data import edit_json
+from helpers.finetuning import QUICK
 from mmengine.config import Config
 
 from xcit_mm.launch import write_finetuning_config
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
-QUICK = ["train_cfg.max_iters=2", "train_cfg.val_interval=2", "default_hooks.checkpoint.interval=2"]
-QUICK += [
-    f"{split}_dataloader.{key}"
-    for split in ("train", "val", "test")
-    for key in ("num_workers=0", "persistent_workers=False")
-]
 
 
 def without_masks(content: dict) -> None:

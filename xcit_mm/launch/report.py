@@ -127,4 +127,4 @@ def _frame(drawing: np.ndarray) -> np.ndarray:
     """Scale a drawing to the width of a column, and add a white margin."""
     height = round(drawing.shape[0] * _WIDTH / drawing.shape[1])
     scaled = cv2.resize(drawing, (_WIDTH, height), interpolation=cv2.INTER_AREA)
-    return cv2.copyMakeBorder(scaled, *[_GAP] * 4, cv2.BORDER_CONSTANT, value=(255, 255, 255))
+    return np.pad(scaled, ((_GAP, _GAP), (_GAP, _GAP), (0, 0)), constant_values=255)

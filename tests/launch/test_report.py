@@ -1,0 +1,48 @@
+"""The end of a fine-tuning: its scores, and held-out photos with labels beside predictions."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from helpers.finetuning import QUICK
+from PIL import Image
+
+from xcit_mm.launch import finetune
+
+
+def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the halves of the drawing of held-out photos."""
+    drawing = np.asarray(Image.open(work_dir / "predictions.jpg"), float)
+    left, right = np.split(drawing, 2, axis=1)
+    return left, right
+
+
+def test_a_detector_ends_with_the_score_of_each_class_and_labels_beside_predictions(
+    trained, data, folder, capsys
+):
+    arguments = ["--from", str(trained), "--data", str(data), "--boxes"]
+    assert finetune([*arguments, "--cfg-options", *QUICK]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    score, *classes = lines[-6:-3]
+    assert score.startswith("score of the best checkpoint: bbox_mAP 0")
+    assert [line.split()[0] for line in classes] == ["circle", "square"]
+    left, right = read_columns(folder / "work_dirs" / "my-data")
+    assert left.shape == (4 * (640 + 20), 660, 3)
+    assert np.abs(left - right).mean() > 1
+
+
+def test_a_segmentor_ends_with_its_score_and_white_where_no_label_is(
+    trained_segmentor, shapes, folder, capsys
+):
+    shutil.copytree(shapes / "images", folder / "maps" / "images")
+    for label in shapes.glob("annotations/*/*.png"):
+        pixels = np.asarray(Image.open(label)).copy()
+        pixels[:60] = 255
+        path = folder / "maps" / label.relative_to(shapes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    arguments = ["--from", str(trained_segmentor), "--data", str(folder / "maps")]
+    assert finetune([*arguments, "--cfg-options", *QUICK]) == 0
+    assert "score of the best checkpoint: mIoU " in capsys.readouterr().err
+    left, right = read_columns(folder / "work_dirs" / "maps")
+    assert left[20:100, 20:100].mean() > right[20:100, 20:100].mean() + 20
