@@ -262,47 +262,6 @@ def test_numbers_of_batches_continue_after_a_resume(stop, tmp_path):
     assert first_part + train_in_epochs(tmp_path / "work", 2) == whole
 
 
-class Unequal(Numbers):
-    """Photos and segmentation maps, of which a map has three channels."""
-
-    def __getitem__(self, index: int) -> dict:
-        from mmengine.structures import PixelData
-        from mmseg.structures import SegDataSample
-
-        channels = 3 if index == 5 else 1
-        sample = SegDataSample(
-            metainfo=dict(img_path=f"{index}.jpg", seg_map_path=f"{index}.png", img_shape=(8, 8)),
-            gt_sem_seg=PixelData(data=torch.zeros(channels, 8, 8, dtype=torch.uint8)),
-        )
-        return dict(inputs=torch.zeros(3, 8, 8), data_samples=sample)
-
-
-def test_batch_that_cannot_be_collated_names_the_files_and_shapes(tmp_path):
-    class Stacked(Line):
-        def forward(self, inputs, data_samples, mode="loss"):
-            torch.stack([sample.gt_sem_seg.data for sample in data_samples])
-            return dict(loss=self.linear(torch.ones(1)).sum())
-
-    loader = dict(
-        dataset=Unequal(),
-        batch_size=4,
-        sampler=dict(type="DefaultSampler", shuffle=False),
-        collate_fn=dict(type="pseudo_collate"),
-    )
-    runner = Runner(
-        Stacked(),
-        work_dir=str(tmp_path),
-        train_dataloader=loader,
-        optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
-        train_cfg=dict(type="IterBasedTrainLoop", max_iters=2),
-        default_hooks=dict(checkpoint=dict(type="ResumableCheckpointHook")),
-        experiment_name=tmp_path.name,
-    )
-    message = r"differ in shape: 4.png has \(1, 8, 8\), 5.png has \(3, 8, 8\)"
-    with pytest.raises(ValueError, match=message):
-        runner.train()
-
-
 def test_run_of_other_batches_goes_on_within_its_epoch(tmp_path):
     """As with another number of processes."""
     train_in_epochs(tmp_path, 2, stop=5)

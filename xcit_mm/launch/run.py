@@ -16,7 +16,6 @@ from mmengine.registry import OPTIM_WRAPPERS
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..checks.preflight import find_script
-from ..training.batches import UnequalBatch
 from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
 from ..utils.atomic import atomic_path
@@ -72,7 +71,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
     next_step = "--resume resumes from the last checkpoint"
     if tool == "test":
         next_step = "the test has no scores yet"
-    errors = (CheckpointMismatch, UnequalBatch, CannotResume, NotSaved, ConnectionError)
+    errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError)
     return cli_main(run, next_step, *errors)
 
 

@@ -120,10 +120,6 @@ def numbered_loader(
     return Runner.build_dataloader(config, seed=seed[0])
 
 
-class UnequalBatch(ValueError):
-    """The images or segmentation maps of a batch do not have one size."""
-
-
 class _Batches(itertools.chain):
     def skip_iter(self, number: int) -> None:
         """Skip batches. OneDL's mmengine (0.10.12) calls it, mmengine (0.10.7) skips one by one."""
@@ -174,23 +170,4 @@ class NumberedLoop:
         # The epoch-based loop counts from 0 and passes a number, the other loop passes none.
         *numbers, batch = number_and_batch
         seed_generators(*self._seed, self._loop.iter)
-        try:
-            run_iter(*[self._batches.first + number for number in numbers], batch)
-        except RuntimeError as error:
-            if "equal size" not in str(error) or "data_samples" not in batch:
-                raise
-            shapes = _describe_shapes(batch)
-            raise UnequalBatch(
-                f"the images or maps of a batch differ in shape: {shapes}"
-            ) from error
-
-
-def _describe_shapes(batch: dict[str, Any]) -> str:
-    """Describe the images of a batch, or the segmentation maps if the images have one shape."""
-    samples = batch["data_samples"]
-    paths = [sample.get("img_path") for sample in samples]
-    shapes = [tuple(image.shape) for image in batch["inputs"]]
-    if len(set(shapes)) == 1:
-        paths = [sample.get("seg_map_path") for sample in samples]
-        shapes = [tuple(sample.gt_sem_seg.data.shape) for sample in samples]
-    return ", ".join(f"{path} has {shape}" for path, shape in zip(paths, shapes, strict=True))
+        run_iter(*[self._batches.first + number for number in numbers], batch)

@@ -58,9 +58,7 @@ def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -
         if not broken:
             return ""
         wrong.append(f"the gradient of {broken[-1]}")  # the backward pass begins at the last
-
-    message = f"{wrong[0]} is the first that is not finite"
     samples = kwargs.get("data_samples") or ()
-    paths = [getattr(sample, "img_path", None) for sample in samples]
-    images = [path for path in paths if path]
-    return f"{message} at {preview(images)}" if images else message
+    paths = [sample.get("img_path") for sample in samples]
+    images = preview([path for path in paths if path])
+    return f"{wrong[0]} is the first that is not finite{' at ' + images if images else ''}"

@@ -16,8 +16,6 @@ from torch.nn.utils import get_total_norm
 
 from .finite import describe_non_finite, is_finite
 
-BROKEN_BUFFER = "the buffer"  # how the description of a broken running statistic starts
-
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
@@ -46,14 +44,14 @@ class NonFiniteHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.after_train(runner)  # of a training that raised
         self._runner = runner
-        self._wrapper = runner.optim_wrapper
+        self._optimizer = runner.optim_wrapper.optimizer
+        model: Any = runner.model
+        self._model = model.module if is_model_wrapper(model) else model
         self._checked = -1  # the last iteration whose values were checked
-        self._model: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        # A mask may hold -inf on purpose.
-        self._buffers = {
+        self._statistics = {
             name: buffer
             for name, buffer in self._model.named_buffers()
-            if buffer.is_floating_point() and is_finite(buffer)
+            if name.endswith(("running_mean", "running_var"))
         }
 
         # A copy of the model shares these functions, whereas methods would be copied with the run.
@@ -67,30 +65,27 @@ class NonFiniteHook(Hook):
             after_forward, with_kwargs=True, always_call=True
         )
         self._hooked.enter_context(forward)
-        step = self._wrapper.optimizer.register_step_pre_hook(before_step)
-        self._hooked.enter_context(step)
+        self._hooked.enter_context(self._optimizer.register_step_pre_hook(before_step))
 
     def after_train(self, runner: Runner) -> None:
         self._hooked.close()
 
     def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
-        is_training = model is self._model and model.training  # a copy has the same hooks
-        if not is_training:
+        if model is not self._model or not model.training:  # a copy has the same hooks
             return
         if output is not None:
             self._batch = (args, kwargs)
             self._losses = output
         elif get_world_size() == 1:  # it raised, such as in SciPy's matching of NaN
-            causes = self._find_causes(args, kwargs)
-            if causes:
-                print_log("; ".join(causes), "current", logging.ERROR)
+            cause = self._describe_batch(args, kwargs)
+            if cause:
+                print_log(cause, "current", logging.ERROR)
 
     def _before_step(self) -> None:
-        optimizer = self._wrapper.optimizer
         # By `found_inf` the loss scaler makes a fused optimizer skip the step.
-        if getattr(optimizer, "found_inf", 0):
+        if getattr(self._optimizer, "found_inf", 0):
             return
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         # A tenth of the time of the maximum, but the squares may overflow.
         norm = get_total_norm(gradients)
@@ -102,8 +97,9 @@ class NonFiniteHook(Hook):
         if self._checked == runner.iter:
             return
         # There was no step: gradients accumulate, or a loss scaler skipped it.
-        scaler = getattr(self._wrapper, "loss_scaler", None)
-        failed = scaler and self._wrapper.should_update() and scaler.get_scale() < 1
+        wrapper: Any = runner.optim_wrapper
+        scaler = getattr(wrapper, "loss_scaler", None)
+        failed = scaler and wrapper.should_update() and scaler.get_scale() < 1
         self._check(torch.tensor(torch.inf if failed else 0.0))
 
     @torch.no_grad()
@@ -115,35 +111,36 @@ class NonFiniteHook(Hook):
         """
         self._checked = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
-        statistics = get_total_norm(
-            [buffer for buffer in self._buffers.values() if buffer.numel()], torch.inf
-        )
-        finite = (statistics.isfinite() & norm.to(loss.device).isfinite() & loss.isfinite()).float()
-        all_reduce(finite, op="min")
-        if finite:
+        largest = get_total_norm(list(self._statistics.values()), torch.inf)
+        values = [value.to(loss.device).isfinite() for value in (loss, norm, largest)]
+        all_finite = torch.stack(values).all().float()
+        all_reduce(all_finite, op="min")
+        if all_finite:
             if norm > 0:
                 self.skips = 0
             return
 
-        reports = all_gather_object(self._find_causes(*self._batch))
-        causes = [cause for report in reports for cause in report]
-        # A step without gradients changes nothing.
-        self._wrapper.optimizer.zero_grad(set_to_none=True)
+        own = (self._describe_batch(*self._batch), self._describe_statistics())
+        reports = all_gather_object(own)
+        self._optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
+        causes = [cause for report in reports for cause in report if cause]
         unknown = "loss or gradients are not finite, every output of a module is"
         message = f"iteration {self._runner.iter}: {'; '.join(causes) or unknown}"
+        is_broken = any(statistics for _, statistics in reports)
         self.skips += 1
-        is_broken = any(cause.startswith(BROKEN_BUFFER) for cause in causes)
         if self.action == "stop" or self.skips > self.max_skips or is_broken:
             raise FloatingPointError(message)
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
         print_log(f"{message}; {skips}", "current", logging.ERROR)
 
-    def _find_causes(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-        """Describe the first value of a batch that is not finite, and a buffer that is not."""
-        with self._wrapper.optim_context(self._runner.model):  # in the same precision
-            causes = [describe_non_finite(self._model, args, kwargs)]
-        for name, buffer in self._buffers.items():
+    def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
+        """Describe the first value of a batch that is not finite, in the precision of training."""
+        with self._runner.optim_wrapper.optim_context(self._runner.model):
+            return describe_non_finite(self._model, args, kwargs)
+
+    def _describe_statistics(self) -> str:
+        """Describe the first running statistic that is not finite."""
+        for name, buffer in self._statistics.items():
             if not is_finite(buffer):
-                causes.append(f"{BROKEN_BUFFER} {name} is not finite")
-                break
-        return [cause for cause in causes if cause]
+                return f"the buffer {name} is not finite"
+        return ""

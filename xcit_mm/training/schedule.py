@@ -9,7 +9,6 @@ from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from ..utils.compat import SCHEDULER_STATE
 from ..utils.configs import plain_values
 
 # Parts of a config that determine a training, and keys in them that do not when it resumes.
@@ -30,13 +29,12 @@ class CannotResume(ValueError):
 
 
 def follow_config(runner: Runner, checkpoint: dict) -> None:
-    """Give a checkpoint from which a run resumes the schedule and the optimizer's options of the
-    config.
+    """Give a checkpoint from which a run resumes the schedule and the optimizer's options of an
+    edited config.
 
-    They are those of a run that had the config from the start, and mmengine loads them. If they are
-    unchanged, the checkpoint is left as it is. Each difference of the configs is logged.
-
-    Models with several optimizers, and schedules that depend on scores, stay as in the checkpoint.
+    They are those of a run that had the config from the start, and mmengine loads them. Each edit
+    is logged. Without edits the checkpoint is left as it is. Models with several optimizers, and
+    schedules that depend on scores, stay as in the checkpoint.
 
     Raises:
         CannotResume: If the run is longer than the config's, or its optimizer has other groups of
@@ -46,15 +44,19 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         is_complete(checkpoint, "epochs", runner.max_epochs)
     else:
         is_complete(checkpoint, "iters", runner.max_iters)
-    for difference in _differences(runner, checkpoint["meta"]):
-        print_log(f"the config was edited: {difference}", "current")
+    edits = list(_find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text))
+    for edit in edits:
+        print_log(f"the config was edited: {edit}", "current")
+    if not edits or "optimizer" not in checkpoint:
+        return
     schedulers = runner.param_schedulers or []
     depends_on_scores = any(hasattr(scheduler, "need_val_args") for scheduler in schedulers)
     if isinstance(runner.optim_wrapper, OptimWrapperDict) or depends_on_scores:
         print_log("schedule and optimizer's options stay as in the checkpoint", "current")
-    elif "optimizer" in checkpoint and _is_edited(runner.optim_wrapper, schedulers, checkpoint):
-        _advance(runner, schedulers, checkpoint["meta"])
-        _replace(runner.optim_wrapper, schedulers, checkpoint)
+        return
+    _advance(runner, schedulers, checkpoint["meta"])
+    _replace_options(runner.optim_wrapper, checkpoint)
+    checkpoint["param_schedulers"] = [scheduler.state_dict() for scheduler in schedulers]
 
 
 def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
@@ -76,15 +78,17 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
     return done == end
 
 
-def _differences(runner: Runner, meta: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the differences of the config from that of a checkpoint."""
+def _find_edits(saved: str, current: str) -> Iterator[str]:
+    """Describe the differences between the config of a checkpoint and that of the run."""
     try:
-        old = plain_values(meta.get("cfg", ""))
-        new = plain_values(runner.cfg.pretty_text)
-    except ValueError:  # a config of other values
+        saved_values = plain_values(saved)
+        values = plain_values(current)
+    except ValueError:
+        if saved != current:
+            yield "it has values that cannot be compared"
         return
     for part in _PARTS:
-        yield from _compare(part, old.get(part), new.get(part))
+        yield from _compare(part, saved_values.get(part), values.get(part))
 
 
 def _compare(name: str, old: Any, new: Any) -> Iterator[str]:
@@ -97,35 +101,6 @@ def _compare(name: str, old: Any, new: Any) -> Iterator[str]:
             yield from _compare(f"{name}.{place}", *items)
     elif old != new:
         yield f"{name} {textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
-
-
-def _saved_groups(checkpoint: dict) -> list[dict[str, Any]]:
-    """Return the groups of an optimizer, and the one in which mmengine keeps the base rate."""
-    state = checkpoint["optimizer"]
-    base = state.get("base_param_settings")
-    return [*state["param_groups"], *([base] if base else [])]
-
-
-def _is_edited(wrapper: OptimWrapper, schedulers: list, checkpoint: dict) -> bool:
-    """Whether the options of schedule or optimizer differ from those of a checkpoint."""
-    groups = wrapper.param_groups
-    saved_groups = _saved_groups(checkpoint)
-    sizes = [len(group["params"]) for group in groups]
-    if sizes != [len(group["params"]) for group in saved_groups]:
-        problem = f"the optimizer has {len(groups)} groups of parameters, {len(saved_groups)}"
-        fix = "undo the edit of its constructor, paramwise_cfg or frozen layers, or use load_from"
-        raise CannotResume(f"{problem} in the checkpoint, or of other sizes: {fix}")
-    scheduled = {"params", *(scheduler.param_name for scheduler in schedulers)}
-    for group, saved in zip(groups, saved_groups, strict=True):
-        if any(group[key] != saved.get(key) for key in group.keys() - scheduled):
-            return True
-    saved_schedulers = checkpoint.get("param_schedulers") or []
-    options = [_options(scheduler.state_dict()) for scheduler in schedulers]
-    return options != [_options(state) for state in saved_schedulers]
-
-
-def _options(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key not in SCHEDULER_STATE}
 
 
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
@@ -151,12 +126,22 @@ def _step(schedulers: list, by_epoch: bool) -> None:
             scheduler.step()
 
 
-def _replace(wrapper: OptimWrapper, schedulers: list, checkpoint: dict) -> None:
-    """Replace the options of an optimizer, and its schedule, in a checkpoint."""
-    rate = checkpoint["optimizer"]["param_groups"][0]["lr"]
-    for group, saved in zip(wrapper.param_groups, _saved_groups(checkpoint), strict=True):
+def _replace_options(wrapper: OptimWrapper, checkpoint: dict) -> None:
+    """Replace rates and options of the optimizer in a checkpoint by those of the run."""
+    groups = wrapper.param_groups
+    state = checkpoint["optimizer"]
+    saved_groups = list(state["param_groups"])
+    if "base_param_settings" in state:  # mmengine keeps the base rate in a group of its own
+        saved_groups.append(state["base_param_settings"])
+    if [len(group["params"]) for group in groups] != [
+        len(group["params"]) for group in saved_groups
+    ]:
+        problem = f"the optimizer has {len(groups)} groups of parameters, {len(saved_groups)}"
+        fix = "undo the edit of its constructor, paramwise_cfg or frozen layers, or use load_from"
+        raise CannotResume(f"{problem} in the checkpoint, or of other sizes: {fix}")
+    rate = saved_groups[0]["lr"]
+    for group, saved in zip(groups, saved_groups, strict=True):
         saved.update({key: value for key, value in group.items() if key != "params"})
-    checkpoint["param_schedulers"] = [scheduler.state_dict() for scheduler in schedulers]
-    new_rate = checkpoint["optimizer"]["param_groups"][0]["lr"]
-    place = f"the rate at iteration {checkpoint['meta']['iter'] + 1}"
-    print_log(f"{place} is {new_rate:.4g}, not {rate:.4g}", "current")
+    if groups[0]["lr"] != rate:
+        place = f"the rate at iteration {checkpoint['meta']['iter'] + 1}"
+        print_log(f"{place} is {groups[0]['lr']:.4g}, not {rate:.4g}", "current")

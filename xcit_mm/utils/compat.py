@@ -118,10 +118,6 @@ def is_resuming(runner: "Runner") -> bool:
     return runner._resume
 
 
-# mmengine (0.10.7): what the state of a scheduler holds beside its options.
-SCHEDULER_STATE = frozenset({"last_step", "_global_step", "_last_value"})
-
-
 def train_dataloader_config(runner: "Runner") -> Any:
     """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was
     given.
