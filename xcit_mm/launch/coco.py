@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.coco import Coco, find_image_folder, read_coco
-from .dataset import Dataset, Objects, Shape, new_dataset, new_photo
+from ..utils.images import image_size
+from .dataset import Dataset, Objects, Photo, Shape, new_dataset
 from .files import PhotoIndex, list_files, split_of
 
 _REQUIRED = {
@@ -79,8 +80,8 @@ def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
                 left_out["images that are missing"] += 1
                 continue
             size = (image["width"], image["height"])
-            photo = new_photo(path, shapes[image["id"]], size if all(size) else None)
-            splits[split].photos.append(photo)
+            size = size if all(size) else image_size(path)
+            splits[split].photos.append(Photo(path, size, shapes[image["id"]]))
     return new_dataset(classes, splits, left_out)
 
 

@@ -18,6 +18,7 @@ from .model import (
     adapt_maps,
     adapt_objects,
     adapt_segmentor,
+    check_bands,
     find_pipelines,
     has_xcit,
 )
@@ -58,6 +59,7 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
     dataset: Dataset[Any]
     if cfg.default_scope == "mmdet":
         dataset = read_objects(data)
+        check_bands(dataset)
         changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
         background = dataset.training.empty > 0
         pipelines = [adapt_objects(steps, masks, background) for steps in pipelines]

@@ -8,16 +8,12 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from PIL import Image, UnidentifiedImageError
-
 from ..utils.atomic import atomic_path, atomic_write
 from ..utils.coco import new_annotation
-from ..utils.images import image_size
 
 
 class Shape(NamedTuple):
@@ -46,22 +42,6 @@ class Photo(NamedTuple):
     path: Path
     size: tuple[int, int]
     shapes: Sequence[Shape]
-
-
-def new_photo(path: Path, shapes: Sequence[Shape], size: tuple[int, int] | None = None) -> Photo:
-    """Describe a photo, by default of the size that mmcv reads.
-
-    Raises:
-        ValueError: If it is not an image, or a tif that OpenCV would not read as it is meant.
-    """
-    if path.suffix.lower() in (".tif", ".tiff"):
-        mode = ""
-        with suppress(UnidentifiedImageError), Image.open(path) as image:
-            mode = image.mode
-        if mode not in ("L", "P", "RGB"):
-            problem = f"{path} may have many bands or 16 bits"
-            raise ValueError(f"{problem}: write a config as in docs/bands.md")
-    return Photo(path, size or image_size(path), shapes)
 
 
 @dataclass

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ..utils.images import image_size
 from .coco import find_jsons, read_jsons
-from .dataset import Dataset, Objects, Shape, new_dataset, new_photo
+from .dataset import Dataset, Objects, Photo, Shape, new_dataset
 from .files import (
     LAYOUTS,
     divide_photos,
@@ -79,7 +80,9 @@ def _read_files(
     left_out.update(unused)
     splits = {}
     for split, labelled in drop_unlabelled(pairs, data, left_out).items():
-        splits[split] = Objects([new_photo(photo, read(label)) for photo, label in labelled])
+        splits[split] = Objects(
+            [Photo(photo, image_size(photo), read(label)) for photo, label in labelled]
+        )
     # The photos of a split may lack a class.
     every = [photo for objects in splits.values() for photo in objects.photos]
     classes = sorted({shape.label for photo in every for shape in photo.shapes})

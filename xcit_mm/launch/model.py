@@ -1,9 +1,12 @@
 """Model and pipelines of a config, for the classes and labels of another data set."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
+from PIL import Image, UnidentifiedImageError
 
 from ..models import XCiT
 from ..utils.configs import backbone_class, leaf_datasets, type_name
@@ -67,6 +70,22 @@ def adapt_detector(
         masks = False
     _set_classes(model, changed, len(dataset.classes))
     return _difference(cfg.to_dict(), changed), masks
+
+
+def check_bands(dataset: Dataset[Objects]) -> None:
+    """Raise ValueError for a tif that OpenCV would not read as it is meant."""
+    for objects in filter(None, (dataset.training, dataset.held_out)):
+        for photo in objects.photos:
+            is_tif = photo.path.suffix.lower() in (".tif", ".tiff")
+            if is_tif and _image_mode(photo.path) not in ("L", "P", "RGB"):
+                problem = f"{photo.path} may have many bands or 16 bits"
+                raise ValueError(f"{problem}: write a config as in docs/bands.md")
+
+
+def _image_mode(path: Path) -> str | None:
+    with suppress(UnidentifiedImageError), Image.open(path) as image:
+        return image.mode
+    return None
 
 
 def have_masks(dataset: Dataset[Objects]) -> bool:

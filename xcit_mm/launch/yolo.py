@@ -11,7 +11,7 @@ import yaml
 
 from ..utils.coco import from_corners
 from ..utils.images import image_size
-from .dataset import Dataset, Objects, Shape, new_dataset, new_photo
+from .dataset import Dataset, Objects, Photo, Shape, new_dataset
 from .files import (
     PHOTO_FOLDERS,
     SPLITS,
@@ -102,7 +102,7 @@ def _describe(
         for photo, label in labelled:
             size = image_size(photo)
             shapes = list(_read_labels(label, size, classes)) if label else []
-            splits[split].photos.append(new_photo(photo, shapes, size))
+            splits[split].photos.append(Photo(photo, size, shapes))
     return new_dataset(tuple(dict.fromkeys(classes.values())), splits, left_out)
 
 
