@@ -11,18 +11,17 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
+from tempfile import TemporaryDirectory
 
 import torch
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import BaseLoop
+from mmengine.runner import Runner
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import xcit_mm  # noqa: F401  # registers the hook
 from helpers.golden import parameter
 from helpers.paths import GOLDEN, SHARED
-from xcit_mm import StrictLoadHook
 
 MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
@@ -151,11 +150,22 @@ def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
 
 
 def load_in_runner(
-    model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook
+    model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook: object
 ) -> None:
-    """Load a checkpoint as mmengine's Runner does with StrictLoadHook, by default for training."""
-    loop = Mock(spec=BaseLoop) if train else None
-    runner = SimpleNamespace(model=model, _train_loop=loop, _resume=resume)
-    checkpoint = dict(checkpoint)
-    StrictLoadHook(**hook).after_load_checkpoint(runner, checkpoint)
-    model.load_state_dict(checkpoint["state_dict"])
+    """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pth"
+        torch.save(checkpoint, path)
+        runner = Runner(
+            model,
+            work_dir=folder,
+            train_dataloader=torch.utils.data.DataLoader([0]),
+            train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
+            optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
+            resume=resume,
+            custom_hooks=[dict(type="StrictLoadHook", **hook)],
+            experiment_name=folder,
+        )
+        if train:
+            assert runner.train_loop  # which a runner builds on use
+        runner.load_checkpoint(str(path))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.demo_runs import assert_same_state
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -50,10 +51,12 @@ def train_a_line(
     iterations: int = 3,
     scores: Iterable[float] | None = None,
     load_from: Path | None = None,
+    momentum: float | None = None,
     **hook,
 ) -> None:
+    """Train, with averaged weights if they have a momentum."""
     torch.manual_seed(0)
-    batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 2)
+    batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 9)
     checkpoint = dict(dict(type="ResumableCheckpointHook", by_epoch=False, interval=1), **hook)
     runner = Runner(
         Line(),
@@ -66,37 +69,24 @@ def train_a_line(
         val_evaluator=Evaluator(Scores(scores or itertools.count(1))),
         load_from=load_from and str(load_from),
         default_hooks=dict(checkpoint=checkpoint),
+        custom_hooks=[dict(type="EMAHook", momentum=momentum)] if momentum else None,
         resume=True,
         experiment_name=f"{work_dir.name}{iterations}",
     )
     runner.train()
 
 
-@pytest.mark.parametrize("keep", [1, 2])
-def test_constant_file_name_is_one_complete_file(keep, tmp_path):
-    train_a_line(tmp_path, filename_tmpl="last.pth", max_keep_ckpts=keep)
+def test_constant_file_name_is_one_complete_file(tmp_path):
+    for iterations in (3, 4):  # resumed with fewer to keep
+        keep = 5 - iterations
+        train_a_line(tmp_path, iterations, filename_tmpl="last.pth", max_keep_ckpts=keep)
     assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
-    assert load_from_file(str(tmp_path / "last.pth"))["meta"]["iter"] == 3
-    # Resumed with fewer to keep.
-    train_a_line(tmp_path, iterations=4, filename_tmpl="last.pth", max_keep_ckpts=1)
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
-two_bests = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "best, names", [("score", {"best_score"}), (["score", "other"], {"best_score", "best_other"})]
 )
-
-
-@two_bests
-def test_constant_names_of_the_best_checkpoints_are_complete_files(best, names, tmp_path):
-    options = dict(filename_tmpl="last.pth", max_keep_ckpts=1, save_best=best, rule="greater")
-    train_a_line(tmp_path, iterations=2, **options)
-    names = {f"{name}_last.pth" for name in names}
-    assert {path.name for path in tmp_path.glob("*.pth")} == {"last.pth", *names}
-    assert all(load_from_file(str(tmp_path / name))["meta"]["iter"] == 2 for name in names)
-
-
-@two_bests
 def test_former_checkpoints_are_removed_after_the_new_ones_are_written(
     best, names, tmp_path, monkeypatch
 ):
@@ -157,19 +147,22 @@ def test_after_a_kill_the_best_checkpoint_and_its_score_are_kept(
     assert best_files(tmp_path) == ["best_score_iter_5.pth"]
 
 
-def test_after_a_kill_a_constant_name_holds_the_best(tmp_path, monkeypatch):
-    options = dict(BEST, filename_tmpl="last.pth")
-    kill_after_best(tmp_path, 2, monkeypatch, scores=[40, 90], **options)
-    train_a_line(tmp_path, 4, scores=[50, 60], **options)
-    assert load_from_file(tmp_path / "best_score_last.pth")["meta"]["iter"] == 2
+def test_best_and_last_checkpoint_hold_averaged_weights_also_after_a_kill(tmp_path, monkeypatch):
+    plain, averaged, killed = (tmp_path / name for name in ("plain", "averaged", "killed"))
+    train_a_line(plain)
+    train_a_line(averaged, momentum=0.5, **BEST)
+    kill_after_best(killed, 2, monkeypatch, momentum=0.5, **BEST)
+    train_a_line(killed, scores=[3], momentum=0.5, **BEST)
+    weights = [read_weight(plain / f"iter_{number}.pth") for number in (1, 2, 3)]
+    mean = (weights[0] + weights[1]) / 4 + weights[2] / 2
+    for folder in (averaged, killed):
+        for name in ("iter_3.pth", "best_score_iter_3.pth"):
+            assert read_weight(folder / name) == pytest.approx(mean, rel=1e-6)
+    assert_same_state(averaged / "iter_3.pth", killed / "iter_3.pth")
 
 
-def test_a_run_that_resumes_in_another_folder_removes_no_checkpoint_of_the_first(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    train_a_line(first, 2, scores=[40, 50], **BEST)
-    train_a_line(second, 4, scores=[30, 60], load_from=first / "iter_2.pth", **BEST)
-    assert best_files(first) == ["best_score_iter_2.pth"]
-    assert best_files(second) == ["best_score_iter_4.pth"]
+def read_weight(checkpoint: Path) -> float:
+    return load_from_file(checkpoint)["state_dict"]["linear.weight"].item()
 
 
 def test_a_copied_folder_resumes_without_the_original(tmp_path):

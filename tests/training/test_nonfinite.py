@@ -1,6 +1,5 @@
 """NonFiniteHook names the source of a non-finite value, and protects the weights."""
 
-import copy
 import itertools
 import re
 from pathlib import Path
@@ -11,7 +10,6 @@ from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.devices import allow_mixed_precision, on_each_device
 from helpers.processes import run_tool
 from mmengine.model import BaseModel
-from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
@@ -260,16 +258,3 @@ def test_stopped_run_names_the_module_and_the_images_in_one_line(config, shapes,
     assert run.returncode == 1
     message = r"iteration 1: the output of [a-z]\S+ \(\w+\) is the first .* at \S+\.jpg"
     assert re.match(f"FloatingPointError: {message}", run.stderr.splitlines()[-1])
-
-
-def test_copy_of_the_model_during_training_is_not_inspected(tmp_path):
-    runner = Training(tmp_path, batches("none"))
-    copies = []
-
-    def copy_model(*_: object) -> None:
-        copies.append(copy.deepcopy(runner.model))
-
-    runner.optim_wrapper.optimizer.register_step_post_hook(copy_model)
-    runner.train()
-    wrapper = OptimWrapper(torch.optim.SGD(copies[0].parameters(), lr=1e-3))
-    assert copies[0].train_step(batches("input", 3)[3], wrapper)["loss"].isnan()
