@@ -2,7 +2,6 @@
 the start.
 """
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.processes import run_tool
 from helpers.weight_files import MINI
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
@@ -81,16 +81,11 @@ def config(by_epoch: bool, layer_decay: bool = False) -> dict[str, Any]:
     return dict(train_cfg=length, optim_wrapper=optim_wrapper, param_scheduler=schedule)
 
 
-def edited(cfg: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return a config with other values by dotted key, in which `__` stands for the dot."""
-    cfg = copy.deepcopy(cfg)
-    for key, value in options.items():
-        *parents, last = [int(part) if part.isdigit() else part for part in key.split("__")]
-        node = cfg
-        for parent in parents:
-            node = node[parent]
-        node[last] = value
-    return cfg
+def edited(cfg: dict[str, Any], edit: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with other values by dotted key."""
+    changed = Config(cfg)
+    changed.merge_from_dict(edit)
+    return changed.to_dict()
 
 
 def train(
@@ -122,40 +117,15 @@ def train(
     return hook.seen
 
 
-BY_ITERATION = {
-    "longer": dict(train_cfg__max_iters=12, param_scheduler__1__end=12),
-    "shorter": dict(train_cfg__max_iters=7, param_scheduler__1__end=7),
-    "longer warm-up": dict(param_scheduler__0__end=6),
-    "no warm-up": dict(param_scheduler=[dict(type="PolyLR", by_epoch=False, eta_min=1e-5, end=8)]),
-    "no schedule": dict(param_scheduler=None),
-    "rate": dict(optim_wrapper__optimizer__lr=5e-4),
-    "period": dict(param_scheduler__1__T_max=20),
-    "decay and betas": dict(
-        optim_wrapper__optimizer__weight_decay=0.01, optim_wrapper__optimizer__betas=(0.8, 0.9)
-    ),
-}
-WITH_LAYER_DECAY = {
-    "longer": BY_ITERATION["longer"],
-    "rate": BY_ITERATION["rate"],
-    "decay of layers": dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.7),
-}
-BY_EPOCH = {
-    "longer": dict(train_cfg__max_epochs=3, param_scheduler__1__milestones=[2]),
-    "rate": dict(optim_wrapper__optimizer__lr=5e-4),
-    "longer warm-up": dict(param_scheduler__0__end=6),
-    "by iteration": dict(
-        param_scheduler=[dict(type="CosineAnnealingLR", end=2, convert_to_iter_based=True)]
-    ),
-}
-CASES = [
-    *((name, dict(by_epoch=False), edit) for name, edit in BY_ITERATION.items()),
-    *((name, dict(by_epoch=True), edit) for name, edit in BY_EPOCH.items()),
-    *(
-        (f"{name}, layers", dict(by_epoch=False, layer_decay=True), edit)
-        for name, edit in WITH_LAYER_DECAY.items()
-    ),
-    ("rate, layers", dict(by_epoch=True, layer_decay=True), BY_EPOCH["rate"]),
-]
+ITERATIONS = dict(by_epoch=False)
+EPOCHS = dict(by_epoch=True)
+LAYERS = dict(by_epoch=False, layer_decay=True)
+LONGER = {"train_cfg.max_iters": 12, "param_scheduler.1.end": 12}
+RATE = {"optim_wrapper.optimizer.lr": 5e-4}
+WARMED = {"param_scheduler.0.end": 6}
+POLY = dict(type="PolyLR", by_epoch=False, eta_min=1e-5, end=8)
+BY_BATCH = dict(type="CosineAnnealingLR", end=2, convert_to_iter_based=True)
+OTHER_ADAM = {"optim_wrapper.optimizer": dict(weight_decay=0.01, betas=(0.8, 0.9))}
 
 
 @pytest.fixture(scope="module")
@@ -172,22 +142,42 @@ def runs(tmp_path_factory) -> Callable[..., Path]:
     return run
 
 
-@pytest.mark.parametrize("options, edit", [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    "options, edit",
+    [
+        (ITERATIONS, LONGER),
+        (ITERATIONS, {"train_cfg.max_iters": 7, "param_scheduler.1.end": 7}),
+        (ITERATIONS, WARMED),
+        (ITERATIONS, {"param_scheduler": [POLY]}),
+        (ITERATIONS, {"param_scheduler": None}),
+        (ITERATIONS, RATE),
+        (ITERATIONS, {"param_scheduler.1.T_max": 20}),
+        (ITERATIONS, OTHER_ADAM),
+        (LAYERS, LONGER),
+        (LAYERS, RATE),
+        (LAYERS, {"optim_wrapper.paramwise_cfg.layer_decay_rate": 0.7}),
+        (EPOCHS, {"train_cfg.max_epochs": 3, "param_scheduler.1.milestones": [2]}),
+        (EPOCHS, RATE),
+        (EPOCHS, WARMED),
+        (EPOCHS, {"param_scheduler": [BY_BATCH]}),
+        (dict(by_epoch=True, layer_decay=True), RATE),
+    ],
+)
 def test_every_later_rate_is_that_of_a_run_with_the_edited_config(options, edit, runs, tmp_path):
-    cfg = edited(config(**options), **edit)
+    cfg = edited(config(**options), edit)
     expected = train(tmp_path / "expected", cfg)
-    seen = train(tmp_path / "resumed", cfg, runs(**options) / "iter_5.pth")
-    assert seen.keys() == expected.keys() - {0, 1, 2, 3, 4}
-    for iteration, groups in seen.items():
+    rates = train(tmp_path / "resumed", cfg, runs(**options) / "iter_5.pth")
+    assert rates.keys() == expected.keys() - {0, 1, 2, 3, 4}
+    for iteration, groups in rates.items():
         for group, expected_group in zip(groups, expected[iteration], strict=True):
             assert group == pytest.approx(expected_group, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("iteration", [3, 4])
 def test_an_edit_counts_at_the_end_of_an_epoch_as_within(iteration, runs, tmp_path):
-    cfg = edited(config(by_epoch=True), optim_wrapper__optimizer__lr=5e-4)
+    cfg = edited(config(**EPOCHS), RATE)
     expected = train(tmp_path / "expected", cfg)
-    seen = train(tmp_path / "resumed", cfg, runs(by_epoch=True) / f"iter_{iteration}.pth")
+    seen = train(tmp_path / "resumed", cfg, runs(**EPOCHS) / f"iter_{iteration}.pth")
     assert seen == {key: groups for key, groups in expected.items() if key >= iteration}
 
 
@@ -196,9 +186,8 @@ def log_of(work_dir: Path) -> str:
 
 
 def test_every_edit_is_named_in_a_line(runs, tmp_path):
-    edit = BY_ITERATION["longer"] | dict(model=dict(type="SmallTrunk", classes=2))
-    checkpoint = runs(by_epoch=False) / "iter_5.pth"
-    train(tmp_path, edited(config(by_epoch=False), **edit), checkpoint)
+    cfg = edited(config(**ITERATIONS), LONGER) | dict(model=dict(type="SmallTrunk", classes=2))
+    train(tmp_path, cfg, runs(**ITERATIONS) / "iter_5.pth")
     log = log_of(tmp_path)
     for line in (
         "the config was edited: model.classes None -> 2",
@@ -210,34 +199,32 @@ def test_every_edit_is_named_in_a_line(runs, tmp_path):
 
 
 def test_an_unchanged_config_leaves_rates_that_a_hook_has_set(runs, tmp_path):
-    checkpoint = torch.load(runs(by_epoch=False) / "iter_5.pth", weights_only=False)
+    checkpoint = torch.load(runs(**ITERATIONS) / "iter_5.pth", weights_only=False)
     for group in checkpoint["optimizer"]["param_groups"]:
         group["lr"] = 7e-4
     torch.save(checkpoint, tmp_path / "iter_5.pth")
-    seen = train(tmp_path / "resumed", config(by_epoch=False), tmp_path / "iter_5.pth")
+    seen = train(tmp_path / "resumed", config(**ITERATIONS), tmp_path / "iter_5.pth")
     assert seen[5][0][0] == 7e-4
     assert "edited" not in log_of(tmp_path / "resumed")
 
 
 @pytest.mark.parametrize(
-    "options, edit, message",
+    "edit, message",
     [
         (
-            dict(by_epoch=False),
-            dict(train_cfg__max_iters=4),
+            {"train_cfg.max_iters": 4},
             "max_iters=4, but 5 iters are trained: raise max_iters, or resume from an earlier",
         ),
         (
-            dict(by_epoch=False),
-            dict(optim_wrapper__paramwise_cfg=dict(norm_decay_mult=0.0)),
+            {"optim_wrapper.paramwise_cfg": dict(norm_decay_mult=0.0)},
             r"the optimizer has \d+ groups of parameters, 1 in the checkpoint.*: undo the edit of",
         ),
     ],
 )
-def test_an_edit_that_cannot_be_followed_is_one_line(options, edit, message, runs, tmp_path):
-    cfg = edited(config(**options), **edit)
+def test_an_edit_that_cannot_be_followed_is_one_line(edit, message, runs, tmp_path):
     with pytest.raises(CannotResume, match=message) as error:
-        train(tmp_path, cfg, runs(**options) / "iter_5.pth")
+        cfg = edited(config(**ITERATIONS), edit)
+        train(tmp_path, cfg, runs(**ITERATIONS) / "iter_5.pth")
     assert "\n" not in str(error.value)
 
 
