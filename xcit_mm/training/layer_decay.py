@@ -15,9 +15,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     The rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l), times the
     factors of mmengine's own rules (`custom_keys`, ...). The stem and the positional encoding are
-    layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer depth + 1, with
-    the full rate. Their group comes first, because the log shows the rate of the first group. Use
-    it as `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
+    layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer depth + 1. Set
+    `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
@@ -28,9 +27,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super().__init__(optim_wrapper_cfg, paramwise_cfg)
         rate = self.paramwise_cfg.get("layer_decay_rate")
         if not isinstance(rate, int | float) or not 0 < rate <= 1:
-            raise ValueError(
-                f"paramwise_cfg.layer_decay_rate={rate!r}: must be a number above 0 and at most 1"
-            )
+            fix = "must be a number above 0 and at most 1"
+            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: {fix}")
 
     def add_params(
         self,
@@ -51,6 +49,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             group["lr"] = group.get("lr", self.base_lr) * rate ** (top - layer)
             same = merged.setdefault((-layer, repr(group)), dict(group, params=[]))
             same["params"].append(parameter)
+        # The log shows the rate of the first group: the full rate.
         params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
         for group in params:  # a layer that two heads share comes twice
             group["params"] = list(dict.fromkeys(group["params"]))
@@ -63,10 +62,8 @@ def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
         count = f"{type(model).__name__} has {len(trunks)} XCiT backbones"
         raise ValueError(f"{count}: layer decay needs exactly one")
     trunk = trunks[0]
-    layers = {}
-    for part in (trunk.patch_embed, trunk.pos_embeder):
-        if part is not None:
-            layers.update({id(parameter): 0 for parameter in part.parameters()})
-    for layer, block in enumerate(trunk.blocks, start=1):
-        layers.update({id(parameter): layer for parameter in block.parameters()})
-    return layers, len(trunk.blocks) + 1
+    parts = [trunk.patch_embed, *trunk.blocks]
+    layers = {id(p): layer for layer, part in enumerate(parts) for p in part.parameters()}
+    if trunk.pos_embeder is not None:
+        layers.update({id(parameter): 0 for parameter in trunk.pos_embeder.parameters()})
+    return layers, len(parts)

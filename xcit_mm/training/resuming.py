@@ -26,17 +26,14 @@ class NotSaved(OSError):
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, which are whole or absent after a kill.
 
-    mmengine removes a file before it writes the next one, and a kill would leave none. Here the
-    next one comes first.
+    mmengine removes a file before it writes the next. Here the next comes first.
     """
 
     outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        """Write a file, then remove the outdated files.
-
-        Raises:
-            NotSaved: If the disk is full. All files stay as they were.
+        """Write a file, then remove the outdated files. If the disk is full, raise NotSaved, and
+        all files stay as they were.
         """
         path = Path(filepath)
         try:
@@ -69,11 +66,10 @@ register_backend("atomic", AtomicBackend)
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
 
-    Local files are written whole or not at all, and a checkpoint is removed only after the next one
-    is complete. Weights or statistics that are not finite replace no checkpoint. The iteration of a
-    checkpoint tells the next batch, and the random numbers of a batch depend on its number, the
-    seed and the process alone. So training resumes at the next batch, also within an epoch, and
-    draws the same numbers as uninterrupted training.
+    Local files are whole or absent, and a checkpoint is removed only after the next is complete.
+    Weights or statistics that are not finite replace no checkpoint. Training resumes at the next
+    batch, also within an epoch, with the random numbers of uninterrupted training, which depend on
+    the batch's number, the seed and the process alone. The schedule is that of the config.
 
     With gradient accumulation, set `interval` to a multiple of `accumulative_counts`. Transforms
     that keep earlier images, such as mmdet's CachedMosaic, give other images after a resume.
@@ -93,9 +89,8 @@ class ResumableCheckpointHook(CheckpointHook):
             follow_config(runner, checkpoint)
 
     def _resume_best(self, runner: Runner, checkpoint: dict) -> None:
-        """Let a run that was killed after it had saved a best checkpoint know of it.
-
-        The former best may still exist and is removed. Files in other folders stay.
+        """Let a run that was killed after it had saved a best checkpoint know of it, and remove the
+        former best. Files in other folders stay.
         """
         folder = Path(runner.work_dir)
         if self.out_dir:  # which mmengine extends so
@@ -125,8 +120,8 @@ class ResumableCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
-                raise FloatingPointError(
-                    f"iteration {runner.iter}: {name} is not finite, so the checkpoint is not "
-                    "written; earlier checkpoints are complete: resume with --resume and "
-                    "NonFiniteHook, which finds the cause"
+                problem = (
+                    f"iteration {runner.iter}: {name} is not finite, so no checkpoint is written"
                 )
+                fix = "resume from the last with NonFiniteHook, which finds the cause"
+                raise FloatingPointError(f"{problem}: {fix}")
