@@ -24,13 +24,13 @@ from typing import Any
 from xcit_mm import Predictor, predict_raster, score_raster
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction.cluster import rank_and_size, rank_device
-from xcit_mm.rasters.files import WriteError
+from xcit_mm.rasters.files import WriteError, list_rasters
+from xcit_mm.rasters.options import LOADING, TILING, add_raster_options
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
 from xcit_mm.utils.folders import check_output
 from xcit_mm.weights.zoo import find_model
 
-SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 
 
@@ -52,52 +52,14 @@ def parse_args() -> argparse.Namespace:
         "--overwrite", action="store_true", help="replace the result, and start again"
     )
     parser.add_argument(
-        "--bands", type=int, nargs="+", metavar="N", help="numbers of red, green and blue, from 1"
-    )
-    parser.add_argument(
-        "--bounds", type=float, nargs="+", metavar="X", help="LOW HIGH that become 0 and 255"
-    )
-    parser.add_argument(
-        "--percentiles",
-        type=float,
-        nargs=2,
-        metavar=("LOW", "HIGH"),
-        help="become 0 and 255 (default: 2 98)",
-    )
-    parser.add_argument(
-        "--nodata", type=float, metavar="X", help="stored value of no data (default: the file's)"
-    )
-    parser.add_argument(
-        "--gsd",
-        type=float,
-        metavar="METRES",
-        help="read at this size of pixels (default: config's)",
-    )
-    parser.add_argument(
-        "--aoi", metavar="FILE", help="predict within the polygons of a vector file"
-    )
-    parser.add_argument(
         "--labels",
         metavar="FILE",
         help="score the result against polygons of any vector file, or a map against a raster",
     )
     parser.add_argument(
-        "--class-column",
-        metavar="NAME",
-        help="column of the labels' classes (default: class, label, name, category or type)",
-    )
-    parser.add_argument(
         "--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)"
     )
-    parser.add_argument(
-        "--tile",
-        type=int,
-        metavar="PIXELS",
-        help="side of a tile (default: of the config's images)",
-    )
-    parser.add_argument(
-        "--overlap", type=int, metavar="PIXELS", help="minimum overlap of tiles (default: tile / 4)"
-    )
+    add_raster_options(parser)
     parser.add_argument(
         "--batch-size", type=int, default=1, metavar="N", help="tiles per batch (default: 1)"
     )
@@ -118,8 +80,7 @@ def predict(args: argparse.Namespace) -> int:
     device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
     predictor = Predictor.from_config(config, checkpoint, min_score=args.min_score, **speed)
-    loading = "bands", "bounds", "percentiles", "nodata", "gsd"
-    names = *loading, "aoi", "crs", "tile", "overlap", "overwrite"
+    names = *LOADING, *TILING, "aoi", "crs", "overwrite"
     options = {name: getattr(args, name) for name in names}
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, options, args)
@@ -154,17 +115,6 @@ def predict_one(
         place = dict(raster=raster, class_column=args.class_column)
         scores = score_raster(out, args.labels, args.aoi, **place)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
-
-
-def list_rasters(folder: Path) -> list[Path]:
-    """List the rasters of a folder, of which each has a name of its own without its suffix."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise FileNotFoundError(f"{folder} has no rasters ({', '.join(SUFFIXES)})")
-    if len({path.stem for path in paths}) < len(paths):
-        problem = "has rasters of the same name and other suffixes"
-        raise ValueError(f"{folder} {problem}: predict each by itself")
-    return paths
 
 
 def main() -> int:

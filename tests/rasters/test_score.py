@@ -373,7 +373,7 @@ class TestMaps:
         [
             ("number", r"the labels have a class 7, but .*map\.tif has 3, from 0 on"),
             ("nothing", r"--labels .*labels\.tif has no labelled pixel that counts"),
-            ("place", r"--labels .* has no place on .*map\.tif, and another size"),
+            ("place", r"--labels .* has no place on the raster, and another size"),
             ("polygons", r"has no polygon in the area \(x .* in EPSG:32633\)"),
             ("gone", r"gone\.tif cannot be read|gone\.tif: No such file"),
         ],

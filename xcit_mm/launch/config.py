@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..utils.atomic import atomic_write
 from ..utils.configs import read_config
@@ -22,6 +22,10 @@ from .model import (
     find_pipelines,
     has_xcit,
 )
+from .rasters import adapt_model, adapt_steps, has_other_bands
+
+if TYPE_CHECKING:
+    from ..rasters.cutting import Tiles
 
 _BATCH_SIZE = 2
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
@@ -30,9 +34,12 @@ _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
 _VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
 val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
+_RASTER = "  # how rasters are read: defaults of xcit-mm raster\n"
 
 
-def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = False) -> str:
+def write_finetuning_config(
+    model: str, data: Path, config: Path, boxes: bool = False, tiles: "Tiles | None" = None
+) -> str:
     """Write a config that fine-tunes a detector or a segmentor on a data set, on top of the
     model's. Return a description of the data.
 
@@ -45,6 +52,7 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         config: File to write. What the library reads is written into NAME-coco or NAME-maps beside
             it.
         boxes: Whether a model with masks shall find only boxes.
+        tiles: The tiles of rasters in `data`.
 
     Raises:
         FileExistsError: If `config` exists.
@@ -59,7 +67,8 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
     dataset: Dataset[Any]
     if cfg.default_scope == "mmdet":
         dataset = read_objects(data)
-        check_bands(dataset)
+        if tiles is None:
+            check_bands(dataset)
         changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
         background = dataset.training.empty > 0
         pipelines = [adapt_objects(steps, masks, background) for steps in pipelines]
@@ -74,6 +83,10 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         values = {}
         best = "mIoU"
         task = "maps"
+    if tiles is not None:
+        changes = adapt_model(cfg, changes, tiles)
+        pipelines = [adapt_steps(steps, cfg, tiles) for steps in pipelines]
+    has_new_stem = tiles is not None and has_other_bands(cfg, tiles)
     copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
     arguments = write_copies(dataset, data, copies)
     description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
@@ -91,6 +104,8 @@ def write_finetuning_config(model: str, data: Path, config: Path, boxes: bool = 
         checkpoint=repr(str(Path(checkpoint).resolve()) if is_file else checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
         source=to_code(dict(path=str(data), copies=str(copies))),
+        raster="" if tiles is None else f"raster = {to_code(tiles.settings)}{_RASTER}",
+        fill_stem=', fill_stem="rgb-mean"' if has_new_stem else "",
         classes=dataset.classes,
         changes=to_code(changes),
         training=to_code(arguments["train"]),

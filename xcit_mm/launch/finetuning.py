@@ -5,10 +5,14 @@ import re
 import sys
 from pathlib import Path
 
+from ..rasters.options import LOADING, TILING, add_raster_options
 from ..utils.cli import cli_main
 from .config import write_finetuning_config
 from .formats import EXPECTED
+from .rasters import cut
 from .run import run_tool
+
+RASTER_OPTIONS = (*LOADING, *TILING, "class_column", "aoi", "no_val")
 
 
 def finetune(argv: list[str]) -> int:
@@ -18,7 +22,8 @@ def finetune(argv: list[str]) -> int:
         argv: Command line with `--from`, `--data` and flags of the library's tools/train.py.
     """
     parser = argparse.ArgumentParser(
-        usage="train --from MODEL --data DATA [--config CONFIG] [--boxes] [FLAG ...]"
+        usage="train --from MODEL --data DATA [--config CONFIG] [--boxes] [FLAG ...]\n"
+        "       train --from MODEL --data RASTERS --labels LABELS [OPTION ...] [FLAG ...]"
     )
     parser.add_argument(
         "--from", dest="model", required=True, help="a model's name or a work folder"
@@ -29,6 +34,10 @@ def finetune(argv: list[str]) -> int:
     parser.add_argument("--config", type=Path, help="config to write (default: NAME_OF_DATA.py)")
     boxes_help = "train boxes alone, also if the model and some annotations have masks"
     parser.add_argument("--boxes", action="store_true", help=boxes_help)
+    labels_help = "polygons of any vector file, or a raster of classes: DATA are rasters"
+    parser.add_argument("--labels", metavar="FILE", help=labels_help)
+    add_raster_options(parser)
+    parser.add_argument("--no-val", action="store_true", help="hold no tiles of rasters out")
     options, flags = parser.parse_known_args(argv)
     data = options.data.resolve()
     name = data.stem if data.is_file() else data.name
@@ -39,12 +48,19 @@ def finetune(argv: list[str]) -> int:
             raise ValueError(
                 f"--from writes {config} in one process: then train it with --launcher"
             )
+        tiles = None
+        if options.labels is not None:
+            tiles = cut(options, config)
+        elif used := [name for name in RASTER_OPTIONS if getattr(options, name)]:
+            raise ValueError(f"--{used[0].replace('_', '-')} is for rasters: give --labels")
+        folder = data if tiles is None else tiles.folder
         print(
-            write_finetuning_config(options.model, data, config, options.boxes),
+            write_finetuning_config(options.model, folder, config, options.boxes, tiles),
             f"written: {config}. If a check fails, correct config or data, then train {config}",
             sep="\n",
             file=sys.stderr,
         )
 
-    code = cli_main(prepare, "the run has not started", ValueError, OSError, ModuleNotFoundError)
+    errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
+    code = cli_main(prepare, "the run has not started", *errors)
     return code or run_tool("train", [str(config), *flags])

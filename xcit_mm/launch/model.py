@@ -69,7 +69,7 @@ def adapt_detector(
             changed["type"] = "FasterRCNN"
         masks = False
     _set_classes(model, changed, len(dataset.classes))
-    return _difference(cfg.to_dict(), changed), masks
+    return difference(cfg.to_dict(), changed), masks
 
 
 def check_bands(dataset: Dataset[Objects]) -> None:
@@ -116,7 +116,7 @@ def adapt_segmentor(model: str, cfg: ConfigDict, classes: int) -> dict[str, Any]
         changed["pretrained"] = None
     changed["data_preprocessor"] |= dict(seg_pad_val=IGNORED)
     _set_classes(model, changed, classes)
-    return _difference(cfg.to_dict(), changed)
+    return difference(cfg.to_dict(), changed)
 
 
 def _set_classes(model: str, changed: dict[str, Any], classes: int) -> None:
@@ -153,13 +153,13 @@ def _set_class_counts(model: str, part: Any, classes: int) -> int:
     return count
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return what mmengine has to merge into a config."""
     changes = {}
     for key, value in new.items():
         former = old.get(key)
         if isinstance(value, dict) and isinstance(former, dict):
-            if inner := _difference(former, value):
+            if inner := difference(former, value):
                 changes[key] = inner
         elif key not in old or value != former:
             changes[key] = value

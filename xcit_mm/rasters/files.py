@@ -12,6 +12,10 @@ UNFINISHED = "unfinished-"
 """Start of the names of files that are being written, in the folder of the rows."""
 
 
+SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
+"""Suffixes of the rasters in a folder."""
+
+
 class WriteError(OSError):
     """A result could not be written, most often because the disk is full."""
 
@@ -53,3 +57,17 @@ def require_space(path: Path, size: int) -> None:
     if free < size:
         needs = f"needs up to {size / 1e6:.1f} MB, but the disk has {free / 1e6:.1f} MB free"
         raise WriteError(f"{path} {needs}: free the rest, then start the same command again")
+
+
+def list_rasters(path: Path) -> list[Path]:
+    """List the rasters of a folder, of which each has a name of its own without its suffix, or a
+    file alone.
+    """
+    if not path.is_dir():
+        return [path]
+    paths = sorted(other for other in path.iterdir() if other.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(f"{path} has no rasters ({', '.join(SUFFIXES)})")
+    if len({other.stem for other in paths}) < len(paths):
+        raise ValueError(f"{path} has rasters of the same name and other suffixes: rename them")
+    return paths

@@ -9,7 +9,7 @@ import shapely
 
 from ..utils.cli import print_line
 from .gdal import open_raster
-from .polygons import read_polygons
+from .polygons import describe_extent, read_polygons, repair, to_crs
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
@@ -54,6 +54,43 @@ def read_labels(path: str | Path, class_column: str | None) -> Any:
     return geopandas.GeoDataFrame({"class": classes[has_class]}, geometry=shapes, crs=polygons.crs)
 
 
+def place_labels(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
+    """Convert labels to the coordinate system of an area, and select those in it. A line counts the
+    others.
+
+    Args:
+        area: Polygon, or None for all labels.
+        option: Option that the user gave the labels by, for messages.
+        by_centre: Whether their centres must lie in the area, or any part of them.
+
+    Raises:
+        ValueError: If there are none. The message has both extents.
+    """
+    placed = to_crs(polygons, crs, option)
+    if area is None:
+        return placed
+    is_inside = has_centre_in(area, placed) if by_centre else placed.intersects(area)
+    outside = len(polygons) - int(np.sum(is_inside))
+    if outside == len(polygons):
+        here = describe_extent(polygons.total_bounds, polygons.crs)
+        there = describe_extent(area.bounds, crs)
+        raise ValueError(f"{option} ({here}) has no polygon in the area ({there})")
+    if outside:
+        print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
+    return placed[is_inside]
+
+
+def has_centre_in(area: Any, polygons: Any) -> np.ndarray:
+    """Return whether the centre of each polygon lies in an area."""
+    return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
+
+
+def are_boxes(shapes: Any) -> bool:
+    """Return whether all polygons are boxes along the axes of their coordinate system."""
+    shapes = np.array(shapes)
+    return bool((shapely.area(shapes) > 0.999 * shapely.area(shapely.envelope(shapes))).all())
+
+
 def _class_name(value: Any) -> str:
     """Return the name of a class, or nothing if it is missing, which makes numbers floats."""
     if value is None or value != value:
@@ -68,6 +105,10 @@ class DrawnClasses:
 
     Pixels without a polygon are of the class `background`, or without such a class UNLABELLED.
 
+    Attributes:
+        shapes: The polygons in pixels, from large to small.
+        numbers: Class numbers of the polygons.
+
     Args:
         labels: Polygons in the grid's coordinate system, with the column `class`.
         names: Names of the classes, in the order of their numbers.
@@ -76,11 +117,22 @@ class DrawnClasses:
     def __init__(self, labels: Any, transform: Any, names: Sequence[str]) -> None:
         labels = labels.iloc[np.argsort(-shapely.area(np.array(labels.geometry)), kind="stable")]
         numbers = {name: number for number, name in enumerate(names)}
-        self._numbers = labels["class"].map(numbers).to_numpy()
+        self.numbers = labels["class"].map(numbers).to_numpy()
         self._rest = numbers.get(BACKGROUND, UNLABELLED)
-        self._shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
-        self._tree = shapely.STRtree(self._shapes)
+        self.shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
+        self._tree = shapely.STRtree(self.shapes)
         self._shift = type(transform).translation
+
+    def cut(self, area: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return class number, part in an area in pixels, and share of this part of each polygon in
+        the area.
+        """
+        which = np.sort(self._tree.query(area, predicate="intersects"))
+        parts = repair(shapely.intersection(self.shapes[which], area))
+        areas = shapely.area(parts)
+        shares = areas / shapely.area(self.shapes[which])
+        is_visible = (areas >= 1) | (shares >= 1)
+        return self.numbers[which][is_visible], parts[is_visible], shares[is_visible]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
@@ -91,7 +143,7 @@ class DrawnClasses:
         which = np.sort(self._tree.query(window))
         if not len(which):
             return np.full(shape, self._rest, np.int32)
-        drawn = zip(self._shapes[which], self._numbers[which], strict=True)
+        drawn = zip(self.shapes[which], self.numbers[which], strict=True)
         shift = self._shift(columns.start, rows.start)
         return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
 
@@ -102,7 +154,7 @@ class StoredClasses:
     Its nodata and 255 are UNLABELLED.
 
     Args:
-        grid: Open file of rasterio with the grid.
+        grid: Open file of rasterio, or `Raster`, with the grid.
 
     Raises:
         ValueError: If the raster has no place, and not the size of the grid.
@@ -113,12 +165,16 @@ class StoredClasses:
 
         self._file = open_raster(path)
         if self._file.crs is None or grid.crs is None:
-            if self._file.shape != grid.shape:
-                raise ValueError(f"--labels {path} has no place on {grid.name}, and another size")
+            if self._file.shape != (grid.height, grid.width):
+                raise ValueError(f"--labels {path} has no place on the raster, and another size")
             return
         nodata = _IGNORED if self._file.nodata is None else self._file.nodata
         place = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
         self._file = WarpedVRT(self._file, nodata=nodata, **place)
+
+    def cut(self, area: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return no polygons, as a raster has none."""
+        return np.zeros(0, int), np.zeros(0, object), np.zeros(0)
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""

@@ -117,3 +117,13 @@ def read_area(path: str | Path, crs: Any, place: Any = None, smallest: float = 0
             raise ValueError(f"--aoi {path} ({here}) covers no pixel of the raster ({there})")
     shapely.prepare(area)
     return area
+
+
+def covers(area: Any, rows: slice, columns: slice) -> np.ndarray:
+    """Return whether an area in pixels covers each pixel of a window, (h, w), bool."""
+    from rasterio.features import geometry_mask
+    from rasterio.transform import Affine
+
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    shift = Affine.translation(columns.start, rows.start)
+    return geometry_mask([area], shape, shift, invert=True)

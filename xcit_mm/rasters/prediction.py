@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import shapely
 import torch
 from mmengine.config import Config
@@ -20,6 +21,7 @@ from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, open_folder
 from . import maps, objects
 from .files import UNFINISHED, rows_folder
+from .options import LOADING
 from .polygons import footprint, read_area
 from .raster import Raster
 from .rows import Rows, list_rows
@@ -50,13 +52,14 @@ def predict_raster(
         raster: Path or URL of a file that GDAL reads.
         predictor: A detector or segmentor. Its `batch_size`, `dtype` and `min_score` apply.
         out: `.tif` for a segmentor; `.gpkg`, `.geojson` or `.parquet` for a detector.
-        bands, bounds, percentiles, nodata, gsd: As of `Raster`. `gsd` may stand in the config.
+        bands, bounds, percentiles, nodata, gsd: As of `Raster`. Default: as in the training, if the
+            config has `raster = dict(gsd=..., bands=...)`.
         aoi: Vector file, whose polygons limit the prediction.
         crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON
             WGS 84.
-        tile: Side of a tile in pixels. Default: that of the predictor, or of the config's images.
-        overlap: Minimum overlap of tiles in pixels. Default: that of the predictor, or a quarter of
-            the tile.
+        tile: Side of a tile in pixels. Default: that of the predictor, of the training, or of the
+            config's images.
+        overlap: Minimum overlap of tiles in pixels. Default: likewise, or a quarter of the tile.
         overwrite: Whether to replace a result of an earlier call, and to start again.
 
     Returns:
@@ -80,6 +83,8 @@ def predict_raster(
             if not is_kept:
                 options: dict[str, Any] = dict(bands=bands, bounds=bounds, percentiles=percentiles)
                 options |= dict(nodata=nodata, gsd=gsd)
+                if is_first:
+                    _note_changes(predictor.cfg, options | dict(tile=tile, overlap=overlap))
                 source = _open_raster(raster, predictor.cfg, options)
                 _check_place(source, out, crs)
                 area = None if aoi is None else _area_of_interest(aoi, source)
@@ -161,6 +166,9 @@ def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
 def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Raster:
     """Open a raster as the model's config reads it. Options are those of `Raster`, or None."""
     options = {name: value for name, value in options.items() if value is not None}
+    trained = _trained_with(cfg)
+    if "percentiles" in options:
+        trained.pop("bounds", None)
     model_input = ModelInput(cfg)
     step = model_input.raster_step
     if step is not None:
@@ -168,8 +176,21 @@ def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Rast
             names = "--bounds, --percentiles"
             raise ValueError(f"{names}: the config loads rasters without a scale, leave them out")
         options = dict(bands=step.get("bands")) | options
-    options = dict(gsd=cfg.get("gsd")) | options
+    options = {name: trained[name] for name in LOADING if name in trained} | options
     return Raster(path, channels=model_input.bands or 3, raw=step is not None, **options)
+
+
+def _trained_with(cfg: Config) -> dict[str, Any]:
+    """Return how the rasters were read on which a model was trained, as far as its config says."""
+    return dict(gsd=cfg.get("gsd")) | (cfg.get("raster") or {})
+
+
+def _note_changes(cfg: Config, options: dict[str, Any]) -> None:
+    """Print a line for each option that has another value than in the training."""
+    for name, trained in _trained_with(cfg).items():
+        value = options.get(name)
+        if value is not None and trained is not None and not np.array_equal(value, trained):
+            print_line(f"--{name} {value}: the model was trained with {trained}")
 
 
 def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
@@ -208,9 +229,14 @@ def _area_of_interest(path: str | Path, raster: Raster) -> Any:
 
 
 def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:
-    """Return side and minimum overlap of tiles: those given, of the predictor, or of the config."""
+    """Return side and minimum overlap of tiles: those given, of the predictor, of the training, or
+    of the config's images.
+    """
+    trained = _trained_with(predictor.cfg)
     if tile is None and predictor.tile is not None:
         return predictor.tile, predictor.overlap if overlap is None else overlap
+    if tile is None and "tile" in trained:
+        return trained["tile"], trained["overlap"] if overlap is None else overlap
     tile = tile or ModelInput(predictor.cfg).side
     if tile is None:
         raise ValueError(

@@ -218,7 +218,7 @@ def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
     if file.crs is None or file.transform.is_identity:
         fix = "assign one by gdal_edit.py -a_srs"
         raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    across, down = (gsd / side for side in _pixel_size(file))
+    across, down = (gsd / side for side in pixel_size(file))
     if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
         return file  # the scale of a projection is no reason to blur the image
     width = max(round(file.width / across), 1)
@@ -241,15 +241,15 @@ def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
     )
 
 
-def _pixel_size(file: Any) -> list[float]:
-    """Return width and height in metres of the pixel in the middle of a raster."""
+def pixel_size(raster: Any) -> list[float]:
+    """Return width and height in metres of the pixel in the middle of a raster, or of a raster."""
     import pyproj
 
-    column, row = file.width / 2, file.height / 2
+    column, row = raster.width / 2, raster.height / 2
     corners = [
-        file.transform * point for point in ((column, row), (column + 1, row), (column, row + 1))
+        raster.transform * point for point in ((column, row), (column + 1, row), (column, row + 1))
     ]
-    to_degrees: Any = pyproj.Transformer.from_crs(file.crs, "EPSG:4326", always_xy=True)
+    to_degrees: Any = pyproj.Transformer.from_crs(raster.crs, "EPSG:4326", always_xy=True)
     (lon, *lons), (lat, *lats) = to_degrees.transform(*zip(*corners, strict=True))
     _, _, metres = pyproj.Geod(ellps="WGS84").inv([lon, lon], [lat, lat], lons, lats)
     return metres

@@ -20,6 +20,7 @@ from ..utils.cli import progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
 from .files import UNFINISHED, rows_folder, write_bytes
+from .polygons import covers
 from .raster import Raster
 
 
@@ -161,8 +162,6 @@ class Rows:
 
     def _read(self, row: Window, column: Window) -> _Tile | None:
         """Read a tile, or return None if it has no data in the area of interest."""
-        from rasterio.features import geometry_mask
-
         tile = shapely.box(column.start, row.start, column.stop, row.stop)
         if self.area is not None and not self.area.intersects(tile):
             return None
@@ -175,8 +174,9 @@ class Rows:
             valid = np.pad(valid, [(0, below), (0, right)])
         inside = valid
         if self.area is not None:
-            shift = type(self.raster.transform).translation(column.start, row.start)
-            inside = valid & geometry_mask([self.area], valid.shape, shift, invert=True)
+            padded_rows = slice(row.start, row.start + valid.shape[0])
+            padded_columns = slice(column.start, column.start + valid.shape[1])
+            inside = valid & covers(self.area, padded_rows, padded_columns)
         return _Tile(column, image, valid, inside) if inside.any() else None
 
 

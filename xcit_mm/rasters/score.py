@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ..utils.cli import print_line
 from . import objects
 from .gdal import gdal, open_raster
 from .labels import (
@@ -16,10 +15,12 @@ from .labels import (
     UNLABELLED,
     DrawnClasses,
     StoredClasses,
+    has_centre_in,
     is_raster,
+    place_labels,
     read_labels,
 )
-from .polygons import describe_extent, footprint, read_area, repair, to_crs
+from .polygons import footprint, read_area, repair, to_crs
 
 MIN_IOU = 0.5
 _WINDOW = 2048  # pixels of a side
@@ -61,13 +62,13 @@ def score_raster(
     if out.suffix not in objects.SUFFIXES:
         return _score_map(out, labels, aoi, class_column)
     table, _ = objects.read_table(out)
-    polygons = to_crs(read_labels(labels, class_column), table.crs, f"--labels {labels}")
+    area = _find_area(table.crs, aoi, raster)
+    polygons = read_labels(labels, class_column)
+    polygons = place_labels(polygons, table.crs, area, f"--labels {labels}", by_centre=True)
     if set(polygons["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
-    area = _find_area(table.crs, aoi, raster)
     if area is not None:
-        polygons = _select(polygons, _has_centre_in(area, polygons), area, f"--labels {labels}")
-        table = table[_has_centre_in(area, table)]
+        table = table[has_centre_in(area, table)]
     return _score_objects(out, table, polygons)
 
 
@@ -78,22 +79,6 @@ def _find_area(crs: Any, aoi: str | Path | None, raster: str | Path | None) -> A
     with gdal(raster), open_raster(raster) as file:
         place = to_crs(footprint(file), crs, str(raster))
     return place.union_all() if aoi is None else read_area(aoi, crs, place)
-
-
-def _has_centre_in(area: Any, polygons: Any) -> np.ndarray:
-    return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
-
-
-def _select(polygons: Any, is_inside: np.ndarray, area: Any, option: str) -> Any:
-    """Select labels inside an area. A line counts the others, and none is an error."""
-    outside = int(np.sum(~is_inside))
-    if outside == len(polygons):
-        here = describe_extent(polygons.total_bounds, polygons.crs)
-        there = describe_extent(area.bounds, polygons.crs)
-        raise ValueError(f"{option} ({here}) has no polygon in the area ({there})")
-    if outside:
-        print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
-    return polygons[is_inside]
 
 
 def _score_objects(out: Path, table: Any, labels: Any) -> Any:
@@ -188,8 +173,8 @@ def _score_map(
         if is_raster(path):
             labels: DrawnClasses | StoredClasses = StoredClasses(path, file)
         else:
-            polygons = to_crs(read_labels(path, class_column), file.crs, f"--labels {path}")
-            polygons = _select(polygons, polygons.intersects(area), area, f"--labels {path}")
+            polygons = read_labels(path, class_column)
+            polygons = place_labels(polygons, file.crs, area, f"--labels {path}")
             names += sorted(set(polygons["class"]) - set(names))
             labels = DrawnClasses(polygons, file.transform, names)
         counts = _count_pixels(file, labels, area, len(names))

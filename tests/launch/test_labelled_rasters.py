@@ -1,0 +1,101 @@
+"""`train --from MODEL --data RASTERS --labels LABELS` writes a config for the tiles, and
+`xcit-mm raster` reads a raster as it says.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rasterio")
+from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
+from mmengine.config import Config
+
+
+@pytest.fixture
+def scene(tmp_path) -> LabelledScene:
+    return make_scene(tmp_path, (300, 400), step=80)
+
+
+@pytest.fixture
+def scene4(tmp_path) -> LabelledScene:
+    return make_scene(tmp_path, (300, 400), step=80, bands=4)
+
+
+def labelled(scene: LabelledScene) -> list[object]:
+    return ["--data", scene.rasters[0].parent, "--labels", scene.labels, "--tile", 160]
+
+
+def test_a_detector_trains_on_tiles_whose_parts_are_ignored(trained, scene, started, folder):
+    cfg = started(trained, *labelled(scene))
+    assert cfg.raster.tile == 160 and cfg.raster.overlap == 40 and len(cfg.raster.bounds) == 6
+    assert cfg.train_dataloader.dataset.metainfo.classes == tuple(sorted(CLASSES))
+    json = str(folder / "rasters-tiles" / "val.json")
+    assert cfg.val_dataloader.dataset.ann_file == json
+    assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
+
+
+def test_a_segmentor_trains_on_maps_of_a_raster_of_classes(
+    trained_segmentor, scene, started, folder
+):
+    from helpers.labelled_scene import rasterized
+    from helpers.raster_files import save
+
+    place = dict(crs="EPSG:32633", transform=scene.transforms[0])
+    labels = save(folder / "classes.tif", rasterized(scene, 0, (300, 400)), **place)
+    options = "--data", scene.rasters[0], "--labels", labels, "--tile", 160
+    cfg = started(trained_segmentor, *options, "--no-val")
+    assert cfg.val_dataloader is None and cfg.model.decode_head.num_classes == 4
+    assert cfg.train_dataloader.dataset.metainfo.classes[3] == "class 3"
+
+
+@pytest.mark.parametrize("model", ["trained", "trained_segmentor"])
+def test_four_bands_are_loaded_normalised_and_fill_the_stem(model, scene4, started, request):
+    cfg = started(request.getfixturevalue(model), *labelled(scene4), "--bands", 1, 2, 3, 4)
+    assert cfg.model.backbone.in_channels == 4 and cfg.model.data_preprocessor.mean is None
+    assert cfg.custom_hooks[0].fill_stem == "rgb-mean"
+    for split in ("train", "test"):
+        steps = cfg[f"{split}_dataloader"].dataset.pipeline
+        names = [step.type for step in steps]
+        assert names[0] == "LoadRasterFromFile" and names[-2] == "Normalize"
+        assert "PhotoMetricDistortion" not in names and len(steps[-2].mean) == 4
+
+
+def test_a_raster_is_predicted_as_in_the_training(
+    models, scene, started, folder, call, trained_segmentor
+):
+    started(trained_segmentor, *labelled(scene), "--gsd", 1)
+    (folder / "work").mkdir()
+    cfg = Config.fromfile(folder / "rasters.py")
+    cfg.model.decode_head.num_classes = 5  # of the checkpoint
+    cfg.test_dataloader.dataset.metainfo.classes = ("a", "b", "c", "d", "e")
+    cfg.dump(folder / "work" / "rasters.py")
+    (folder / "work" / "last_checkpoint").write_text(models["seg"][1])
+    command = "raster", scene.rasters[1], folder / "work", "--out"
+    code, _, lines = call(*command, folder / "a.tif")
+    assert code == 0 and "the model was trained with" not in lines
+    code, _, lines = call(*command, folder / "b.tif", "--gsd", 0.5, "--tile", 160)
+    assert "--gsd 0.5: the model was trained with 1.0\n" in lines and "--tile" not in lines
+    import rasterio
+
+    with rasterio.open(folder / "a.tif") as small, rasterio.open(folder / "b.tif") as large:
+        np.testing.assert_allclose(np.multiply(small.shape, 2), large.shape, atol=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tile", 100], "--tile is for rasters: give --labels"),
+        (["--labels", "{labels}", "--class-column", "kind"], "has no such column, give one of Class"),
+        (["--labels", "{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
+        (["--labels", "{labels}", "--bands", 1, 2, 9], "has no band 9, but 3 bands"),
+        (["--labels", "{raster}"], "has no polygons: a detector needs some"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_before_work(
+    options, message, trained, scene, refused, folder
+):
+    paths = dict(labels=scene.labels, raster=scene.rasters[0])
+    options = [str(option).format(**paths) for option in options]
+    assert message in refused(trained, "--data", scene.rasters[0].parent, *options)
+    assert not list(Path(folder).glob("*-tiles")) and not (folder / "rasters.py").exists()
