@@ -30,7 +30,7 @@ def test_a_detector_trains_on_tiles_whose_parts_are_ignored(trained, scene, star
     cfg = started(trained, *labelled(scene))
     assert cfg.raster.tile == 160 and cfg.raster.overlap == 40 and len(cfg.raster.bounds) == 6
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple(sorted(CLASSES))
-    json = str(folder / "rasters-tiles" / "val.json")
+    json = str(folder / "rasters-coco" / "val.json")
     assert cfg.val_dataloader.dataset.ann_file == json
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
@@ -86,7 +86,10 @@ def test_a_raster_is_predicted_as_in_the_training(
     ("options", "message"),
     [
         (["--tile", 100], "--tile is for rasters: give --labels"),
-        (["--labels", "{labels}", "--class-column", "kind"], "has no such column, give one of Class"),
+        (
+            ["--labels", "{labels}", "--class-column", "kind"],
+            "has no such column, give one of Class",
+        ),
         (["--labels", "{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
         (["--labels", "{labels}", "--bands", 1, 2, 9], "has no band 9, but 3 bands"),
         (["--labels", "{raster}"], "has no polygons: a detector needs some"),
