@@ -21,9 +21,7 @@ from helpers.doctor_data import (
     failures,
     findings,
 )
-from mmengine.config import Config
 
-from xcit_mm.checks.doctor import check_test
 from xcit_mm.checks.findings import Finding
 from xcit_mm.utils.coco import encode_mask
 
@@ -60,17 +58,14 @@ NO_MASKS = {
 }
 
 
-@pytest.mark.parametrize("path, split", [(TRAIN_JSON, "train"), (VAL_JSON, "val")])
 @pytest.mark.parametrize("mask", NO_MASKS.values(), ids=NO_MASKS)
-def test_mask_that_cannot_be_read_is_named_with_its_image(mask, path, split):
-    edit_json(path, lambda content: content["annotations"][3].update(segmentation=mask))
-    assert_named(failures(MASK_RCNN), [("D412", split, "1 of 80", path, "id 4 (image 0)")])
-
-
-def test_masks_are_named_before_a_test():
-    edit_json(VAL_JSON, lambda content: content["annotations"][3].update(segmentation=[[]]))
-    found = [each for each in check_test(Config.fromfile(MASK_RCNN)) if each.level == "FAIL"]
-    assert_named(found, [("D412", "test", "1 of 80", VAL_JSON, "id 4 (image 0)")])
+def test_mask_that_cannot_be_read_is_named_with_its_image(mask):
+    """mmdet drops it in a training, and pycocotools ends the validation in a traceback."""
+    for path in (TRAIN_JSON, VAL_JSON):
+        edit_json(path, lambda content: content["annotations"][3].update(segmentation=mask))
+    named = [("train", TRAIN_JSON), ("val", VAL_JSON)]
+    expected = [("D412", *names, "1 of 80", "id 4 (image 0)") for names in named]
+    assert_named(failures(MASK_RCNN), expected)
 
 
 @pytest.mark.parametrize(

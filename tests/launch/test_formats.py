@@ -12,7 +12,6 @@ from PIL import Image
 
 from xcit_mm.launch.files import split_of
 from xcit_mm.launch.formats import read_objects
-from xcit_mm.launch.maps import read_maps
 
 CLASSES = ("circle", "square")
 SPLITS = {"training": "train", "validation": "valid"}
@@ -162,16 +161,6 @@ def test_what_is_wrong_in_a_yolo_data_set_is_one_line_with_the_file(
 
 
 @pytest.mark.parametrize(
-    "text", ["<annotation>", "<a><object><name>a</name></object></a>"], ids=["torn", "no box"]
-)
-def test_a_broken_xml_file_is_one_line_with_its_name(text, data, folder):
-    voc = write_voc(data, folder / "voc")
-    (voc / "Annotations" / "train00000.xml").write_text(text)
-    with pytest.raises(ValueError, match=r"train00000\.xml cannot be read .*: expected objects"):
-        read_objects(voc)
-
-
-@pytest.mark.parametrize(
     "name, split",
     [
         ("images/train2017", "train"),
@@ -183,23 +172,6 @@ def test_a_broken_xml_file_is_one_line_with_its_name(text, data, folder):
 )
 def test_folders_are_named_after_splits(name, split):
     assert split_of(Path(name)) == split
-
-
-def test_images_of_maps_belong_to_the_split_of_their_folder(shapes, folder):
-    for kind in ("images", "annotations"):
-        ignore = shutil.ignore_patterns("*.json")
-        shutil.copytree(shapes / kind, folder / kind, ignore=ignore)
-    (folder / "annotations" / "training" / "00000.png").unlink()
-    dataset = read_maps(folder)
-    assert (len(dataset.training), len(dataset.held_out)) == (7, 4)
-    assert dataset.describe().endswith("; left out: 1 train photos without a label")
-
-
-def test_a_folder_of_another_format_is_described(refused, trained, data, folder):
-    shutil.copytree(data / "images" / "training", folder / "labelled")
-    (folder / "labelled" / "boxes.csv").touch()
-    message = refused(trained, "--data", folder / "labelled")
-    assert "labelled has no labels: expected a COCO json" in message
 
 
 def test_photos_without_labels_have_no_objects(data, folder):

@@ -149,18 +149,6 @@ def test_several_processes_without_a_gpu_do_not_start():
     assert "this machine has none: leave out --launcher" in message
 
 
-def test_large_json_is_checked_before_a_training_too(shapes, tmp_path):
-    classes = "(square,circle,triangle,star)"
-    given = [f"{split}_dataloader.dataset.metainfo.classes={classes}" for split in ("train", "val")]
-    arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), *given)
-    for split in ("train", "val"):
-        small = shapes / "annotations" / f"instances_{FOLDERS[split]}.json"
-        large = tmp_path / f"{split}.json"
-        large.write_text(small.read_text() + " " * 31_000_000)
-        arguments += (f"{split}_dataloader.dataset.ann_file={large}",)
-    assert rejected("train", *arguments).startswith("ValueError: D406 train: ")
-
-
 def test_every_check_can_be_skipped(shapes):
     run = ("train", DEMO / f"{SEG}.py")
     wrong = (*cfg_options(SEG, shapes, 1), "model.decode_head.num_classes=3")

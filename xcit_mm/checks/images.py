@@ -88,40 +88,44 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
     unreadable = [f"{path} ({why})" for path, why in loaded.items() if isinstance(why, str)]
     fix = "replace or remove these files"
     yield from listed("FAIL", "D315", unreadable, "images cannot be read", fix)
-    cut = [
+    cut_off = [
         f"{path} ({facts.problem})"
         for path, facts in photos.facts.items()
         if facts.problem and facts.width and isinstance(loaded.get(path), tuple)
     ]
-    yield from listed("note", "D315", cut, "images are damaged, and a part is filled", fix)
-    yield from _check_depth(photos)
+    yield from listed("note", "D315", cut_off, "images are damaged, and a part is filled", fix)
+    fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
+    yield from listed("FAIL", "D315", _find_dark(photos), "images would be nearly black", fix)
     yield from _check_sizes(photos, loaded, shapes)
 
 
-def _check_depth(photos: Photos) -> Iterator[Finding]:
-    """Check that photos of 16 bits do not become black. mmcv keeps the upper 8 bits."""
+def _find_dark(photos: Photos) -> list[str]:
+    """List photos of 16 bits that become black, because mmcv keeps the upper 8 bits."""
     dark: list[str] = []
+    if not photos.color_type.startswith("color"):
+        return dark
     deep = [path for path, facts in photos.facts.items() if facts.bits > 8]
-    for path in sample(deep) if photos.color_type.startswith("color") else []:
+    for path in sample(deep):
         try:
             read_image(path)
         except ValueError as error:
             dark.append(f"{path} ({error})")
-    fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
-    yield from listed("FAIL", "D315", dark, "images would be nearly black", fix)
+    return dark
 
 
 def _check_sizes(
     photos: Photos, loaded: Mapping[str, Shape | str], shapes: Mapping[str, Shape]
 ) -> Iterator[Finding]:
-    turned: list[str] = []
-    wrong: list[str] = []
+    """Compare the photos with the sizes in a json."""
+    turned = []
+    wrong = []
     for path, expected in shapes.items():
         shape = photos.shape(path) or loaded.get(path, expected)
-        if isinstance(shape, str) or shape == expected:
-            continue
         difference = f"{path} has {shape} pixels, {expected} in the json"
-        (turned if shape == expected[::-1] else wrong).append(difference)
+        if shape == expected[::-1] and shape != expected:
+            turned.append(difference)
+        elif shape != expected and not isinstance(shape, str):
+            wrong.append(difference)
     fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
     yield from listed("note", "D315", turned, "images are turned", fix)
     fix = "give the json and the photos the same size"

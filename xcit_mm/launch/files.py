@@ -10,11 +10,16 @@ from pathlib import Path, PureWindowsPath
 from ..utils.walk import iter_files
 
 SPLITS = {
-    "train": ("train", "training", "trainval"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test", "testing"),
+    "train": "train",
+    "training": "train",
+    "trainval": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
 }
-"""Splits of a data set, with the names that people give them."""
+"""Names that people give to the splits of a data set, with the split."""
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -24,7 +29,7 @@ PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "left
 LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
 """Names of folders that divide photos and labels."""
 
-_OTHER_TEXTS = {"classes", "readme", *(name for names in SPLITS.values() for name in names)}
+_OTHER_TEXTS = {"classes", "readme", *SPLITS}
 """Names of texts that may be no labels: names of classes, lists of photos."""
 
 _ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
@@ -94,10 +99,9 @@ def common_folder(paths: Iterable[Path]) -> Path:
 def split_of(folder: Path) -> str | None:
     """Return the split that a folder is named after: 'val' of Validation/images."""
     for part in reversed(folder.parts):
-        words = re.findall("[a-z]+", part.lower())
-        for split, names in SPLITS.items():
-            if not set(names).isdisjoint(words):
-                return split
+        for word in re.findall("[a-z]+", part.lower()):
+            if word in SPLITS:
+                return SPLITS[word]
     return None
 
 
@@ -106,27 +110,29 @@ def divide_photos(photos: Iterable[Path], root: Path, task: str) -> dict[str, li
 
     Photos that no list names are in the split ''.
     """
-    lists: dict[str, set[Path]] = {}
-    for folder in {path.parent for path in list_files(root, ".txt")}:
-        if folder.parts[-2:] == ("ImageSets", task):
-            for split, names in SPLITS.items():
-                files = [folder / f"{name}.txt" for name in names]
-                for file in [file for file in files if file.is_file()][:1]:  # before trainval
-                    stems = read_lines(file)
-                    lists.setdefault(split, set()).update(folder.parents[1] / s for s in stems)
+    texts = [path for path in list_files(root, ".txt") if path.stem in SPLITS]
+    lists = [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
+    split_by_name: dict[Path, str] = {}
+    for path in sorted(lists, key=_is_part):
+        for stem in read_lines(path):
+            split_by_name[path.parents[2] / stem] = SPLITS[path.stem]
     splits: dict[str, list[Path]] = {}
     for photo in photos:
         split = split_of(photo.parent.relative_to(root)) or "train"
         if lists:
-            names_of_photo = {parent / photo.stem for parent in photo.parents}
-            listed = [name for name, names in lists.items() if names & names_of_photo]
-            split = next(iter(listed), "")
+            names = [parent / photo.stem for parent in photo.parents]
+            split = next((split_by_name[name] for name in names if name in split_by_name), "")
         splits.setdefault(split, []).append(photo)
     return splits
 
 
+def _is_part(path: Path) -> bool:
+    """Return whether a list is read after trainval.txt, of which it is a part."""
+    return path.stem != "trainval"
+
+
 def pair_splits(
-    splits: Mapping[str, Sequence[Path]], labels: Iterable[Path], root: Path
+    splits: Mapping[str, Sequence[Path]], labels: Sequence[Path], root: Path
 ) -> tuple[dict[str, list[tuple[Path, Path | None]]], Counter[str]]:
     """Return the photos of each split with their labels, and the number of files left out: those of
     the split '', and labels without a photo.
@@ -137,32 +143,42 @@ def pair_splits(
     Raises:
         ValueError: If a photo has two labels, or no photo is for training.
     """
-    beside = {(label.parent, label.stem): label for label in labels}
-    by_key: dict[tuple[str, ...], list[Path]] = {}
-    for label in beside.values():
+    labels_by_key: dict[tuple[str, ...], list[Path]] = {}
+    for label in labels:
         for key in _keys(label, root):
-            by_key.setdefault(key, []).append(label)
-    unused = {
-        label for label in beside.values() if label.stem.split(".")[0].lower() not in _OTHER_TEXTS
-    }
-    pairs: dict[str, list[tuple[Path, Path | None]]] = {}
+            labels_by_key.setdefault(key, []).append(label)
+    pairs: dict[str, list[tuple[Path, Path | None]]] = {split: [] for split in splits}
     for split, photos in splits.items():
-        pairs[split] = []
         for photo in photos:
-            place = (photo.parent, photo.stem)
-            matching = [beside[place]] if place in beside else []
-            for key in _keys(photo, root):
-                matching = matching or by_key.get(key, [])
+            keys = [key for key in _keys(photo, root) if key in labels_by_key]
+            matching = labels_by_key[keys[0]] if keys else [None]
             if len(matching) > 1:
-                labels_of_photo = f"{matching[0]} and {matching[1]}"
-                raise ValueError(f"{photo} has the labels {labels_of_photo}: remove one")
-            unused.difference_update(matching)
-            pairs[split].append((photo, matching[0] if matching else None))
+                listed = f"{matching[0]} and {matching[1]}"
+                raise ValueError(f"{photo} has the labels {listed}: remove one")
+            pairs[split].append((photo, matching[0]))
+    used = {label for labelled in pairs.values() for _, label in labelled}
+    unused = [path for path in labels if path not in used and not _is_other_text(path)]
     left_out = Counter({"labels without a photo": len(unused)})
     left_out["photos in no split"] = len(pairs.pop("", []))
     if not pairs.get("train"):
         raise ValueError(f"{root} has no photos for training: {LAYOUTS}")
     return pairs, left_out
+
+
+def _keys(path: Path, root: Path) -> list[tuple[str, ...]]:
+    """Return what a photo and its label may have in common, first the place, then the folders that
+    do not divide photos and labels, with the name or its begin.
+    """
+    names = path.relative_to(root).parts[:-1]
+    dividing = PHOTO_FOLDERS | LABEL_FOLDERS
+    folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in dividing]
+    begin = _ENDINGS.sub("", path.stem)
+    keys = [(str(path.parent), "", path.stem), (*folders, path.stem), (*folders, begin)]
+    return list(dict.fromkeys(keys))
+
+
+def _is_other_text(path: Path) -> bool:
+    return path.stem.split(".")[0].lower() in _OTHER_TEXTS
 
 
 def drop_unlabelled(
@@ -182,17 +198,6 @@ def drop_unlabelled(
     if "train" not in splits:
         raise ValueError(f"{root} has no training images with labels: {LAYOUTS}")
     return splits
-
-
-def _keys(path: Path, root: Path) -> list[tuple[str, ...]]:
-    """Return what a photo and its label have in common: the folders and the name, or its begin."""
-    folders = []
-    for name in path.relative_to(root).parts[:-1]:
-        if name.lower() not in PHOTO_FOLDERS | LABEL_FOLDERS:
-            is_split = any(name.lower() in names for names in SPLITS.values())
-            folders.append(split_of(Path(name)) or "" if is_split else name)
-    stems = dict.fromkeys((path.stem, _ENDINGS.sub("", path.stem)))
-    return [(*folders, stem) for stem in stems]
 
 
 def has_label_ending(path: Path) -> bool:

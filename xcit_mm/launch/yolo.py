@@ -64,10 +64,10 @@ def _find_splits(description: Path, content: Mapping[str, Any]) -> dict[str, lis
     """Find the photos of the splits that a data.yaml names."""
     roots = [description.parent / str(content.get("path") or ""), description.parent]
     photos: dict[str, list[Path]] = {}
-    for split, keys in SPLITS.items():
-        for places in [content[key] for key in keys if content.get(key)]:
-            for place in [places] if isinstance(places, str) else places:
-                photos.setdefault(split, []).extend(_find_place(description, str(place), roots))
+    for key, split in SPLITS.items():
+        places = content.get(key) or []
+        for place in [places] if isinstance(places, str) else places:
+            photos.setdefault(split, []).extend(_find_place(description, str(place), roots))
     return photos
 
 
