@@ -48,10 +48,10 @@ def collect(findings: Iterable[Finding]) -> list[Finding]:
     """List the findings of a check. An exception is a failure that ends the list. A failure leaves
     out what is ok.
     """
-    found: list[Finding] = []
+    collected: list[Finding] = []
     try:
-        found.extend(findings)
+        collected.extend(findings)
     except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        found.append(fail("", reason(error)))
-    failed = any(each.level == "FAIL" for each in found)
-    return [each for each in found if each.level != "ok" or not failed]
+        collected.append(fail("", reason(error)))
+    has_failed = any(finding.level == "FAIL" for finding in collected)
+    return [finding for finding in collected if finding.level != "ok" or not has_failed]

@@ -24,11 +24,7 @@ _KEPT = ("id", "segmentation", *_NUMBERS)
 
 
 def find_jsons(data: Path) -> dict[str, Path]:
-    """Return the jsons of the splits in a folder, none if it has no COCO jsons.
-
-    Raises:
-        ValueError: If the json of a split is unclear.
-    """
+    """Return the json of each split in a folder, none if it has no COCO jsons."""
     paths = [path for path in list_files(data, ".json") if _has_annotations(path)]
     # COCO also has captions and keypoints.
     paths = [path for path in paths if path.name.startswith("instances")] or paths
@@ -54,12 +50,7 @@ def _has_annotations(path: Path) -> bool:
 
 
 def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
-    """Describe the jsons of splits, whose images are below `root` or where the jsons say.
-
-    Raises:
-        FileNotFoundError: If the images of a json are not found.
-        ValueError: If a json is not in COCO's format, or cannot train.
-    """
+    """Describe the jsons of splits, whose images are below `root` or where the jsons say."""
     contents = {
         split: read_coco(path, _REQUIRED, correct=_read_values) for split, path in paths.items()
     }
@@ -122,8 +113,9 @@ def _read_shapes(
         elif label not in classes:
             left_out[f"objects of {label!r}, which is not in the training json"] += 1
         else:
-            given = {key: annotation[key] for key in _KEPT if annotation.get(key) is not None}
-            shapes[annotation["image_id"]].append(Shape(label, annotation["bbox"], (), given))
+            extras = {key: annotation[key] for key in _KEPT if annotation.get(key) is not None}
+            shape = Shape(label, annotation["bbox"], extras=extras)
+            shapes[annotation["image_id"]].append(shape)
     return shapes
 
 

@@ -23,17 +23,17 @@ class Shape(NamedTuple):
         label: Name of its class.
         box: x, y, width and height.
         polygons: Outlines of its parts, x, y, x, y, ... None if it has only a box.
-        given: Values of a COCO json that are kept as they are, such as segmentation and area.
+        extras: Values of a COCO json that are kept, such as segmentation and area.
     """
 
     label: str
     box: Sequence[float]
     polygons: Sequence[Sequence[float]] = ()
-    given: Mapping[str, Any] = {}
+    extras: Mapping[str, Any] = {}
 
     @property
     def has_mask(self) -> bool:
-        return bool(self.polygons or self.given.get("segmentation"))
+        return bool(self.polygons or self.extras.get("segmentation"))
 
 
 class Photo(NamedTuple):
@@ -70,9 +70,9 @@ class Objects:
         annotations: list[dict] = []
         for image_id, (path, (width, height), shapes) in enumerate(self.photos, start=1):
             images.append(dict(id=image_id, file_name=str(path), width=width, height=height))
-            for label, box, polygons, given in shapes:
+            for label, box, polygons, extras in shapes:
                 annotation = new_annotation(category_ids[label], box, polygons)
-                annotation.update(given, id=len(annotations) + 1, image_id=image_id)
+                annotation.update(extras, id=len(annotations) + 1, image_id=image_id)
                 annotations.append(annotation)
         categories = [dict(id=number, name=name) for name, number in category_ids.items()]
         content = dict(images=images, annotations=annotations, categories=categories)

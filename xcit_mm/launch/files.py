@@ -52,18 +52,14 @@ def find_photos(folder: Path) -> list[Path]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text that are not empty.
-
-    Raises:
-        ValueError: If it is neither UTF-8 nor UTF-16 with a byte order mark.
-    """
-    content = path.read_bytes()
-    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    """Read the lines that are not empty of a text in UTF-8, or in UTF-16 with its mark."""
+    encoded = path.read_bytes()
+    is_utf16 = encoded.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
+        lines = encoded.decode("utf-16" if is_utf16 else "utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in lines if line.strip()]
 
 
 class PhotoIndex:
@@ -75,10 +71,8 @@ class PhotoIndex:
             self._paths.setdefault(path.name, []).append(path)
 
     def find(self, name: str) -> Path | None:
-        """Return the photo whose path has most of the last parts of `name`.
-
-        Raises:
-            ValueError: If several have.
+        """Return the photo whose path has most of the last parts of `name`. Several are an
+        error.
         """
         parts = PureWindowsPath(name).parts  # also reads paths of other systems
         for length in range(len(parts), 0, -1):
@@ -138,10 +132,8 @@ def pair_splits(
     the split '', and labels without a photo.
 
     A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
-    its path below `root` differs only by a folder such as labels/ in place of images/.
-
-    Raises:
-        ValueError: If a photo has two labels, or no photo is for training.
+    its path below `root` differs only by a folder such as labels/ in place of images/. Two labels
+    of a photo are an error.
     """
     labels_by_key: dict[tuple[str, ...], list[Path]] = {}
     for label in labels:
@@ -184,11 +176,7 @@ def _is_other_text(path: Path) -> bool:
 def drop_unlabelled(
     pairs: Mapping[str, Sequence[tuple[Path, Path | None]]], root: Path, left_out: Counter[str]
 ) -> dict[str, list[tuple[Path, Path]]]:
-    """Return the pairs of photos with labels, and count the other photos as left out.
-
-    Raises:
-        ValueError: If no photo for training has a label.
-    """
+    """Return the pairs of photos with labels, and count the other photos as left out."""
     splits: dict[str, list[tuple[Path, Path]]] = {}
     for split, photos in pairs.items():
         labelled = [(photo, label) for photo, label in photos if label]

@@ -41,14 +41,18 @@ def read_objects(data: Path) -> Dataset[Objects]:
         return read_jsons({"train": data}, folder.parent if "ann" in folder.name else folder)
     if not data.is_dir():
         raise FileNotFoundError(f"no folder or file at {data}: expected {EXPECTED}")
-    if description := _find_one(data, "data.yaml", "data.yml"):
+    description = _find_one(data, "data.yaml", "data.yml")
+    if description:
         return read_yolo(description)
-    if jsons := find_jsons(data):
+    jsons = find_jsons(data)
+    if jsons:
         return read_jsons(jsons, data)
     left_out: Counter[str] = Counter()
-    if xml_files := list_files(data, ".xml"):
+    xml_files = list_files(data, ".xml")
+    if xml_files:
         return _read_files(data, xml_files, read_xml, left_out)
-    if names := _find_one(data, "classes.txt", "obj.names"):
+    names = _find_one(data, "classes.txt", "obj.names")
+    if names:
         return read_yolo_folder(data, names)
     files = [path for path in list_files(data, ".json") if b'"shapes"' in path.read_bytes()]
     if files:
@@ -57,11 +61,7 @@ def read_objects(data: Path) -> Dataset[Objects]:
 
 
 def _find_one(data: Path, *names: str) -> Path | None:
-    """Return the file below a folder that has one of the names.
-
-    Raises:
-        ValueError: If several have.
-    """
+    """Return the file below a folder that has one of the names. Several are an error."""
     paths = [path for path in list_files(data, *names) if path.name in names]
     if len(paths) > 1:
         raise ValueError(f"{data} has {paths[0]} and {paths[1]}: give the folder of one")

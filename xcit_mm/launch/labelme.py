@@ -14,9 +14,6 @@ from .dataset import Shape
 def read_shapes(path: Path, left_out: Counter[str]) -> list[Shape]:
     """Read the polygons and rectangles of a photo. Those of one label and group are parts of one
     object. Other shapes are counted as left out.
-
-    Raises:
-        ValueError: If the file cannot be read.
     """
     parts: dict[tuple, list[dict]] = {}
     try:

@@ -25,9 +25,6 @@ def read_maps(data: Path) -> Dataset[Maps]:
 
     They are told apart by the names of their folders, by endings such as _mask, or by their
     channels. Splits are folders, or Pascal VOC's lists.
-
-    Raises:
-        ValueError: If there are no training images with maps, or a file cannot be read.
     """
     files = find_photos(data)
     maps = [path for path in files if _is_map(path, data)]

@@ -101,7 +101,7 @@ def have_masks(dataset: Dataset[Objects]) -> bool:
             count += len(photo.shapes)
             for shape in photo.shapes:
                 if not shape.has_mask:
-                    without.append(f"{shape.given.get('id', shape.label)} of {photo.path.name}")
+                    without.append(f"{shape.extras.get('id', shape.label)} of {photo.path.name}")
     if 0 < len(without) < count:
         problem = f"{len(without)} of {count} objects have no mask: {preview(without)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")

@@ -7,11 +7,7 @@ from .dataset import Shape
 
 
 def read_xml(path: Path) -> list[Shape]:
-    """Read the objects of a photo. Pixels count from 1, and the last pixel of a box belongs to it.
-
-    Raises:
-        ValueError: If the file cannot be read.
-    """
+    """Read objects. Pixels count from 1, and the last pixel of a box belongs to it."""
     shapes = []
     try:
         for element in ElementTree.parse(path).iter("object"):

@@ -27,21 +27,16 @@ from .files import (
 
 
 def read_yolo(description: Path) -> Dataset[Objects]:
-    """Describe the data set of a data.yaml. A photo without labels has no objects.
-
-    Raises:
-        FileNotFoundError: If the photos of a split are not found.
-        ValueError: If a file cannot be read, or there are no training images.
-    """
+    """Describe the data set of a data.yaml. A photo without labels has no objects."""
     try:
-        content = yaml.safe_load(description.read_bytes())
-        names = content["names"]
+        entries = yaml.safe_load(description.read_bytes())
+        names = entries["names"]
         numbered = names.items() if isinstance(names, dict) else enumerate(names)
         classes = {int(number): str(name) for number, name in sorted(numbered)}
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{description} cannot be read ({reason}): expected names") from None
-    photos = _find_splits(description, content)
+    photos = _find_splits(description, entries)
     if "train" not in photos:
         raise ValueError(f"{description} has no training images: expected 'train'")
     paths = [path for split in photos.values() for path in split]
@@ -60,12 +55,12 @@ def read_yolo_folder(data: Path, names: Path) -> Dataset[Objects]:
     return _describe(data, photos, dict(enumerate(read_lines(names))))
 
 
-def _find_splits(description: Path, content: Mapping[str, Any]) -> dict[str, list[Path]]:
+def _find_splits(description: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]]:
     """Find the photos of the splits that a data.yaml names."""
-    roots = [description.parent / str(content.get("path") or ""), description.parent]
+    roots = [description.parent / str(entries.get("path") or ""), description.parent]
     photos: dict[str, list[Path]] = {}
     for key, split in SPLITS.items():
-        places = content.get(key) or []
+        places = entries.get(key) or []
         for place in [places] if isinstance(places, str) else places:
             photos.setdefault(split, []).extend(_find_place(description, str(place), roots))
     return photos
