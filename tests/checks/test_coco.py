@@ -86,7 +86,7 @@ BREAKS = {
     ),
     "no segmentation": (
         change_json(lambda content: content["annotations"][5].update(segmentation=[])),
-        *("D412", "1 of 80", TRAIN_JSON, "id 6 (image 2)"),
+        *("D412", "1 of 80", TRAIN_JSON, "id 6 (image 2.jpg)"),
     ),
     "image id twice": (
         change_json(lambda content: content["images"][1].update(id=0)),
@@ -129,7 +129,7 @@ BREAKS = {
     "boxes as corners": (change_each(to_corners), "D411", "57 of 80"),
     "masks elsewhere than boxes": (
         change_each(lambda each: each.update(segmentation=[[0, 0, 5, 0, 5, 5]])),
-        *("D412", "80 of 80", "id 1 (image 0)"),
+        *("D412", "80 of 80", "id 1 (image 0.jpg)"),
     ),
     "no image": ((COCO / "train2017/1.jpg").unlink, "D314", "1 of 3", COCO / "train2017/1.jpg"),
     "broken image": (

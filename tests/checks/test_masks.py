@@ -64,7 +64,7 @@ def test_mask_that_cannot_be_read_is_named_with_its_image(mask):
     for path in (TRAIN_JSON, VAL_JSON):
         edit_json(path, lambda content: content["annotations"][3].update(segmentation=mask))
     named = [("train", TRAIN_JSON), ("val", VAL_JSON)]
-    expected = [("D412", *names, "1 of 80", "id 4 (image 0)") for names in named]
+    expected = [("D412", *names, "1 of 80", "id 4 (image 0.jpg)") for names in named]
     assert_named(failures(MASK_RCNN), expected)
 
 

@@ -225,6 +225,17 @@ def test_test_photos_never_meet_the_maps_of_val(folder):
     assert dataset.describe().endswith("left out: 2 test photos without a label")
 
 
+@pytest.mark.parametrize("names", [None, "ground\n"])
+def test_maps_of_one_class_are_one_line_with_the_remedy(names, folder):
+    write_photo(folder / "images/0.jpg")
+    (folder / "masks").mkdir()
+    Image.new("L", (32, 32), 255 if names is None else 1).save(folder / "masks/0.png")
+    if names:
+        write(folder / "classes.txt", names)
+    with pytest.raises(ValueError, match=r"has one class, .*: write the labels 0, 1, \.\.\."):
+        read_maps(folder)
+
+
 def test_mixed_suffixes_and_endings_are_read_by_the_library(trained_segmentor, started, folder):
     names = {"1.jpg": "1.png", "2.JPG": "2_mask.png", "b/1.jpeg": "b/1.tif"}
     for photo, label in names.items():

@@ -65,8 +65,14 @@ class Annotations:
 
     def named(self, rows: np.ndarray) -> str:
         """Name annotations by the numbers of their rows."""
-        entries = [self.entries[row] for row in rows]
-        return preview([f"id {entry['id']} (image {entry['image_id']})" for entry in entries])
+        names = []
+        for row in rows.tolist():
+            entry = self.entries[row]
+            image = entry["image_id"]
+            if self.images[row] >= 0:
+                image = self.coco["images"][self.images[row]]["file_name"]
+            names.append(f"id {entry['id']} (image {image})")
+        return preview(names)
 
 
 class Rule(NamedTuple):

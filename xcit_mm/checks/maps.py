@@ -48,7 +48,9 @@ def check_maps(
         is_only_training_set: Whether all classes of the training must be in it.
     """
     built = build_dataset(dataset)
-    pairs = {image["img_path"]: image["seg_map_path"] for image in built.data_list}
+    pairs = {}
+    for image in built.data_list:  # `train --from` links to the user's maps
+        pairs[image["img_path"]] = os.path.realpath(image["seg_map_path"])
     if not pairs:
         problem = f"no *{built.img_suffix} in {built.data_prefix['img_path']}"
         yield fail("D314", problem, "correct img_suffix")
@@ -145,7 +147,8 @@ def _check_head(name: str, head: Any, labels: Mapping[int, Label], built: Any) -
     number = head.num_classes
     ignored = getattr(head, "ignore_index", IGNORED)
     # A threshold separates a single class from the background, label 0.
-    end = max(number, 2) if getattr(head, "out_channels", None) == 1 else number
+    is_binary = getattr(getattr(head, "loss_decode", None), "use_sigmoid", False)
+    end = max(number, 2) if is_binary and head.out_channels == 1 else number
     beyond = [value for value in labels if value != ignored and (value >= end or value > IGNORED)]
     if beyond:
         held = preview([f"label {value} {labels[value]}" for value in beyond])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..utils.atomic import atomic_path, atomic_write
+from ..utils.atomic import atomic_write
 from ..utils.coco import new_annotation
 
 
@@ -72,8 +72,11 @@ class Objects:
             images.append(dict(id=image_id, file_name=str(path), width=width, height=height))
             for label, box, polygons, extras in shapes:
                 annotation = new_annotation(category_ids[label], box, polygons)
-                annotation.update(extras, id=len(annotations) + 1, image_id=image_id)
-                annotations.append(annotation)
+                annotations.append(annotation | dict(extras, image_id=image_id))
+        ids = [annotation.get("id") for annotation in annotations]
+        if len(set(ids)) < len(ids) or not all(type(value) is int and value > 0 for value in ids):
+            for number, annotation in enumerate(annotations, start=1):
+                annotation["id"] = number
         categories = [dict(id=number, name=name) for name, number in category_ids.items()]
         content = dict(images=images, annotations=annotations, categories=categories)
         with atomic_write(folder / f"{split}.json") as file:
@@ -100,13 +103,15 @@ class Maps:
         return f"{len(self):,} photos with maps of {len(classes)} classes"
 
     def write(self, folder: Path, split: str, classes: Sequence[str]) -> dict[str, Any]:
-        """Write a list of the photos, and copies of the maps under the photos' names. Return the
+        """Write a list of the photos, and links to the maps under the photos' names. Return the
         arguments by which mmseg's BaseSegDataset reads them.
         """
         names = [photo.relative_to(self.root).as_posix() for photo, _ in self.pairs]
+        shutil.rmtree(folder / split, ignore_errors=True)
         for name, (_, label) in zip(names, self.pairs, strict=True):
-            with atomic_path(folder / split / f"{name}.png", fsync=False) as path:
-                shutil.copyfile(label, path)  # Pillow knows a tif by its content
+            link = folder / split / f"{name}.png"  # Pillow knows a tif by its content
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(label.resolve())
         with atomic_write(folder / f"{split}.txt") as file:
             file.write("\n".join(names).encode())
         return dict(

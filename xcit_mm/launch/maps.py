@@ -33,6 +33,10 @@ def read_maps(data: Path) -> Dataset[Maps]:
     pairs, left_out = pair_splits(splits, maps, data)
     labelled = drop_unlabelled(pairs, data, left_out)
     classes = _read_classes(data, [label for _, label in labelled["train"]])
+    if len(classes) < 2:
+        problem = f"{data} has one class, {classes[0]!r}"
+        fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
+        raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
     return new_dataset(
         classes, {split: Maps(labelled[split], data) for split in labelled}, left_out
     )
@@ -61,4 +65,4 @@ def _read_classes(data: Path, maps: list[Path]) -> list[str]:
     labels: set[int] = set()
     for path in maps:
         labels.update(np.unique(np.asarray(Image.open(path))).tolist())
-    return [f"class {label}" for label in range(max(labels - {IGNORED}) + 1)]
+    return [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]
