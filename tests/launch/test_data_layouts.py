@@ -236,6 +236,16 @@ def test_maps_of_one_class_are_one_line_with_the_remedy(names, folder):
         read_maps(folder)
 
 
+def test_a_truncated_map_is_one_line_with_its_name(folder):
+    write_photo(folder / "images/0.jpg")
+    (folder / "masks").mkdir()
+    Image.effect_noise((32, 32), 9).save(folder / "masks/0.png")
+    whole = (folder / "masks/0.png").read_bytes()
+    (folder / "masks/0.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"masks/0\.png cannot be read: "):
+        read_maps(folder)
+
+
 def test_mixed_suffixes_and_endings_are_read_by_the_library(trained_segmentor, started, folder):
     names = {"1.jpg": "1.png", "2.JPG": "2_mask.png", "b/1.jpeg": "b/1.tif"}
     for photo, label in names.items():

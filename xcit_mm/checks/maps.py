@@ -100,22 +100,20 @@ def _check_places(
     photos: Photos, pairs: Mapping[str, str], maps: Mapping[str, Facts]
 ) -> Iterator[Finding]:
     """Check that maps have the sizes of their photos, and their orientation."""
+    shapes = {photo: maps[path].shape(is_turned=False) for photo, path in pairs.items()}
     misplaced = {}
-    fitting = []  # of those that EXIF turns, photos whose map has the size as stored
     for photo, path in pairs.items():
-        shape = photos.shape(photo)
-        own = maps[path].shape(is_turned=False)
-        if shape and own != shape and not maps[path].problem:
-            misplaced[photo] = f"{path} has {own} pixels, its image {shape}"
-        if photo in photos.turned and own == photos.facts[photo].shape(is_turned=False):
-            fitting.append(photo)
-    if fitting and photos.is_turned and len(fitting) == len(photos.turned):
-        opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(fitting))
-        is_stored = misplaced.keys() <= set(fitting) if misplaced else fit_stored(opened)
+        expected = photos.shape(photo)
+        if expected and shapes[photo] != expected and not maps[path].problem:
+            misplaced[photo] = f"{path} has {shapes[photo]} pixels, its image {expected}"
+    turned = sorted(photos.turned) if photos.is_turned else []
+    if turned and all(photos.facts[p].shape(is_turned=False) == shapes[p] for p in turned):
+        opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(turned))
+        is_stored = misplaced.keys() <= photos.turned if misplaced else fit_stored(opened)
         if is_stored:
             problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
             fix = f"{STORED}, or turn these maps as EXIF turns the photos"
-            yield from listed("FAIL", "D511", fitting, problem, fix)
+            yield from listed("FAIL", "D511", turned, problem, fix)
             return
     problem = f"of {len(pairs)} maps have another size"
     fix = "write each map in the size of its image"

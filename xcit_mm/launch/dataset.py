@@ -141,6 +141,11 @@ class Dataset(Generic[Split]):
     held_out: Split | None = None
     left_out: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def parts(self) -> list[Split]:
+        """What is trained on and, if any, what is held out."""
+        return [self.training, self.held_out] if self.held_out else [self.training]
+
     def describe(self) -> str:
         """Return what is trained on, held out and left out."""
         parts = [self.training.describe(self.classes)]

@@ -1,5 +1,7 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,14 @@ def read_maps(data: Path) -> Dataset[Maps]:
     )
 
 
+@contextmanager
+def _naming_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
 def _is_map(path: Path, root: Path) -> bool:
     for name in reversed(path.relative_to(root).parts[:-1]):
         if name.lower() in LABEL_FOLDERS:
@@ -50,11 +60,8 @@ def _is_map(path: Path, root: Path) -> bool:
             return False
     if has_label_ending(path):
         return True
-    try:
-        with Image.open(path) as image:
-            return image.format != "JPEG" and len(image.getbands()) == 1
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    with _naming_errors(path), Image.open(path) as image:
+        return image.format != "JPEG" and len(image.getbands()) == 1
 
 
 def _read_classes(data: Path, maps: list[Path]) -> list[str]:
@@ -64,5 +71,6 @@ def _read_classes(data: Path, maps: list[Path]) -> list[str]:
         return read_lines(file)
     labels: set[int] = set()
     for path in maps:
-        labels.update(np.unique(np.asarray(Image.open(path))).tolist())
+        with _naming_errors(path), Image.open(path) as image:
+            labels.update(np.unique(np.asarray(image)).tolist())
     return [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]

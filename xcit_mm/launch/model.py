@@ -74,12 +74,12 @@ def adapt_detector(
 
 def check_bands(dataset: Dataset[Objects]) -> None:
     """Raise ValueError for a tif that OpenCV would not read as it is meant."""
-    for objects in filter(None, (dataset.training, dataset.held_out)):
-        for photo in objects.photos:
-            is_tif = photo.path.suffix.lower() in (".tif", ".tiff")
-            if is_tif and _image_mode(photo.path) not in ("L", "P", "RGB"):
-                problem = f"{photo.path} may have many bands or 16 bits"
-                raise ValueError(f"{problem}: write a config as in docs/bands.md")
+    paths = [photo.path for objects in dataset.parts for photo in objects.photos]
+    for path in paths:
+        is_tif = path.suffix.lower() in (".tif", ".tiff")
+        if is_tif and _image_mode(path) not in ("L", "P", "RGB"):
+            problem = f"{path} may have many bands or 16 bits"
+            raise ValueError(f"{problem}: write a config as in docs/bands.md")
 
 
 def _image_mode(path: Path) -> str | None:
@@ -96,12 +96,11 @@ def have_masks(dataset: Dataset[Objects]) -> bool:
     """
     count = 0
     without = []
-    for objects in filter(None, (dataset.training, dataset.held_out)):
-        for photo in objects.photos:
-            count += len(photo.shapes)
-            for shape in photo.shapes:
-                if not shape.has_mask:
-                    without.append(f"{shape.extras.get('id', shape.label)} of {photo.path.name}")
+    for photo in [photo for objects in dataset.parts for photo in objects.photos]:
+        count += len(photo.shapes)
+        for shape in photo.shapes:
+            if not shape.has_mask:
+                without.append(f"{shape.extras.get('id', shape.label)} of {photo.path.name}")
     if 0 < len(without) < count:
         problem = f"{len(without)} of {count} objects have no mask: {preview(without)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
@@ -159,7 +158,8 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     for key, value in new.items():
         former = old.get(key)
         if isinstance(value, dict) and isinstance(former, dict):
-            if inner := difference(former, value):
+            inner = difference(former, value)
+            if inner:
                 changes[key] = inner
         elif key not in old or value != former:
             changes[key] = value
