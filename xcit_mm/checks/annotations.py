@@ -175,7 +175,7 @@ def _find_cut_off(annotations: Annotations) -> np.ndarray:
     return _find_beyond(annotations) & (not _are_corners(annotations))
 
 
-_CORRECT = "correct or remove these annotations, which mmdet drops"
+_CORRECT = "correct or remove them: mmdet drops them, and a score counts them as missed"
 _PIXELS = "bbox=[x, y, width, height] in pixels"
 _BORDER = "if the border of the image does not cut off objects"
 _SINGLE = "iscrowd=0 for single objects, which CVAT exports as crowds if they are drawn by brush"
