@@ -12,8 +12,9 @@ Clones a repository of GitHub, or reads FOLDER, a clone of it.
               training, every sixth for testing
     trees     github.com/weecology/DeepForest: aerial images of the National Ecological Observatory
               Network, 0.1 m a pixel, with boxes of tree crowns (src/deepforest/data: YELL,
-              OSBS_029). YELL's right third is held out, as one image and as tiles; the rest is cut
-              into tiles for training. OSBS_029.tif has a place on a map
+              OSBS_029): mosaic.tif with crowns.gpkg, at an approximate place, and OSBS_029.tif with
+              OSBS_029.gpkg. For the demo config, tiles of the mosaic's left two thirds for training
+              and of its right third
 
 A data/NAME that exists is complete.
 """
@@ -32,6 +33,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
+from xcit_mm.rasters.gdal import open_raster, require_rasterio
 from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 
@@ -130,21 +132,49 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
 
 
 def write_trees(source: Path, root: Path) -> dict[str, int]:
-    """Cut the mosaic of Yellowstone, copy the image of Florida, and return the numbers of tiles."""
+    """Write the mosaic of Yellowstone and the image of Florida with their crowns, and tiles of the
+    mosaic. Return the numbers of tiles.
+    """
+    require_rasterio("trees")
     folder = source / "src" / "deepforest" / "data"
     image = np.asarray(Image.open(folder / f"{MOSAIC}.png").convert("RGB"))
     boxes = read_boxes(folder / f"{MOSAIC}.xml")
     border = image.shape[1] * 2 // 3
     held_out = image[:, border:]
     held_out_boxes = boxes - [border, 0, border, 0]
-    whole = max(held_out.shape)  # a single tile
     counts = dict(
         train=write_tiles(root / "train", image[:, :border], boxes, TILE, STEP),
         val=write_tiles(root / "val", held_out, held_out_boxes, TILE, TILE),
-        held_out=write_tiles(root / "held_out", held_out, held_out_boxes, whole, 1),
     )
+    write_mosaic(root / "mosaic.tif", image)
+    write_crowns(root / "crowns.gpkg", boxes, root / "mosaic.tif")
     shutil.copyfile(folder / "OSBS_029.tif", root / "OSBS_029.tif")
+    florida = read_boxes(folder / "OSBS_029.xml")
+    write_crowns(root / "OSBS_029.gpkg", florida, root / "OSBS_029.tif")
     return counts
+
+
+def write_mosaic(path: Path, image: np.ndarray) -> None:
+    """Write an image (H, W, 3), RGB, as a raster."""
+    from rasterio.transform import Affine
+
+    height, width, count = image.shape
+    profile = dict(driver="GTiff", height=height, width=width, count=count, dtype="uint8")
+    # The corner of the kilometre that it is a part of.
+    place = dict(crs="EPSG:32612", transform=Affine(0.1, 0, 528000, 0, -0.1, 4979000))
+    with open_raster(path, "w", **profile, **place) as file:
+        file.write(image.transpose(2, 0, 1))
+
+
+def write_crowns(path: Path, boxes: np.ndarray, raster: Path) -> None:
+    """Write boxes (N, 4) in pixels of a raster as polygons of a vector file."""
+    import geopandas
+    import shapely
+
+    with open_raster(raster) as file:
+        crowns = geopandas.GeoSeries(shapely.box(*boxes.T), crs=file.crs)
+        placed = crowns.affine_transform(file.transform.to_shapely())
+    placed.to_frame("geometry").assign(label="tree").to_file(path)
 
 
 DATA: dict[str, tuple[str, Callable[[Path, Path], dict[str, int]]]] = {
@@ -165,6 +195,7 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
 
     Raises:
         FileExistsError: If `root` exists.
+        ModuleNotFoundError: If the data need rasterio, which is not installed.
         FileNotFoundError: If the source has another layout.
         subprocess.CalledProcessError: If git fails; its output names the reason.
     """
@@ -192,7 +223,7 @@ def main() -> int:
         splits = ", ".join(f"{split} {count}" for split, count in counts.items())
         print(f"{root}: {splits}")
 
-    return cli_main(work, f"{root} is not written", OSError, ValueError)
+    return cli_main(work, f"{root} is not written", OSError, ValueError, ModuleNotFoundError)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
 
 _BATCH_SIZE = 2
+_RATE = 1e-4
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
 _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
@@ -35,6 +36,13 @@ _VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
 val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 _RASTER = "  # how rasters are read: defaults of xcit-mm raster\n"
+
+
+def find_start(model: str) -> tuple[str, str | None]:
+    """Return the path of a model's config and its checkpoint, as `find_model`. A config alone has
+    no checkpoint: it trains from its own start.
+    """
+    return (model, None) if model.endswith(".py") else find_model(model)
 
 
 def write_finetuning_config(
@@ -47,7 +55,7 @@ def write_finetuning_config(
     at least 1000 iterations.
 
     Args:
-        model: As in `find_model`.
+        model: As in `find_start`.
         data: For a detector as in `read_objects`, for a segmentor as in `read_maps`.
         config: File to write. What the library reads is written into NAME-coco or NAME-maps beside
             it.
@@ -61,7 +69,7 @@ def write_finetuning_config(
     """
     if config.exists():
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
-    base, checkpoint = find_model(model)
+    base, checkpoint = find_start(model)
     cfg = read_config(base)
     pipelines = find_pipelines(model, cfg)
     dataset: Dataset[Any]
@@ -87,12 +95,15 @@ def write_finetuning_config(
         changes = adapt_model(cfg, changes, tiles)
         pipelines = [adapt_steps(steps, cfg, tiles) for steps in pipelines]
     has_new_stem = tiles is not None and has_other_bands(cfg, tiles)
+    if checkpoint is None:  # of the backbone alone, if the config says so
+        changes.get("backbone", {}).pop("init_cfg", None)
     copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
     arguments = write_copies(dataset, data, copies)
     description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
     held_out = arguments.get("val")
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
-    is_file = Path(checkpoint).is_file()
+    if checkpoint is not None and Path(checkpoint).is_file():
+        checkpoint = str(Path(checkpoint).resolve())
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     imports = [imports] if isinstance(imports, str) else list(imports)
     images = len(dataset.training)
@@ -101,7 +112,7 @@ def write_finetuning_config(
         model=model,
         description=description,
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
-        checkpoint=repr(str(Path(checkpoint).resolve()) if is_file else checkpoint),
+        checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
         source=to_code(dict(path=str(data), copies=str(copies))),
         raster="" if tiles is None else f"raster = {to_code(tiles.settings)}{_RASTER}",
@@ -118,7 +129,8 @@ def write_finetuning_config(
         batch_size=_BATCH_SIZE,
         best=repr(best if held_out else None),
         clip_grad=to_code(cfg.get("optim_wrapper", {}).get("clip_grad")),
-        rates=_LAYER_DECAY if has_xcit(cfg) else _ONE_RATE,
+        rate=_RATE if checkpoint else cfg.optim_wrapper.optimizer.lr,
+        rates=_LAYER_DECAY if checkpoint and has_xcit(cfg) else _ONE_RATE,
     )
     folder = shipped_folder("configs") / "_base_"
     task_lines = (folder / f"finetuning_{task}.txt").read_text()

@@ -26,7 +26,10 @@ def finetune(argv: list[str]) -> int:
         "       train --from MODEL --data RASTERS --labels LABELS [OPTION ...] [FLAG ...]"
     )
     parser.add_argument(
-        "--from", dest="model", required=True, help="a model's name or a work folder"
+        "--from",
+        dest="model",
+        required=True,
+        help="a model's name, a work folder, or a config to train from scratch",
     )
     parser.add_argument(
         "--data", type=Path, required=True, help=f"{EXPECTED}; folders of images and maps"

@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from ..rasters.options import LOADING
 from ..utils.configs import ModelInput, read_config, type_name
-from ..weights.zoo import find_model
+from ..weights.zoo import find_config
 from .model import difference
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def cut(options: argparse.Namespace, config: Path) -> "Tiles":
 
     if config.exists():
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
-    cfg = read_config(find_model(options.model)[0])
+    cfg = read_config(find_config(options.model))
     model_input = ModelInput(cfg)
     trained = dict(cfg.get("raster") or {})
     loading = {name: getattr(options, name) for name in LOADING}
