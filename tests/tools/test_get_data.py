@@ -4,11 +4,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import geopandas
 import numpy as np
 import pytest
+import rasterio
 from get_data import write_data
 from helpers.clones import write_camvid_clone, write_nuts_clone, write_trees_clone
 from PIL import Image
+from rasterio.features import geometry_mask
 
 CLONES = dict(nuts=write_nuts_clone, camvid=write_camvid_clone, trees=write_trees_clone)
 
@@ -51,12 +54,12 @@ class TestTrees:
         counts = write_data("trees", clone("trees", folder), folder / "data")
         # The left 600 of 900 x 820 pixels in tiles of 400, a step of 200 apart; the right 300 in
         # rows of 400.
-        assert counts == {"train": 8, "val": 3, "held_out": 1}
+        assert counts == {"train": 8, "val": 3}
         return folder
 
     @pytest.mark.parametrize(
         "split, left_of_split, right",
-        [("train", 0, 600), ("val", 600, 900), ("held_out", 600, 900)],
+        [("train", 0, 600), ("val", 600, 900)],
     )
     def test_tiles_show_their_boxes_and_no_pixel_is_in_two_splits(
         self, split, left_of_split, right, trees
@@ -80,6 +83,16 @@ class TestTrees:
                     covered[y : y + height + 1, x : x + width + 1] = True
             shown = (tile == [20, 90, 20]).all(-1)  # a disc fills pi / 4 of its box
             assert shown[covered].mean() > 0.6 and shown[~covered].mean() < 0.06
+
+    @pytest.mark.parametrize("name, labels", [("mosaic", "crowns"), ("OSBS_029", "OSBS_029")])
+    def test_crowns_lie_on_their_raster(self, name, labels, trees):
+        crowns = geopandas.read_file(trees / "data" / f"{labels}.gpkg")
+        with rasterio.open(trees / "data" / f"{name}.tif") as raster:
+            assert crowns.crs == raster.crs
+            shapes = list(crowns.geometry)
+            shown = (raster.read() == [[[20]], [[90]], [[20]]]).all(axis=0)
+            covered = geometry_mask(shapes, raster.shape, raster.transform, invert=True)
+        assert shown[covered].mean() > 0.6 and shown[~covered].mean() < 0.06
 
 
 @pytest.mark.parametrize(
