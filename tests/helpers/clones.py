@@ -59,8 +59,8 @@ def write_trees_clone(folder: Path, height: int = 820, width: int = 900) -> None
         boxes.append(f"<object><name>Tree</name><bndbox>{box}</bndbox></object>")
     name = "2019_YELL_2_528000_4978000_image_crop2"
     cv2.imwrite(str(data / f"{name}.png"), mosaic)
-    for name in (name, "OSBS_029"):
-        (data / f"{name}.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
+    for image in (name, "OSBS_029"):
+        (data / f"{image}.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
     transform = rasterio.Affine(0.1, 0, 404211.95, 0, -0.1, 3285142.85)
     place = dict(crs="EPSG:32617", transform=transform)
     size = dict(width=400, height=400, count=3, dtype="uint8")

@@ -135,6 +135,15 @@ class TestObjects:
         mask = rle.decode(annotation["segmentation"])
         assert mask.sum() == annotation["area"] == pytest.approx(ring.area, rel=0.01)
 
+    def test_objects_that_no_tile_shows_by_a_third_are_counted(self, tmp_path, capsys):
+        raster = noise(tmp_path / "a.tif", (400, 400))
+        shapes = [shapely.box(20, 20, 380, 380), shapely.Point(60, 60).buffer(20)]
+        labels = write_polygons(tmp_path / "labels.gpkg", shapes)
+        options = dict(is_detector=True, tile=128, hold_out=False)
+        cut_rasters(raster, labels, tmp_path / "tiles", **options)
+        line = "1 objects are in no tile by more than a third, and ignored: give a larger --tile"
+        assert line in capsys.readouterr().err
+
     def test_tiles_without_an_object_stay_up_to_the_number_of_others(self, tmp_path, capsys):
         raster = noise(tmp_path / "a.tif", (1000, 1000))
         labels = write_polygons(tmp_path / "l.gpkg", [shapely.Point(150, 150).buffer(9)])

@@ -178,7 +178,9 @@ def _find_cut_off(annotations: Annotations) -> np.ndarray:
 _CORRECT = "correct or remove them: mmdet drops them, and a score counts them as missed"
 _PIXELS = "bbox=[x, y, width, height] in pixels"
 _BORDER = "if the border of the image does not cut off objects"
-_SINGLE = "iscrowd=0 for single objects, which CVAT exports as crowds if they are drawn by brush"
+_SINGLE = (
+    "iscrowd=0 for single objects that CVAT exports as crowds; the edge of a tile makes others"
+)
 _NEVER = 2  # more than all
 
 _DROPPED = {

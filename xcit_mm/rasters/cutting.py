@@ -26,7 +26,7 @@ from .labels import (
 )
 from .polygons import read_area
 from .raster import Raster, pixel_size
-from .tiles import MapTiles, ObjectTiles, Tile, TileWriter
+from .tiles import MIN_VISIBLE, MapTiles, ObjectTiles, Tile, TileWriter
 
 HELD_OUT = "held_out.gpkg"
 """Name of the file with the held-out areas."""
@@ -293,7 +293,9 @@ def _write(
     parts: Sequence[_Part], writer: TileWriter, options: dict[str, Any], overlap: int
 ) -> None:
     """Write the tiles of all parts. Lines say what is left out."""
-    planned = {id(part): list(_plan(part, writer.side, overlap)) for part in parts}
+    planned: dict[int, list[Tile]] = {
+        id(part): list(_plan(part, writer.side, overlap)) for part in parts
+    }
     left_out = Counter[str]()
     for split in ("train", "val"):
         tiles = [tile for part in parts if part.split == split for tile in planned[id(part)]]
@@ -301,6 +303,8 @@ def _write(
         left_out["without an object"] += len(surplus)
         for number, listed in planned.items():
             planned[number] = [tile for tile in listed if tile.name not in surplus]
+    if isinstance(writer, ObjectTiles):
+        _note_parts([tile for tiles in planned.values() for tile in tiles])
     with progress_bar(sum(map(len, planned.values())), "tile") as bar:
         for part in parts:
             raster = Raster(part.scene.path, **options)
@@ -341,6 +345,20 @@ def _surplus(tiles: Sequence[Tile], writer: TileWriter) -> set[str]:
     count = min(len(empty), len(tiles) - len(empty))
     kept = {empty[round(place)] for place in np.linspace(0, len(empty) - 1, count)}
     return set(empty) - kept
+
+
+def _note_parts(tiles: Sequence[Tile]) -> None:
+    """Print a line if tiles show of some objects only small parts."""
+    every: set[int] = set()
+    shown: set[int] = set()
+    for tile in tiles:
+        positions, _, shares = tile.objects
+        if len(positions):
+            every.update(tile.labels.index[positions])
+            shown.update(tile.labels.index[positions[shares >= MIN_VISIBLE]])
+    if every - shown:
+        problem = f"{len(every - shown)} objects are in no tile by more than a third, and ignored"
+        print_line(f"{problem}: give a larger --tile or --gsd")
 
 
 def _write_held_out(path: Path, parts: Sequence[_Part]) -> None:

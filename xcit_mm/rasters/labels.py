@@ -108,6 +108,7 @@ class DrawnClasses:
     Attributes:
         shapes: The polygons in pixels, from large to small.
         numbers: Class numbers of the polygons.
+        index: Their index in `labels`.
 
     Args:
         labels: Polygons in the grid's coordinate system, with the column `class`.
@@ -117,6 +118,7 @@ class DrawnClasses:
     def __init__(self, labels: Any, transform: Any, names: Sequence[str]) -> None:
         labels = labels.iloc[np.argsort(-shapely.area(np.array(labels.geometry)), kind="stable")]
         numbers = {name: number for number, name in enumerate(names)}
+        self.index = labels.index.to_numpy()
         self.numbers = labels["class"].map(numbers).to_numpy()
         self._rest = numbers.get(BACKGROUND, UNLABELLED)
         self.shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
@@ -124,15 +126,15 @@ class DrawnClasses:
         self._shift = type(transform).translation
 
     def cut(self, area: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return class number, part in an area in pixels, and share of this part of each polygon in
-        the area.
+        """Return the positions of the polygons in an area in pixels, their parts in it, and the
+        shares of these parts.
         """
         which = np.sort(self._tree.query(area, predicate="intersects"))
         parts = repair(shapely.intersection(self.shapes[which], area))
         areas = shapely.area(parts)
         shares = areas / shapely.area(self.shapes[which])
         is_visible = (areas >= 1) | (shares >= 1)
-        return self.numbers[which][is_visible], parts[is_visible], shares[is_visible]
+        return which[is_visible], parts[is_visible], shares[is_visible]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""

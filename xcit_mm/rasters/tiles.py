@@ -13,7 +13,7 @@ from shapely.affinity import translate
 
 from ..utils.coco import encode_mask, from_corners, new_annotation
 from .gdal import open_raster
-from .labels import UNLABELLED, DrawnClasses, StoredClasses
+from .labels import UNLABELLED, StoredClasses
 from .polygons import covers
 from .raster import Raster
 
@@ -28,8 +28,9 @@ class Tile(NamedTuple):
     Attributes:
         rows, columns: Its pixels in the raster.
         area: Where the labels are complete, in pixels of the raster.
-        objects: Class number of each polygon, what the tile shows of it, in pixels of the raster,
-            and its share of the whole; none of a raster of classes.
+        labels: The raster's `DrawnClasses` or `StoredClasses`.
+        objects: Positions of the polygons in `labels`, what the tile shows of each, in pixels of
+            the raster, and its share of the whole; none of a raster of classes.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Tile(NamedTuple):
     rows: slice
     columns: slice
     area: Any
-    labels: DrawnClasses | StoredClasses
+    labels: Any
     objects: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -165,7 +166,7 @@ class ObjectTiles(TileWriter):
     def _annotate(self, tile: Tile) -> list[dict[str, Any]]:
         """Return the annotations of the objects in a tile."""
         annotations = []
-        for number, piece, share in zip(*tile.objects, strict=True):
+        for position, piece, share in zip(*tile.objects, strict=True):
             shape = translate(piece, -tile.columns.start, -tile.rows.start)
             box = from_corners(shape.bounds)[0].round(2)
             polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
@@ -173,7 +174,7 @@ class ObjectTiles(TileWriter):
             if self._with_masks:
                 outlines = [part.exterior.coords[:-1] for part in polygons]
             rings = [np.ravel(outline).round(2).tolist() for outline in outlines]
-            annotation = new_annotation(int(number) + 1, box, rings)
+            annotation = new_annotation(int(tile.labels.numbers[position]) + 1, box, rings)
             if self._with_masks and any(part.interiors for part in polygons):
                 size = slice(0, self.side)
                 mask = covers(shape, size, size)
