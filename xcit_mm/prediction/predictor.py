@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +30,7 @@ from ..utils.devices import check_device
 from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
-from .masks import masks_in_boxes, to_compact
+from .masks import in_less_memory, to_compact
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import predict_tiled, windows
@@ -57,9 +56,8 @@ class Predictor:
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
-        model: The model, on `device`, after `prepare_for_inference`. A model that was given
-            shares the memory of its weights.
-        cfg: The config.
+        model: The model, on `device`, after `prepare_for_inference`. It shares the weights of a
+            model that was given.
         preprocess: Preprocessing of an image.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
         names: Name of each class, by its number in labels and maps.
@@ -134,7 +132,6 @@ class Predictor:
         """Build the predictor of a config, with all weights from a checkpoint.
 
         Args:
-            config: Path to a config of mmdet or mmseg.
             checkpoint: A path, a URL or `xcit://NAME`.
             options: Other arguments of the class, such as `tile` and `dtype`.
 
@@ -163,7 +160,6 @@ class Predictor:
             model: Name of a published model, the folder of a training run, the path of a config, or
                 `hf://OWNER/NAME` on the Hugging Face Hub.
             checkpoint: Replaces the checkpoint of a name or folder. A config requires it.
-            options: Other arguments of the class, such as `device` and `dtype`.
 
         Raises:
             ValueError: If the name is unknown, with the most similar names, or the model has no
@@ -212,9 +208,8 @@ class Predictor:
 
         Raises:
             OSError: If a file cannot be read, or a URL not be downloaded.
-            TypeError: If an image is of another type.
-            ValueError: If a file is not an image, or an image is too small or narrow or has other
-                bands.
+            TypeError, ValueError: If an image is of another type, or is no image, too small or of
+                other bands.
             MemoryError: If a single image exceeds the memory.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
@@ -233,50 +228,40 @@ class Predictor:
         return [predict_tiled(self._predict_whole, image, *options) for image in images]
 
     def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
-        preprocessed = map(self.preprocess, images)
+        inputs = map(self.preprocess, images)
         samples: list[BaseDataElement] = []
-        crops = masks_in_boxes(self.model, self.min_score) if self.is_detector else nullcontext()
-        with crops:
-            for _, same_size in groupby(preprocessed, lambda sample: sample["inputs"].shape):
-                samples += self._predict_batch(list(same_size))
+        with in_less_memory(self.model, self.min_score):
+            for size, batch in groupby(inputs, lambda data: data["inputs"].shape[-2:]):
+                samples += self._predict_batch(list(batch), size)
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
-        """Predict a whole array, and return the library's sample, in pixels of the image.
-
-        Returns:
-            mmdet's DetDataSample or mmseg's SegDataSample.
+        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in
+        pixels of the image.
         """
-        return self._predict_batch([self.preprocess(image)])[0]
+        return self._forward([self.preprocess(image)])[0]
 
-    def _predict_batch(self, preprocessed: list[dict[str, Any]]) -> list[BaseDataElement]:
-        """Predict images of one size, or halves of the batch if memory runs out.
-
-        Args:
-            preprocessed: What `preprocess` returned for each image.
-        """
-        samples: list[BaseDataElement] = []
-        height, width = preprocessed[0]["inputs"].shape[-2:]
-        size = f"{height}x{width} pixels"
-        while len(samples) < len(preprocessed):
-            limit = self._limits.get((height, width), self.batch_size)
-            batch = preprocessed[len(samples) : len(samples) + limit]
-            predicted = self._forward(batch)
-            if predicted is not None:
-                samples += predicted
-            elif len(batch) == 1:
-                fix = "predict in tiles, or in half precision"
-                raise MemoryError(f"out of memory at {size}: {fix}")
-            else:
-                limit = len(batch) // 2
-                self._limits[height, width] = limit
-                line = f"out of memory: from now on, {limit} images of {size} go together"
-                print_log(line, "current", logging.WARNING)
-        return samples
+    def _predict_batch(
+        self, batch: list[dict[str, Any]], size: tuple[int, int]
+    ) -> list[BaseDataElement]:
+        """Predict preprocessed images of one size, or halves of the batch if memory runs out."""
+        limit = self._limits.get(size, self.batch_size)
+        if len(batch) > limit:
+            first = self._predict_batch(batch[:limit], size)
+            return first + self._predict_batch(batch[limit:], size)
+        try:
+            return self._forward(batch)
+        except MemoryError:
+            if len(batch) == 1:
+                raise
+        limit = len(batch) // 2
+        self._limits[size] = limit
+        line = f"out of memory: from now on, {limit} images of {_pixels(size)} go together"
+        print_log(line, "current", logging.WARNING)
+        return self._predict_batch(batch, size)
 
     @torch.no_grad()
-    def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement] | None:
-        """Predict a batch, or release its memory and return None if memory ran out."""
+    def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
         device = torch.device(self.device).type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
@@ -285,9 +270,11 @@ class Predictor:
             is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
             if not is_out_of_memory and "can't allocate memory" not in str(error):
                 raise
+        # Here nothing holds the tensors of the failed batch any more.
         if device == "cuda":
             torch.cuda.empty_cache()
-        return None
+        size = _pixels(batch[0]["inputs"].shape[-2:])
+        raise MemoryError(f"out of memory at {size}: predict in tiles, or in half precision")
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays."""
@@ -322,6 +309,10 @@ class Predictor:
         elif masks is not None:  # without objects, SOLO's masks and labels are floats
             masks = masks.astype(bool, copy=False)
         return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
+
+
+def _pixels(size: tuple[int, int]) -> str:
+    return "{}x{} pixels".format(*size)
 
 
 def _checksum(model: nn.Module) -> int:
