@@ -55,16 +55,12 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, folde
     assert (image["height"], image["width"]) == found.image.shape[:2]
     drawn = cv2.imread(str(out / "visualizations" / "00.png.jpg"))
     jpeg = cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR)
-    assert (
-        drawn.shape == jpeg.shape and np.abs(drawn.astype(int) - jpeg).mean() < 1
-    )  # rounding of batches
+    assert np.abs(drawn.astype(int) - jpeg).mean() < 1  # rounding of batches
     if kind == "seg":
         maps = {path.name: cv2.imread(str(path), -1) for path in (out / "labels").iterdir()}
         assert sorted(maps) == [f"{name}.png.png" for name in names]
         assert (maps["00.png.png"] == found.segmentation).mean() > 0.99
-        assert [entry["id"] for entry in content["categories"]] == list(
-            range(5)
-        )  # values of the maps
+        assert [entry["id"] for entry in content["categories"]] == [0, 1, 2, 3, 4]  # in maps
     else:
         results = COCO(str(out / "images.json")).loadRes(str(out / "predictions.json"))
         stored = results.imgToAnns[ids["00.png"]]
@@ -74,21 +70,17 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, folde
         assert all(results.annToMask(one).shape == found.image.shape[:2] for one in stored)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_photo_is_predicted_and_added(kind, models, photos, call, tmp_path):
+def test_another_photo_is_predicted_and_added(models, photos, call, tmp_path):
     out = tmp_path / "out"
+    model = model_of(models["seg"])
     for number, photo in enumerate(("00.png", "01.png", "01.png"), start=1):
-        code, printed, _ = call("infer", photos / photo, *model_of(models[kind]), "--out", out)
+        code, printed, _ = call("infer", photos / photo, *model, "--out", out)
         assert code == 0 and f"{min(number, 2)} predicted" in printed
-    assert [record["name"] for record in read_records(out)] == ["00.png", "01.png"]
     shutil.copy(photos / "02.png", tmp_path / "00.png")
-    assert call("infer", tmp_path / "00.png", *model_of(models[kind]), "--out", out)[0] == 0
+    assert call("infer", tmp_path / "00.png", *model, "--out", out)[0] == 0
     images = json.loads((out / "images.json").read_text())["images"]
-    assert [(image["id"], image["file_name"]) for image in images] == [
-        (1, "00.png"),
-        (2, "01.png"),
-        (3, "00-2.png"),
-    ]
+    names = [(image["id"], image["file_name"]) for image in images]
+    assert names == [(1, "00.png"), (2, "01.png"), (3, "00-2.png")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,9 +186,8 @@ def test_only_failures_are_predicted_again_on_request(
     assert merged(out) == merged(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_image_that_fails_in_a_batch_is_found_alone(
-    kind, models, photos, call, tmp_path, before_forward
+    models, photos, call, tmp_path, before_forward
 ):
     def refuse_white(inputs: list[torch.Tensor]) -> None:
         if any((image == 255).all() for image in inputs):
@@ -204,14 +195,10 @@ def test_an_image_that_fails_in_a_batch_is_found_alone(
 
     before_forward(refuse_white)
     out = ("--out", tmp_path / "out", "--no-visualizations")
-    assert call("infer", photos, *model_of(models[kind]), *out, "--batch-size", 4)[0] == 3
-    failures = {
-        record["name"]: record["error"]
-        for record in read_records(tmp_path / "out")
-        if "error" in record
-    }
-    assert failures == {"07.png": "RuntimeError: white image"}
-    assert len(read_records(tmp_path / "out")) == 12
+    assert call("infer", photos, *model_of(models["det"]), *out, "--batch-size", 4)[0] == 3
+    errors = {record["name"]: record.get("error") for record in read_records(tmp_path / "out")}
+    assert len(errors) == 12
+    assert {*errors.items()} >= {("07.png", "RuntimeError: white image"), ("06.png", None)}
 
 
 def test_batches_hold_images_of_one_size(models, photos, call, tmp_path, before_forward):
@@ -278,10 +265,9 @@ def test_a_folder_of_a_former_version_is_refused(predicted, refusal, tmp_path):
     assert "results of a former version" in refusal(*predicted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_overwriting_keeps_the_files_of_the_user(kind, models, photos, call, tmp_path):
+def test_overwriting_keeps_the_files_of_the_user(models, photos, call, tmp_path):
     out = tmp_path / "out"
-    command = ("infer", photos / "0[01].png", *model_of(models[kind]), "--out", out)
+    command = ("infer", photos / "0[01].png", *model_of(models["seg"]), "--out", out)
     assert call(*command)[0] == 0
     own = [out / "labels" / "00.txt", out / "visualizations" / "own.jpg", out / "notes.txt"]
     for path in own:
@@ -293,60 +279,43 @@ def test_overwriting_keeps_the_files_of_the_user(kind, models, photos, call, tmp
     assert len(list((out / "journal").iterdir())) == 1
 
 
-def test_an_input_among_the_results_is_refused(models, photos, refusal, tmp_path):
-    (tmp_path / "visualizations").mkdir()
-    shutil.copy(photos / "00.png", tmp_path / "visualizations" / "a.jpg")
-    (tmp_path / "list.txt").write_text(f"{tmp_path}/visualizations/a.jpg\n")
-    command = ("infer", tmp_path / "list.txt", *model_of(models["seg"]), "--out")
-    assert "holds the input" in refusal(*command, tmp_path / "visualizations")
-
-
-def test_a_folder_that_holds_the_model_is_refused(models, photos, refusal):
-    config, checkpoint = models["seg"]
-    message = refusal(
-        "infer", photos, *model_of((config, checkpoint)), "--out", Path(checkpoint).parent
-    )
-    assert f"holds the input {checkpoint}" in message
+def test_a_folder_that_holds_an_input_or_the_model_is_refused(models, photos, refusal, tmp_path):
+    shutil.copy(photos / "00.png", tmp_path / "a.png")
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/a.png")
+    model = model_of(models["seg"])
+    message = refusal("infer", tmp_path / "list.txt", *model, "--out", tmp_path)
+    assert "holds the input" in message
+    message = refusal("infer", photos, *model, "--out", Path(models["seg"][1]).parent)
+    assert f"holds the input {models['seg'][1]}" in message
 
 
 def test_coco_ids_and_names_are_kept(models, photos, call, refusal, tmp_path):
     """Names of categories, not their order, give the ids of the classes."""
     ids = dict(star=3, square=20, circle=7, triangle=9)
     images = [dict(id=number, file_name=name) for number, name in ((70, "a/01.png"), (5, "00.png"))]
+    categories = [dict(id=id_, name=name) for name, id_ in ids.items()]
     (tmp_path / "train2017" / "a").mkdir(parents=True)
     shutil.copy(photos / "00.png", tmp_path / "train2017")
     shutil.copy(photos / "01.png", tmp_path / "train2017" / "a")
     path = tmp_path / "instances_train2017.json"
-    path.write_text(
-        json.dumps(dict(images=images, categories=[dict(id=i, name=n) for n, i in ids.items()]))
-    )
-    command, out = ("infer", path, *model_of(models["det"])), tmp_path / "out"
-    assert call(*command, "--out", out)[0] == 0
+    path.write_text(json.dumps(dict(images=images, categories=categories)))
+    model = model_of(models["det"])
+    out = tmp_path / "out"
+    assert call("infer", path, *model, "--out", out)[0] == 0
     content = json.loads((out / "images.json").read_text())
-    assert {image["id"]: image["file_name"] for image in content["images"]} == {
-        5: "00.png",
-        70: "a/01.png",
-    }
-    assert [entry["id"] for entry in content["categories"]] == [7, 20, 9, 3]
-    found = json.loads((out / "predictions.json").read_text())
-    assert {result["image_id"] for result in found} == {5, 70} and {
-        each["category_id"] for each in found
-    } <= {
-        7,
-        20,
-        9,
-        3,
-    }
+    names = {image["id"]: image["file_name"] for image in content["images"]}
+    assert names == {5: "00.png", 70: "a/01.png"}
+    classes = [entry["id"] for entry in content["categories"]]
+    assert classes == [7, 20, 9, 3]
+    results = json.loads((out / "predictions.json").read_text())
     single = Predictor.from_config(*models["det"])(tmp_path / "train2017" / "00.png")
-    expected = [result["category_id"] for result in single.to_coco(5, [7, 20, 9, 3])]
-    assert [result["category_id"] for result in found if result["image_id"] == 5] == expected
-    assert "category_ids was [7, 20, 9, 3]" in refusal(
-        "infer", photos / "00.png", *model_of(models["det"]), "--out", out
-    )
+    expected = [result["category_id"] for result in single.to_coco(5, classes)]
+    assert [result["category_id"] for result in results if result["image_id"] == 5] == expected
+    message = refusal("infer", photos / "00.png", *model, "--out", out)
+    assert "category_ids was [7, 20, 9, 3]" in message
     path.write_text(json.dumps(dict(images=images, categories=[dict(id=1, name="star")])))
-    assert "the json has no category circle, square, triangle" in refusal(
-        *command, "--out", tmp_path / "none"
-    )
+    message = refusal("infer", path, *model, "--out", tmp_path / "none")
+    assert "the json has no category circle, square, triangle" in message
 
 
 def test_ctrl_c_keeps_what_is_completed(models, photos, call, tmp_path, before_forward):

@@ -3,7 +3,6 @@ other libraries.
 """
 
 import io
-import json
 from pathlib import Path
 
 import cv2
@@ -51,38 +50,24 @@ def predictors(folders) -> dict[str, xcit_mm.Predictor]:
     }
 
 
-@pytest.mark.parametrize("kind", ["det", "seg"])
-def test_a_prediction_equals_the_files_of_the_command(
-    kind, predictors, folders, photo, call, tmp_path
-):
-    options = ("--model", folders[kind], "--out", tmp_path, "--device", "cpu", "--score-thr", 0)
-    assert call("infer", photo, *options)[0] == 0
-    found = predictors[kind](photo)
-    drawn = cv2.imread(str(tmp_path / "visualizations" / "turned.jpg"))
-    assert np.array_equal(
-        drawn, cv2.imdecode(cv2.imencode(".jpg", found.draw(min_score=0))[1], cv2.IMREAD_COLOR)
-    )
-    if kind == "seg":
-        assert np.array_equal(
-            found.segmentation, cv2.imread(str(tmp_path / "labels" / "turned.jpg.png"), -1)
-        )
-        assert found.segmentation.shape == (64, 96) and not hasattr(found, "boxes")
-        assert repr(found).startswith("Prediction of 64x96 pixels: ") and found.names[0] in repr(
-            found
-        )
-        return
-    assert found.to_coco() == json.loads((tmp_path / "predictions.json").read_text()) != []
-    count = len(found)
-    assert found.boxes.shape == (count, 4) and found.labels.shape == (count,)
-    assert found.masks.shape == (count, 64, 96) and found.masks.dtype == bool
-    assert len(found.above(found.scores[2]).boxes) == 2 and found.names == predictors[kind].names
-    best = xcit_mm.Predictor.from_pretrained(
-        folders[kind], device="cpu", min_score=float(found.scores[2])
-    )
-    assert len(best(photo)) == 3
-    table = found.to_pandas()
+def test_a_detection_is_arrays_by_descending_score(predictors, folders, photo):
+    prediction = predictors["det"](photo)
+    count = len(prediction)
+    assert prediction.boxes.shape == (count, 4) and prediction.labels.shape == (count,)
+    assert prediction.masks.shape == (count, 64, 96) and prediction.masks.dtype == bool
+    assert len(prediction.above(prediction.scores[2])) == 2
+    table = prediction.to_pandas()
     assert table.columns.tolist() == ["left", "top", "right", "bottom", "score", "label", "name"]
-    assert len(table) == count and table["name"][0] == found.names[found.labels[0]]
+    assert len(table) == count and table["name"][0] == prediction.names[prediction.labels[0]]
+    min_score = float(prediction.scores[2])
+    options = dict(device="cpu", min_score=min_score)
+    assert len(xcit_mm.Predictor.from_pretrained(folders["det"], **options)(photo)) == 3
+
+
+def test_a_segmentation_is_a_map_and_has_no_boxes(predictors, photo):
+    prediction = predictors["seg"](photo)
+    assert prediction.segmentation.shape == (64, 96) and not hasattr(prediction, "boxes")
+    assert repr(prediction).startswith("Prediction of 64x96 pixels: ")
 
 
 @pytest.mark.parametrize("kind", ["det", "seg"])
@@ -144,13 +129,6 @@ def squares(compact: bool) -> Prediction:
     return Prediction(np.zeros((40, 60, 3), np.uint8), found, None, ("cat", "dog"))
 
 
-def test_masks_of_tiles_are_decoded():
-    assert np.array_equal(squares(compact=True).masks, squares(compact=False).masks)
-    assert squares(compact=True).above(1).masks.shape == (0, 40, 60)
-    assert repr(squares(compact=False)) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
-    assert repr(squares(compact=True).above(1)) == "Prediction of 40x60 pixels: no objects"
-
-
 @pytest.mark.parametrize("compact", [True, False])
 def test_supervision_reads_the_objects(compact):
     prediction = squares(compact)
@@ -165,8 +143,14 @@ def test_supervision_reads_the_objects(compact):
 
 
 def test_compact_masks_are_drawn_and_stored_as_arrays_are():
-    assert np.array_equal(squares(True).draw(), squares(False).draw())
-    assert squares(True).to_coco() == squares(False).to_coco()
+    compact = squares(compact=True)
+    arrays = squares(compact=False)
+    assert np.array_equal(compact.masks, arrays.masks)
+    assert np.array_equal(compact.draw(), arrays.draw())
+    assert compact.to_coco() == arrays.to_coco()
+    assert compact.above(1).masks.shape == (0, 40, 60)
+    assert repr(compact) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
+    assert repr(compact.above(1)) == "Prediction of 40x60 pixels: no objects"
 
 
 @pytest.mark.parametrize("compact", [True, False])

@@ -146,23 +146,19 @@ def test_a_video_with_a_wrong_number_of_frames_in_its_header_is_complete(
     out = tmp_path / "out"
     code, printed, errors = call("infer", tmp_path, *model_of(models["seg"]), "--out", out)
     assert code == 0 and "3 predicted" in printed
-    assert "double.webm is complete with 30 frames, though its header says 60" in errors
-    assert errors.count("is complete") == 1
+    assert "double.webm ends after 30 frames, though its header says 60" in errors
+    assert errors.count("ends after") == 1
     for name in ("good", "double", "none"):
         drawing = cv2.VideoCapture(str(out / "visualizations" / f"{name}.webm.mp4"))
         assert drawing.get(cv2.CAP_PROP_FRAME_COUNT) == 30 and drawing.get(cv2.CAP_PROP_FPS) == 10
 
 
-@pytest.mark.parametrize("suffix", ["avi", "webm"])
-def test_a_video_cut_short_is_a_failure(suffix, frames, tmp_path):
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "avi":
-        write_video(path, frames * 10)
-    else:
-        write_webm(path, frames * 10)
+def test_a_video_cut_short_is_named_and_keeps_its_frames(frames, tmp_path, capsys):
+    path = write_video(tmp_path / "a.avi", frames * 10)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match=r"of 60 frames, the file \d+ of \d+ bytes"):
-        list(iter_frames(str(path)))
+    count = len(list(iter_frames(str(path))))
+    assert 20 < count < 40
+    assert f"a.avi ends after {count} frames, though its header says 60" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

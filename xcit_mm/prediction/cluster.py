@@ -64,22 +64,22 @@ class Actor:
         items = [item for item in chunk if item.path not in self._done]
         for _ in self._engine.predict(items, self._deaths):
             pass
-        return dict(count=np.array([len(chunk)]))
+        return dict(path=np.array([item.path for item in chunk]))
 
 
-def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Iterator[int]:
-    """Let the actors of a Ray cluster predict items, and yield the number of items that are done.
+def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Iterator[str]:
+    """Let the actors of a Ray cluster predict items with the options of an engine, and yield the
+    path of each item that is done.
 
     There is an actor for each GPU, or without GPUs for each CPU and its reading processes.
-
-    Args:
-        engine: Engine with the options of the actors.
 
     Raises:
         ConnectionError: If there is no cluster at the address.
         ValueError: If the predictor was not built from a config and a checkpoint.
         RuntimeError: If an actor raises an error, for example because the disk is full.
     """
+    if not items:
+        return
     results = engine.results
     if results.predictor.arguments is None:
         raise ValueError("Ray's actors build the model themselves: use Predictor.from_config")
@@ -112,7 +112,7 @@ def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Itera
             **needs,
         )
         for batch in data.iter_batches(batch_size=None):
-            yield int(batch["count"].sum())
+            yield from batch["path"]
     except ray.exceptions.RayError as error:
         raise RuntimeError(str(error).strip().splitlines()[-1]) from error
     finally:

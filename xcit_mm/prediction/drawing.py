@@ -47,7 +47,6 @@ def _draw_labels(
     labels: Sequence[ClassLabel],
     colors: sv.ColorPalette,
 ) -> np.ndarray:
-    """Draw names and scores of objects, the objects of each font together."""
     _, size = _sizes(image)
     bgr = np.array([color.as_bgr() for color in colors.colors])
     is_bright = bgr @ (0.114, 0.587, 0.299) > 140
@@ -91,10 +90,7 @@ def draw_segmentation_map(
 def _draw_legend(
     image: np.ndarray, segmentation: np.ndarray, labels: Sequence[ClassLabel], colors: np.ndarray
 ) -> np.ndarray:
-    """Draw the classes of a map, largest first.
-
-    The width is equal for all maps, as frames of a video must be.
-    """
+    """Draw the classes of a map, largest first, as wide for each frame of a video."""
     _, size = _sizes(image)
     line = round(1.5 * size)
     fonts = [ImageFont.truetype(label.font, size) for label in labels]

@@ -66,11 +66,8 @@ def _unchanged(image: ReadImage) -> ReadImage:
 
 
 class Engine:
-    """Predicts items into a folder.
-
-    Args:
-        results: Where drawings, maps and records are written.
-        workers: Number of processes that read images. With 0, this process reads them.
+    """Predicts items. `workers` is the number of processes that read images. With 0, this process
+    reads them.
     """
 
     def __init__(self, results: Results, workers: int) -> None:
@@ -84,8 +81,8 @@ class Engine:
         """Predict items, and yield each when its record is in the journal.
 
         Args:
-            deaths: Of processes with an item in flight; see `Progress`. Such items are predicted
-                last and alone. After `MAX_DEATHS`, they are failures.
+            deaths: Those of `Progress`. Such items are predicted last and alone, and after
+                `MAX_DEATHS` recorded as failures.
 
         Raises:
             ReaderDied: If a process that reads images died. It counts as a death.

@@ -32,19 +32,16 @@ def class_labels(names: tuple[str, ...], font: str | None = None) -> tuple[Class
     Raises:
         ValueError: If the file is not a font.
     """
-    return tuple(_label(name, number, font) for number, name in enumerate(names))
-
-
-def _label(name: str, number: int, font: str | None) -> ClassLabel:
-    for path in [font] if font else [DEFAULT, *_system_fonts(name)]:
-        if set(map(ord, name)) <= _letters(path):
-            return ClassLabel(name, path)
-    return ClassLabel(str(number), DEFAULT)
+    labels = []
+    for number, name in enumerate(names):
+        paths = [font] if font else [DEFAULT, *_system_fonts(name)]
+        path = next((path for path in paths if set(map(ord, name)) <= _letters(path)), None)
+        labels.append(ClassLabel(name, path) if path else ClassLabel(str(number), DEFAULT))
+    return tuple(labels)
 
 
 @cache
 def _letters(font: str) -> frozenset[int]:
-    """Return the code points of the letters that a font has."""
     try:
         return frozenset(FT2Font(font).get_charmap())
     except (OSError, RuntimeError, ValueError) as error:

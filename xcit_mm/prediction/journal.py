@@ -44,11 +44,9 @@ class Entry:
     """The last record of an item, without its objects.
 
     Attributes:
-        stamp: Of the file that was predicted.
         error: Why the item failed, or None.
         drawing: Options of the drawing, or None if nothing was drawn.
-        journal: File of the record.
-        begin, offset: Positions in bytes of the item's start and of the record.
+        begin, offset: Positions in the journal, in bytes, of the item's start and of the record.
     """
 
     item: Item
@@ -103,13 +101,10 @@ class Progress:
         self._check_ids(items)
         unknown = [item for item in items if item.path not in self.entries]
         taken = [entry.item.name for entry in self.entries.values()]
-        new_items = {item.path: item for item in make_unique(unknown, taken)}
-        pending = []
+        pending = make_unique(unknown, taken)
         for item in items:
             entry = self.entries.get(item.path)
-            if entry is None:
-                pending.append(new_items[item.path])
-            elif entry.has_changed() or (entry.error is not None and retry_failed):
+            if entry and (entry.has_changed() or (entry.error and retry_failed)):
                 pending.append(entry.item)
         return pending
 
@@ -127,9 +122,8 @@ class Progress:
                 )
 
     def ids(self) -> dict[str, int | str]:
-        """Return the id of each item: that of its COCO json, else from 1 on by its first record.
-
-        More records leave earlier ids as they are.
+        """Return the id of each item: that of its COCO json, else from 1 on, which more records
+        leave as it is.
         """
         ids = {path: entry.item.id for path, entry in self.entries.items()}
         json_ids = set(ids.values())
@@ -192,11 +186,10 @@ class Journal:
     """The journal of this process. Its file exists from the first line on."""
 
     def __init__(self, folder: Path) -> None:
-        """Name a new journal in a folder of predictions."""
         self.path = folder / JOURNAL / f"{time.time_ns():020}-{uuid4().hex[:8]}.jsonl"
 
     def start(self, item: Item) -> None:
-        """Note that an item is about to be read. Whoever finds the line alone knows the culprit."""
+        """Note that an item is about to be read."""
         self._append(dict(start=item.path, name=item.name))
 
     def add(
@@ -206,20 +199,15 @@ class Journal:
         drawing: dict[str, Any] | None = None,
         **result: Any,
     ) -> None:
-        """Add the record of an item.
-
-        Args:
-            result: `height`, `width` and a detector's `objects`, or of a video `frames`, or
-                `error`.
+        """Add the record of an item. The result is `height`, `width` and a detector's `objects`,
+        or `frames`, their number, or `error`.
         """
         self._append(item._asdict() | dict(stamp=stamp, drawing=drawing) | result)
 
     def add_frame(self, number: int, **result: Any) -> None:
-        """Add the record of a frame of the video that was started last."""
         self._append(dict(frame=number) | result)
 
     def note_drawn(self, item: Item, drawing: dict[str, Any]) -> None:
-        """Note the options with which an item was drawn again."""
         self._append(dict(drawn=item.path, drawing=drawing))
 
     def end(self) -> None:

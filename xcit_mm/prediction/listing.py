@@ -60,15 +60,13 @@ def find_items(
 ) -> Listing:
     """List the images and videos of files, URLs, folders, globs and lists.
 
-    Folders are searched recursively, each real folder once, except for hidden files and `out`. A
-    list is a .txt with a path or URL per line, or a COCO .json. Files in a list are not opened, and
-    may be missing.
+    Folders are searched recursively, each real folder once, except for hidden files and `out`, the
+    folder of results. A list is a .txt with a path or URL per line, or a COCO .json. Files in a
+    list are not opened, and may be missing.
 
     Args:
-        root: Folder of relative paths in a list. Default: the current folder for a .txt; for a
-            .json, the first of its folder and that folder's parent that has the images, or has them
-            in images/ or in a folder named as the json.
-        out: Folder of results.
+        root: Folder of relative paths in a list. Default: the current folder for a .txt, that of
+            `find_image_folder` for a .json.
 
     Raises:
         FileNotFoundError: If a source does not exist or has no images or videos.
@@ -83,7 +81,7 @@ def find_items(
     files = [name for name in files if name not in lists]
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    items = _name_paths(files)
+    items = _list_paths(files)
     for name in names:
         if name in lists:
             read = _read_coco if name.endswith(".json") else _read_text_list
@@ -138,26 +136,27 @@ def _suffix(path: str) -> str:
     return os.path.splitext(urlsplit(path).path if _is_url(path) else path)[1].lower()
 
 
-def _name_paths(paths: Sequence[str], root: str | Path = "") -> list[Item]:
-    """Name files by their path below the folder they share, and URLs by host and path."""
-    absolute = [
-        path if _is_url(path) else os.path.abspath(os.path.join(root, path)) for path in paths
-    ]
-    folders = [os.path.dirname(path) for path in absolute if not _is_url(path)]
-    common = os.path.commonpath(folders) if folders else ""
-    return [
-        Item(path, _url_name(path) if _is_url(path) else os.path.relpath(path, common))
-        for path in absolute
-    ]
+def _locate(path: str, root: str | Path) -> str:
+    return path if _is_url(path) else os.path.abspath(os.path.join(root, path))
 
 
-def _url_name(url: str) -> str:
-    """Return the name of a URL's results: host and path, with a digest of a query."""
-    parts = urlsplit(url)
+def _name(path: str, folder: str | Path) -> str:
+    """Return a file's path relative to a folder, or host and path of a URL, with a digest of its
+    query.
+    """
+    if not _is_url(path):
+        return os.path.relpath(path, folder)
+    parts = urlsplit(path)
     stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
-    if parts.query:
-        stem += f"-{_digest(url)}"
-    return stem + suffix
+    return f"{stem}-{_digest(path)}{suffix}" if parts.query else stem + suffix
+
+
+def _list_paths(paths: Sequence[str], root: str | Path = "") -> list[Item]:
+    """List files and URLs. Names of files are relative to the folder that all share."""
+    located = [_locate(path, root) for path in paths]
+    folders = [os.path.dirname(path) for path in located if not _is_url(path)]
+    common = os.path.commonpath(folders) if folders else ""
+    return [Item(path, _name(path, common)) for path in located]
 
 
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
@@ -206,7 +205,7 @@ def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> li
         raise ValueError(f"{path} is not a list of paths: {error}") from None
     if not any(lines):
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return _name_paths([line for line in lines if line], root or "")
+    return _list_paths([line for line in lines if line], root or "")
 
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
@@ -224,9 +223,7 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
         raise FileNotFoundError(
             f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
         )
-    items = []
-    for image, name in zip(coco["images"], names, strict=True):
-        (item,) = _name_paths([name], folder or path.parent)
-        item = item._replace(id=image["id"])
-        items.append(item if _is_url(item.path) else item._replace(name=name))
-    return items
+    folder = folder or path.parent
+    paths = [_locate(name, folder) for name in names]
+    ids = [image["id"] for image in coco["images"]]
+    return [Item(path, _name(path, folder), id_) for path, id_ in zip(paths, ids, strict=True)]

@@ -45,9 +45,7 @@ class Prediction:
 
     @property
     def boxes(self) -> np.ndarray:
-        """Left, top, right and bottom in pixels, (n, 4), by descending score. A segmentor's raises
-        AttributeError.
-        """
+        """Left, top, right and bottom in pixels, (n, 4). Without objects an AttributeError."""
         return self._objects.xyxy
 
     @property
@@ -89,8 +87,7 @@ class Prediction:
             min_score: Score above which objects are drawn.
             alpha: Opacity of masks and segmentation maps, from 0 to 1.
             labels: Whether to draw names and scores, or the legend of a segmentation map.
-            font: Path of the font of the names. Default: a font with their letters. A name without
-                a font is drawn as the number of its class.
+            font: Path of the font of the names. Default: one with their letters.
 
         Raises:
             ValueError: If the image has bands other than BGR of 8 bits, or the file is not a font.
@@ -112,12 +109,7 @@ class Prediction:
     def to_coco(
         self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the objects as COCO results, as in predictions.json of `predict_many`.
-
-        Args:
-            image_id: Id of the image.
-            category_ids: Id of each class. Default: from 1 on.
-        """
+        """Return the objects as COCO results. By default, ids of classes count from 1."""
         ids = category_ids or range(1, len(self.names) + 1)
         boxes = from_corners(self.boxes).tolist()
         objects = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
@@ -139,13 +131,7 @@ class Prediction:
         category_ids: Sequence[int] | None = None,
         palette: Palette | None = None,
     ) -> "Prediction":
-        """Restore the prediction of which `to_coco` returned the objects.
-
-        Args:
-            results: COCO results of one image. Masks are compressed RLE, of all objects or of none.
-            image: The image, as the attribute.
-            names: Name of each class.
-            category_ids: Id of each class. Default: from 1 on.
+        """Restore the prediction of which `to_coco` returned the results.
 
         Raises:
             ValueError: If a mask has another size than the image.
@@ -165,20 +151,15 @@ class Prediction:
         return cls(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
 
     def to_supervision(self) -> sv.Detections:
-        """Return the objects as supervision's annotators and metrics take them, with the classes'
-        names.
-        """
+        """Return the objects as supervision's annotators and metrics take them, with names."""
         return replace(self._objects, data=dict(class_name=np.array(self.names)[self.labels]))
 
     def to_pandas(self) -> Any:
-        """Return a row per object: left, top, right and bottom in pixels, score, label and the
-        class's name.
-
-        Needs pandas, which is no requirement of this package.
+        """Return a DataFrame with left, top, right and bottom in pixels, score, label and name of
+        each object. Needs pandas, which is no requirement of this package.
         """
-        table = import_module("pandas").DataFrame(
-            self.boxes, columns=["left", "top", "right", "bottom"]
-        )
+        pandas = import_module("pandas")
+        table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
         names = [self.names[label] for label in self.labels]
         return table.assign(score=self.scores, label=self.labels, name=names)
 
@@ -195,9 +176,7 @@ class Prediction:
         return f"Prediction of {size}: {listed or 'no objects'}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the drawing as PNG for a notebook, or None for images of other bands, which are
-        not drawn.
-        """
+        """Return the drawing for a notebook, or None for images of other bands."""
         try:
             drawn = self.plot()
         except ValueError:

@@ -56,14 +56,10 @@ class Predictor:
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
-        model: The model, on `device`, after `prepare_for_inference`. It shares the weights of a
-            model that was given.
-        preprocess: Preprocessing of an image.
+        model: The model after `prepare_for_inference`.
         metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
         names: Name of each class, by its number in labels and maps.
-        is_detector: Whether the model is a detector, else a segmentor.
-        arguments: Arguments of `from_config` that build the same predictor on another device, or
-            None for a model that was given.
+        arguments: Arguments of `from_config` that build the same predictor on another device.
 
     Raises:
         ValueError: If the config belongs to neither library, or an option is invalid or does not
@@ -170,16 +166,13 @@ class Predictor:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the predictions: config, weights, options and versions.
-
-        Values are plain, as in a JSON file. The config is identified by its values, the weights by
-        a checksum of their bytes. `batch_size` and device change results by rounding alone.
+        """Everything that determines the predictions, except for rounding: config, weights, options
+        and versions, as plain values.
         """
         library = import_module("mmdet" if self.is_detector else "mmseg")
-        values = repr(self.cfg.to_dict()).encode()
-        config = f"{Path(self.cfg.filename or '').name} ({crc32(values):08x})"
+        config = crc32(repr(self.cfg.to_dict()).encode())
         settings = dict(
-            config=config.strip(),
+            config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
             weights=f"{self._checksum:08x}",
             tile=self.tile,
             overlap=self.overlap,
@@ -191,7 +184,7 @@ class Predictor:
         return settings | {module.__name__: str(module.__version__) for module in libraries}
 
     @overload
-    def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]  # str is a Sequence
+    def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]
 
     @overload
     def __call__(self, images: Sequence[ImageLike]) -> list[Prediction]: ...
@@ -284,9 +277,7 @@ class Predictor:
             labels = labels.astype(np.uint8 if len(self.names) <= 256 else np.uint16)
             return Prediction(image, None, labels, self.names, palette)
         if "pred_instances" not in sample:
-            raise ValueError(
-                "the model predicts no instances: only detectors of boxes or masks are supported"
-            )
+            raise ValueError("the model predicts no boxes or masks: only such detectors work")
         detections = self._to_detections(sample.pred_instances, image.shape[:2])
         return Prediction(image, detections, None, self.names, palette)
 
@@ -306,7 +297,7 @@ class Predictor:
         masks = arrays.get("masks")
         if isinstance(masks, list):
             masks = to_compact(masks, size)
-        elif masks is not None:  # without objects, SOLO's masks and labels are floats
+        elif masks is not None:  # without objects, SOLO's masks are floats
             masks = masks.astype(bool, copy=False)
         return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
 

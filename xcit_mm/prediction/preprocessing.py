@@ -12,7 +12,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
-from ..utils.configs import ModelInput, tested_dataset, type_name
+from ..utils.configs import ModelInput, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
 
@@ -25,9 +25,6 @@ class Preprocessing:
     Args:
         cfg: Config of a detector or segmentor.
 
-    Attributes:
-        channels: Number of channels of the images.
-
     Raises:
         ValueError: If the test pipeline is missing, loads no images or cannot be built.
     """
@@ -36,12 +33,6 @@ class Preprocessing:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
         self._bands = inputs.bands
-        self.channels = inputs.bands or 3
-        dataset = tested_dataset(cfg)
-        if not dataset.get("pipeline"):
-            raise ValueError(
-                f"the {type_name(dataset)} that the config tests on has no pipeline: give it one"
-            )
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
@@ -53,12 +44,10 @@ class Preprocessing:
         self._is_grey = self._options.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
-        steps = [from_array if step is load else step for step in dataset["pipeline"]]
+        steps = [step for step in inputs.pipeline if "Annotation" not in type_name(step)]
         try:
             self._load = TRANSFORMS.build(load) if self._bands is not None else None
-            self._pipeline = Compose(
-                [step for step in steps if "Annotation" not in type_name(step)]
-            )
+            self._pipeline = Compose([from_array if step is load else step for step in steps])
         except KeyError as error:  # of a registry
             raise ValueError(
                 f"the test pipeline cannot be built: {reason(error)}; correct it in the config"

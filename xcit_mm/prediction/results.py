@@ -27,12 +27,10 @@ class InputError(Exception):
 
 
 def drawing_path(out: Path, name: str) -> Path:
-    """Return the path of an item's drawing."""
     return out / VISUALIZATIONS / drawing_name(name)
 
 
 def map_path(out: Path, name: str, frame: int | None = None) -> Path:
-    """Return the path of an image's segmentation map, or of that of a video's frame."""
     return out / LABELS / (f"{name}.png" if frame is None else f"{name}/{frame:06}.png")
 
 
@@ -45,11 +43,9 @@ def result_paths(out: Path, name: str) -> Iterator[Path]:
 
 @dataclass
 class Results:
-    """Writes drawings and maps into a folder, and restores predictions to draw them again.
+    """Writes drawings and maps into the folder `out`, and restores predictions to draw them again.
 
     Attributes:
-        out: The folder.
-        predictor: The model, for its names and its preprocessing.
         category_ids: Ids of the classes in COCO results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
         journal: The journal of this process.
@@ -67,11 +63,7 @@ class Results:
             path.unlink(missing_ok=True)
 
     def store(self, item: Item, prediction: Prediction, frame: int | None = None) -> dict[str, Any]:
-        """Write the map of a segmentor, and return the fields of a record.
-
-        Raises:
-            OSError: If the map cannot be written.
-        """
+        """Write the map of a segmentor, and return the fields of a record."""
         height, width = prediction.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width)
         if prediction.segmentation is None:
@@ -86,11 +78,7 @@ class Results:
         return fields
 
     def draw(self, item: Item, predictions: Iterable[Prediction]) -> None:
-        """Draw the prediction of an image, or those of a video's frames.
-
-        Raises:
-            OSError: If the drawing cannot be written.
-        """
+        """Draw the prediction of an image, or those of a video's frames."""
         options = self.drawing
         if options is None:
             deque(predictions, maxlen=0)
@@ -117,14 +105,12 @@ class Results:
 
         Raises:
             InputError: If the file has vanished or changed.
-            OSError: If the drawing cannot be written.
         """
         assert self.drawing is not None
         self.draw(entry.item, self._iter_stored(entry))
         self.journal.note_drawn(entry.item, self.drawing)
 
     def _iter_stored(self, entry: Entry) -> Iterator[Prediction]:
-        """Yield the stored prediction of an image, or those of a video's frames."""
         path = entry.item.path
         try:
             if file_stamp(path) != entry.stamp:

@@ -57,7 +57,6 @@ def predict_many(
 
     Args:
         listing: From `find_items`.
-        out: Folder of the results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing. What earlier calls drew
             with other arguments is drawn again.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
@@ -91,18 +90,17 @@ def predict_many(
         pending = progress.list_pending(listing.items, retry_failed)
         if rank == 0:
             _print_notes(pending, progress.entries)
-        if ray is None:
-            pending = [item for item in pending if _rank_of(item, size) == rank]
         engine = Engine(results, workers)
+        if ray is not None:
+            predicted: Iterator[object] = predict_on_ray(ray, engine, pending)
+        else:
+            pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
+            predicted = engine.predict(pending, progress.deaths)
         name = f"rank {rank}" if size > 1 else None
         options = dict(desc=name, position=rank, disable=not pending)
         with progress_bar(len(pending), "image", **options) as bar:
-            if ray is not None and pending:
-                for count in predict_on_ray(ray, engine, pending):
-                    bar.update(count)
-            else:
-                for _ in engine.predict(pending, progress.deaths):
-                    bar.update()
+            for _ in predicted:
+                bar.update()
         wait_for_ranks()
         if rank > 0:
             return None
@@ -112,17 +110,8 @@ def predict_many(
         return report
 
 
-def _rank_of(item: Item, size: int) -> int:
-    """Return the rank of torchrun that predicts an item."""
-    return crc32(os.fsencode(item.path)) % size
-
-
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
-    """Return the ids of the classes in COCO files.
-
-    Raises:
-        ValueError: If a class of the model is not among the categories of a COCO json.
-    """
+    """Return the ids of the classes in COCO files: those of a COCO json, or from 1 on."""
     names = list(predictor.names)
     if not predictor.is_detector:
         return list(range(len(names)))  # the values of the maps

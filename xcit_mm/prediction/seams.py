@@ -12,14 +12,12 @@ MIN_AGREEMENT = 0.5
 
 
 class Objects(NamedTuple):
-    """Objects that tiles report, in pixels of the image. An object may be reported by several
-    tiles.
+    """Objects that tiles report, some of them several times, in pixels of the image.
 
     Attributes:
         shapes: Polygons of shapely along the edges of the mask's pixels, or boxes, (n,).
         boxes: Left, top, right and bottom, (n, 4).
-        scores: (n,).
-        labels: Class numbers from 0, (n,).
+        scores, labels: (n,).
         tiles: Left, top, right and bottom of the tile, (n, 4).
         open: Whether the tile's left, top, right and bottom edge may have cut the object, (n, 4),
             bool.
@@ -39,21 +37,14 @@ class Objects(NamedTuple):
 
 def concatenate(found: Iterable[Objects]) -> Objects:
     """Concatenate the objects of tiles."""
-    none = np.zeros((0, 4))
-    empty = Objects(
-        np.zeros(0, object),
-        none,
-        np.zeros(0),
-        np.zeros(0, int),
-        none.astype(int),
-        none.astype(bool),
-    )
+    shapes = [(0,), (0, 4), (0,), (0,), (0, 4), (0, 4)]
+    types = [object, float, float, int, int, bool]
+    empty: Iterable[np.ndarray] = map(np.zeros, shapes, types)
     return Objects(*map(np.concatenate, zip(empty, *found, strict=True)))
 
 
 def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
-    """Return the polygons of a mask (h, w), bool, along the edges of its pixels. `corner` is the x
-    and y of the mask.
+    """Return the polygons of a mask (h, w) at `corner`, x and y, along the edges of its pixels.
 
     `cv2.findContours` connects the centres of pixels instead, and loses half a pixel on all sides.
     """

@@ -62,14 +62,11 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
     ]
 
 
-def reported_objects(found: Prediction, rows: Window, columns: Window) -> Objects:
+def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> Objects:
     """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge
-    does not cut them.
-
-    The centre of an object not larger than the overlap lies in the interior of a tile that contains
-    the whole object.
+    does not cut them: of an object not larger than the overlap, a tile that contains it whole.
     """
-    boxes = found.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
+    boxes = prediction.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
     keep = np.ones(len(boxes), bool)
     sides = np.zeros((len(boxes), 4), bool)
     for axis, window in enumerate((columns, rows)):
@@ -84,7 +81,7 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
         sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
         sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
-    masks = None if found.instances is None else found.instances.mask
+    masks = None if prediction.instances is None else prediction.instances.mask
     if masks is not None:  # decoded one by one, in their boxes
         for position, number in enumerate(np.flatnonzero(keep)):
             left, top, mask = crop_of(masks, int(number))
@@ -93,8 +90,8 @@ def reported_objects(found: Prediction, rows: Window, columns: Window) -> Object
     return Objects(
         shapes,
         boxes[keep],
-        found.scores[keep].astype(float),
-        found.labels[keep],
+        prediction.scores[keep].astype(float),
+        prediction.labels[keep],
         tiles,
         sides[keep],
     )
@@ -109,8 +106,7 @@ def predict_tiled(
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
-    A map consists of the interiors of the tiles. Masks are compact, since many of a large image
-    would not fit into memory.
+    A map consists of the interiors of the tiles. Masks are compact.
     """
     shape = image.shape[:2]
     tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
