@@ -257,12 +257,12 @@ def test_damaged_settings_are_named(content, predicted, refusal, tmp_path):
 def test_a_folder_of_other_files_is_refused(options, predicted, refusal, tmp_path):
     (tmp_path / "taken" / "labels").mkdir(parents=True)
     message = refusal(*predicted[:-1], tmp_path / "taken", *options)
-    assert "labels does not belong to a run" in message
+    assert "labels is not of a run of this version" in message
 
 
 def test_a_folder_of_a_former_version_is_refused(predicted, refusal, tmp_path):
     (tmp_path / "out" / "parts").mkdir()
-    assert "results of a former version" in refusal(*predicted)
+    assert "parts is not of a run of this version" in refusal(*predicted)
 
 
 def test_overwriting_keeps_the_files_of_the_user(models, photos, call, tmp_path):

@@ -1,6 +1,5 @@
 """Models in a form whose traced graph takes images of any size."""
 
-import copy
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import XCA, prepare_for_inference
+from ..models.prepare import copy_without_weights
 from ..utils.compat import without_resize_warning
 
 
@@ -70,7 +70,7 @@ def exportable(model: nn.Module) -> nn.Module:
 
     It has one implementation of attention, that of the config if it sets one.
     """
-    model = copy.deepcopy(model).eval()
+    model = copy_without_weights(model).eval()
     prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
     for module in modules:

@@ -127,21 +127,18 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 
 @contextmanager
 def _open(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
-    """Open the folder for this call, after checks that nothing of the user's is replaced."""
+    """Open the folder, after checks that nothing of the user's is replaced."""
     out = results.out
     arguments = results.predictor.arguments or {}
     model_files = [arguments[name] for name in ("config", "checkpoint") if name in arguments]
     check_output(out, [*model_files, *(item.path for item in listing.items)])
-    has_settings = (out / SETTINGS).exists()
-    if has_settings and (out / "parts").is_dir():
-        raise FileExistsError(
-            f"{out} has results of a former version of xcit_mm, in {out / 'parts'}: "
-            "give another --out, or remove the folder"
-        )
-    for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
-        if not has_settings and (out / name).exists():
+    foreign: tuple[str, ...] = (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS)
+    if (out / SETTINGS).exists():
+        foreign = ("parts",)  # of a former version
+    for name in foreign:
+        if (out / name).exists():
             raise FileExistsError(
-                f"{out / name} does not belong to a run, which has a {SETTINGS}: give another --out"
+                f"{out / name} is not of a run of this version: give another --out, or remove it"
             )
     settings = results.predictor.settings | dict(category_ids=results.category_ids)
     with open_folder(out, settings, overwrite, lambda: _iter_results(out)):
@@ -151,7 +148,7 @@ def _open(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]
 
 
 def _iter_results(out: Path) -> Iterator[Path]:
-    """Yield the paths of all files that earlier calls may have written, except for the settings."""
+    """Yield the paths of all files that earlier calls may have written, except for run.json."""
     for name in read_journals(out).names:
         yield from result_paths(out, name)
     yield from (out / JOURNAL).glob("*")

@@ -111,7 +111,8 @@ def predict_tiled(
     shape = image.shape[:2]
     tiles = list(product(*(windows(length, tile, overlap) for length in shape)))
     labels = None
-    found = []
+    reported = []
+    has_masks = False
     for start in range(0, len(tiles), batch_size):
         batch = tiles[start : start + batch_size]
         crops = [
@@ -121,19 +122,16 @@ def predict_tiled(
             if part.segmentation is None:
                 instances: Any = part.instances
                 has_masks = instances.mask is not None
-                found.append((has_masks, reported_objects(part, rows, columns)))
+                reported.append(reported_objects(part, rows, columns))
                 continue
             labels = np.zeros(shape, part.segmentation.dtype) if labels is None else labels
             labels[rows.inside, columns.inside] = part.segmentation[rows.crop, columns.crop]
     if labels is not None:
         return replace(part, image=image, segmentation=labels)
-    merged = merge_objects(concatenate(objects for _, objects in found))
-    masks = to_compact(map(_rasterize, merged.shapes), shape) if found[0][0] else None
-    return replace(
-        part,
-        image=image,
-        instances=sv.Detections(merged.boxes, masks, merged.scores, merged.labels),
-    )
+    merged = merge_objects(concatenate(reported))
+    masks = to_compact(map(_rasterize, merged.shapes), shape) if has_masks else None
+    detections = sv.Detections(merged.boxes, masks, merged.scores, merged.labels)
+    return replace(part, image=image, instances=detections)
 
 
 def _rasterize(polygons: shapely.Geometry) -> Crop:
