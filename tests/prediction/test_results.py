@@ -98,7 +98,7 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks(models):
     predictor, image = Predictor.from_config(*models["det"]), np.zeros((40, 60, 3), np.uint8)
     (result,) = predictor.to_prediction(image, DetDataSample(pred_instances=found)).to_coco()
     assert result["bbox"] == [5, 10, 30, 10]
-    with pytest.raises(ValueError, match="the model predicts no instances"):
+    with pytest.raises(ValueError, match="the model predicts no boxes or masks"):
         predictor.to_prediction(image, DetDataSample())
 
 
