@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
 
 _THREADS = 16  # most of the time they wait for the disk
-_CHUNK = 10_000  # files
 _BAR = 2_000  # files that take seconds
 _TAIL = 1024  # bytes in which a whole file has its end
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
@@ -65,20 +65,16 @@ def read_facts(paths: Sequence[str], are_maps: bool = False) -> dict[str, Facts]
     if not changed:
         return facts
 
-    def read(path: str) -> Facts:
-        return _read_file(path, are_maps)
-
+    read = partial(_read_file, is_map=are_maps)
     is_long = len(changed) >= _BAR
     with (
         ThreadPoolExecutor(_THREADS) as pool,
         progress_bar(len(changed), "file", disable=not is_long, leave=False) as bar,
     ):
-        for start in range(0, len(changed), _CHUNK):
-            chunk = changed[start : start + _CHUNK]
-            for path, fact in zip(chunk, pool.map(read, chunk), strict=True):
-                facts[path] = fact
-                known[path] = [*states[path], *fact]
-                bar.update()
+        for path, fact in zip(changed, pool.map(read, changed), strict=True):
+            facts[path] = fact
+            known[path] = [*states[path], *fact]
+            bar.update()
     # Without a place to write the next start reads all files again.
     with contextlib.suppress(OSError), atomic_write(cache) as file:
         file.write(json.dumps(known).encode())

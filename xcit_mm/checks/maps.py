@@ -71,10 +71,10 @@ def check_maps(
     yield from failures
     if not failures:
         ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
-        unlabelled = labels.pop(ignored, Label())
+        labels.pop(ignored, None)
         names = built.metainfo.get("classes") or ()
         names = ["background", *names] if len(names) == 1 else names
-        yield from _check_absent(names, labels, unlabelled.pixels, len(maps), is_only_training_set)
+        yield from _check_absent(names, labels, len(maps), is_only_training_set)
         yield from _check_rare(names, labels, len(maps))
     yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
 
@@ -161,7 +161,6 @@ def _check_head(name: str, head: Any, labels: Mapping[int, Label], built: Any) -
 def _check_absent(
     names: Sequence[str],
     labels: Mapping[int, Label],
-    unlabelled: int,
     maps: int,
     is_only_training_set: bool,
 ) -> Iterator[Finding]:
@@ -169,8 +168,7 @@ def _check_absent(
     absent = [name for value, name in enumerate(names) if value not in labels]
     if absent:
         problem = f"{maps} segmentation maps have no pixels of {preview(absent)}"
-        problem = f"{problem}, and {unlabelled} pixels of the ignored label"
-        fix = "write the numbers of the classes, 0, 1, ..., into the maps"
+        fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label"
         level = fail if is_only_training_set and len(absent) >= len(names) - 1 else note
         yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
 
