@@ -114,4 +114,4 @@ def test_images_of_a_json_that_are_missing_are_counted(data):
     path = data / "annotations" / "instances_training.json"
     edit_json(path, lambda content: content["images"][0].update(file_name="none.jpg"))
     line = read_objects(path).describe()
-    assert "7 photos" in line and line.endswith("left out: 1 images that are missing")
+    assert "7 photos" in line and line.endswith("1 train images that are missing, such as none.jpg")

@@ -65,14 +65,17 @@ def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
         shapes = _read_shapes(content, classes, left_out)
         places = _find_photos(paths[split], content["images"], root)
         splits[split] = Objects([])
+        missing = []
         for image in content["images"]:
             path = places[image["id"]]
-            if path is None:
-                left_out["images that are missing"] += 1
-                continue
-            size = (image["width"], image["height"])
-            size = size if all(size) else image_size(path)
-            splits[split].photos.append(Photo(path, size, shapes[image["id"]]))
+            if path:
+                size = (image["width"], image["height"])
+                size = size if all(size) else image_size(path)
+                splits[split].photos.append(Photo(path, size, shapes[image["id"]]))
+            else:
+                missing.append(image["file_name"])
+        if missing:
+            left_out[f"{split} images that are missing, such as {missing[0]}"] = len(missing)
     return new_dataset(classes, splits, left_out)
 
 
@@ -119,15 +122,15 @@ def _read_shapes(
     return shapes
 
 
-def _find_photos(json: Path, images: Sequence[dict], root: Path) -> dict[str, Path | None]:
+def _find_photos(path: Path, images: Sequence[dict], root: Path) -> dict[str, Path | None]:
     """Return the path of each image id, None if the image is missing."""
-    folder = find_image_folder(json, [image["file_name"] for image in images]) or json.parent
+    folder = find_image_folder(path, [image["file_name"] for image in images]) or path.parent
     places: dict[str, Path | None] = {image["id"]: folder / image["file_name"] for image in images}
     missing = [image for image in images if not (folder / image["file_name"]).is_file()]
     if missing:
         index = PhotoIndex(root)
         places.update((image["id"], index.find(image["file_name"])) for image in missing)
     if not any(places.values()):
-        problem = f"{images[0]['file_name']} of {json} is not below {root}"
+        problem = f"{images[0]['file_name']} of {path} is not below {root}"
         raise FileNotFoundError(f"{problem}: put the images there")
     return places
