@@ -162,5 +162,5 @@ def _repeated_category(coco: Coco, path: str, name: str) -> Finding:
     """Report categories of one name, of which mmdet makes a class each."""
     ids = [category["id"] for category in coco["categories"] if category["name"] == name]
     problem = f"{path} has {len(ids)} categories named {name!r}, of the ids {preview(ids)}"
-    fix = f"keep one, whose id the annotations of all get, and name {name!r} once in the classes"
+    fix = f"keep one, give its id to the annotations, and name {name!r} once in metainfo.classes"
     return fail("D406", f"{problem}: mmdet makes a class of each", fix)
