@@ -118,6 +118,8 @@ def test_a_config_of_the_library_with_another_backbone_trains(base, changes, sha
     work = save(cfg, folder / "work")
     write_finetuning_config(str(work), shapes, folder / "own.py")
     assert "LayerDecay" not in (folder / "own.py").read_text()
+    train_steps = [step.type for step in Config.fromfile(folder / "own.py").train_pipeline]
+    assert "RandomResize" in train_steps and "Resize" not in train_steps
     check_losses(folder / "own.py")
 
 

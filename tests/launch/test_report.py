@@ -1,5 +1,6 @@
 """The end of a fine-tuning: its scores, and held-out photos with labels beside predictions."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 from helpers.finetuning import QUICK
 from PIL import Image
 
-from xcit_mm.launch import finetune
+from xcit_mm.launch import finetune, run_tool, write_finetuning_config
+from xcit_mm.weights.reader import load_from_file
 
 
 def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -17,16 +19,23 @@ def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     return left, right
 
 
-def test_a_detector_ends_with_the_score_of_each_class_and_labels_beside_predictions(
+def test_a_detector_with_every_offered_option_ends_with_the_score_of_each_class(
     trained, data, folder, capsys
 ):
-    arguments = ["--from", str(trained), "--data", str(data), "--boxes"]
-    assert finetune([*arguments, "--cfg-options", *QUICK]) == 0
+    config = folder / "my-data.py"
+    write_finetuning_config(str(trained), data, config, boxes=True)
+    options = r"^# (custom_hooks \+=|train_data =)"
+    content, count = re.subn(options, r"\1", config.read_text(), flags=re.MULTILINE)
+    config.write_text(content)
+    assert run_tool("train", [str(config), "--cfg-options", *QUICK]) == 0
     lines = capsys.readouterr().err.splitlines()
     score, *classes = lines[-6:-3]
-    assert score.startswith("score of the best checkpoint: bbox_mAP 0")
+    assert count == 3 and score.startswith("score of the best checkpoint: bbox_mAP 0")
     assert [line.split()[0] for line in classes] == ["circle", "square"]
-    left, right = read_columns(folder / "work_dirs" / "my-data")
+    work_dir = folder / "work_dirs" / "my-data"
+    (best,) = work_dir.glob("best_*.pth")
+    assert "ema_state_dict" in load_from_file(best)
+    left, right = read_columns(work_dir)
     assert left.shape == (4 * (640 + 20), 660, 3)
     assert np.abs(left - right).mean() > 1
 

@@ -81,7 +81,6 @@ def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
 
 WRAPPERS = dict(
     plain=unwrapped,
-    repeated=lambda data: dict(type="RepeatDataset", times=2, dataset=data),
     concatenated=lambda data: dict(type="ConcatDataset", datasets=[data, data]),
     balanced=lambda data: dict(type="ClassBalancedDataset", oversample_thr=0.9, dataset=data),
 )
@@ -94,8 +93,6 @@ WRAPPERS = dict(
         ("plain", True),
         ("concatenated", True),
         ("balanced", False),
-        pytest.param("repeated", True, marks=pytest.mark.slow),
-        pytest.param("balanced", True, marks=pytest.mark.slow),
     ],
 )
 def test_resumed_batches_are_those_of_the_whole_run(photos, wrapper, sampler, batch_sampler):

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,6 @@ class Training(Runner):
         work_dir: Path,
         data: list[dict],
         optim_wrapper: dict | None = None,
-        max_iters: int = 6,
         hooks: tuple = (dict(type="NonFiniteHook"),),
     ) -> None:
         torch.manual_seed(0)
@@ -87,7 +87,7 @@ class Training(Runner):
             work_dir=str(work_dir),
             train_dataloader=DataLoader(data, collate_fn=lambda batch: batch[0]),
             optim_wrapper=optim_wrapper or clipped,
-            train_cfg=dict(type="IterBasedTrainLoop", max_iters=max_iters),
+            train_cfg=dict(type="IterBasedTrainLoop", max_iters=6),
             custom_hooks=[*hooks],
             experiment_name=f"{work_dir.name}{next(NUMBERS)}",
         )
@@ -148,15 +148,11 @@ def test_batch_that_broke_the_statistics_is_not_skipped(fault, tmp_path):
         runner.train()
 
 
-def test_more_than_max_skips_in_a_row_stop_training(tmp_path):
-    runner = Training(tmp_path, batches("gradient", 2, 3), hooks=skipping(1))
-    with pytest.raises(FloatingPointError, match=r"^iteration 3: "):
+@pytest.mark.parametrize("bad, stops", [((2, 3), True), ((1, 3, 5), False)])
+def test_more_than_max_skips_in_a_row_stop_training(bad, stops, tmp_path):
+    runner = Training(tmp_path, batches("gradient", *bad), hooks=skipping(1))
+    with pytest.raises(FloatingPointError, match=r"^iteration 3: ") if stops else nullcontext():
         runner.train()
-
-
-def test_skips_that_are_not_in_a_row_do_not_stop_training(tmp_path):
-    runner = Training(tmp_path, batches("gradient", 1, 3, 5), hooks=skipping(1))
-    runner.train()
     assert runner.is_finite()
 
 
@@ -197,13 +193,13 @@ def scaled(device, monkeypatch):
     """An optim_wrapper config for mixed precision with a loss scaler."""
     allow_mixed_precision(device, monkeypatch)
 
-    def config(scale: float, fused: bool, clip: bool, dtype: str = "bfloat16") -> dict:
+    def config(scale: float, fused: bool, clip: bool) -> dict:
         return dict(
             type="AmpOptimWrapper",
             optimizer=dict(type="AdamW", lr=1e-3, fused=fused),
             clip_grad=dict(max_norm=1.0) if clip else None,
             loss_scale=dict(init_scale=scale),
-            dtype=dtype,
+            dtype="bfloat16",
         )
 
     return config
@@ -234,19 +230,6 @@ class TestLossScaling:
         with pytest.raises(FloatingPointError, match="iteration 3: "):
             runner.train()
         assert all(value.isfinite().all() for value in runner.model.parameters())
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cuda"])
-@pytest.mark.parametrize("fused", [False, True])
-def test_float16_training_passes_overflows_until_the_scale_fits(fused, device, scaled, tmp_path):
-    """mmengine computes in float16 on GPUs only."""
-    wrapper = scaled(2.0**40, fused, True, "float16")
-    runner = Training(tmp_path, batches("none"), wrapper, max_iters=60)
-    runner.train()
-    assert runner.optim_wrapper.loss_scaler.get_scale() < 2.0**40
-    assert runner.has_moved(0, -1)
-    assert runner.is_finite()
 
 
 @pytest.mark.parametrize("config", [SEG, pytest.param(DET, marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ..utils.atomic import atomic_write
-from ..utils.configs import read_config
+from ..utils.configs import read_config, type_name
 from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
 from .copies import write_copies
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _BATCH_SIZE = 2
 _RATE = 1e-4
+_ONE_SIZE = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
 _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
@@ -80,6 +81,7 @@ def write_finetuning_config(
         changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
         background = dataset.training.empty > 0
         pipelines = [adapt_objects(steps, masks, background) for steps in pipelines]
+        pipelines[0] = _resize_randomly(pipelines[0])
         metric = ["bbox", "segm"] if masks else ["bbox"]
         values: dict[str, Any] = dict(metric=metric)
         best = f"coco/{metric[-1]}_mAP"
@@ -138,6 +140,19 @@ def write_finetuning_config(
     with atomic_write(config) as file:
         file.write(Template(frame).substitute(values).encode())
     return description
+
+
+def _resize_randomly(steps: list[dict]) -> list[dict]:
+    """Replace the one size of photos by random sizes, unless the pipeline has other steps too."""
+    if {type_name(step) for step in steps} != _ONE_SIZE:
+        return steps
+    changed = []
+    for step in steps:
+        if type_name(step) == "Resize" and step.get("scale"):
+            changed.append(dict(step, type="RandomResize", ratio_range=(0.67, 1.5)))
+        else:
+            changed.append(step)
+    return changed
 
 
 def _lines(steps: Sequence[dict]) -> str:
