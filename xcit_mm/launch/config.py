@@ -1,16 +1,19 @@
 """The config of a fine-tuning, written from a model and the description of a data set."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
+
+from mmengine.config import Config
 
 from ..utils.atomic import atomic_write
 from ..utils.configs import read_config, type_name
 from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
 from .copies import write_copies
-from .dataset import Dataset
+from .dataset import Dataset, Maps, Objects
 from .formats import read_objects
 from .maps import read_maps
 from .model import (
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 _BATCH_SIZE = 2
 _RATE = 1e-4
+_COPIES = dict(objects="coco", maps="maps")  # ends of the names of folders of copies
 _ONE_SIZE = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
@@ -72,74 +76,114 @@ def write_finetuning_config(
         raise FileExistsError(f"{config} exists: train it, or name another by --config")
     base, checkpoint = find_start(model)
     cfg = read_config(base)
-    pipelines = find_pipelines(model, cfg)
-    dataset: Dataset[Any]
+    find_pipelines(model, cfg)  # raises before the data are read
     if cfg.default_scope == "mmdet":
-        dataset = read_objects(data)
-        if tiles is None:
-            check_bands(dataset)
-        changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
-        background = dataset.training.empty > 0
-        pipelines = [adapt_objects(steps, masks, background) for steps in pipelines]
-        pipelines[0] = _resize_randomly(pipelines[0])
-        metric = ["bbox", "segm"] if masks else ["bbox"]
-        values: dict[str, Any] = dict(metric=metric)
-        best = f"coco/{metric[-1]}_mAP"
-        task = "objects"
+        fitted = _fit_detector(model, cfg, read_objects(data), boxes, has_tiles=tiles is not None)
     else:
-        dataset = read_maps(data)
-        changes = adapt_segmentor(model, cfg.model, len(dataset.classes))
-        pipelines = [adapt_maps(steps) for steps in pipelines]
-        values = {}
-        best = "mIoU"
-        task = "maps"
+        fitted = _fit_segmentor(model, cfg, read_maps(data))
     if tiles is not None:
-        changes = adapt_model(cfg, changes, tiles)
-        pipelines = [adapt_steps(steps, cfg, tiles) for steps in pipelines]
-    has_new_stem = tiles is not None and has_other_bands(cfg, tiles)
+        fitted.changes = adapt_model(cfg, fitted.changes, tiles)
+        fitted.pipelines = [adapt_steps(steps, cfg, tiles) for steps in fitted.pipelines]
     if checkpoint is None:  # of the backbone alone, if the config says so
-        changes.get("backbone", {}).pop("init_cfg", None)
-    copies = config.resolve().with_name(f"{config.stem}-{'coco' if task == 'objects' else 'maps'}")
-    arguments = write_copies(dataset, data, copies)
-    description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
+        fitted.changes.get("backbone", {}).pop("init_cfg", None)
+    copies = config.resolve().with_name(f"{config.stem}-{_COPIES[fitted.task]}")
+    arguments = write_copies(fitted.dataset, data, copies)
     held_out = arguments.get("val")
+    description = f"{data.stem if data.is_file() else data.name}: {fitted.dataset.describe()}"
+    values = dict(
+        model=model,
+        description=description,
+        source=to_code(dict(path=str(data), copies=str(copies))),
+        training=to_code(arguments["train"]),
+        held_out=to_code(held_out) if held_out else "training",
+        validation=_VALIDATION if held_out else _NO_VALIDATION,
+        best=repr(fitted.best if held_out else None),
+        **_describe_start(base, checkpoint, cfg, tiles),
+        **_describe_fitted(fitted, cfg),
+    )
+    folder = shipped_folder("configs") / "_base_"
+    task = (folder / f"finetuning_{fitted.task}.txt").read_text()
+    frame = (folder / "finetuning.txt").read_text().replace("$task", task)
+    with atomic_write(config) as file:
+        file.write(Template(frame).substitute(values).encode())
+    return description
+
+
+@dataclass
+class _Fitted:
+    """A data set, and what a model's config has to change for it.
+
+    Attributes:
+        task: 'objects' or 'maps'.
+        pipelines: Steps of training and test.
+        metric: Metrics of a detector.
+        best: Key of the score that tells the best checkpoint.
+    """
+
+    task: str
+    dataset: Dataset[Any]
+    changes: dict[str, Any]
+    pipelines: list[list[dict]]
+    metric: list[str]
+    best: str
+
+
+def _fit_detector(
+    model: str, cfg: Config, dataset: Dataset[Objects], boxes: bool, has_tiles: bool
+) -> _Fitted:
+    if not has_tiles:
+        check_bands(dataset)
+    changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
+    background = dataset.training.empty > 0
+    pipelines = find_pipelines(model, cfg)
+    train_steps, test_steps = (adapt_objects(steps, masks, background) for steps in pipelines)
+    metric = ["bbox", "segm"] if masks else ["bbox"]
+    best = f"coco/{metric[-1]}_mAP"
+    pipelines = [_resize_randomly(train_steps), test_steps]
+    return _Fitted("objects", dataset, changes, pipelines, metric, best)
+
+
+def _fit_segmentor(model: str, cfg: Config, dataset: Dataset[Maps]) -> _Fitted:
+    changes = adapt_segmentor(model, cfg.model, len(dataset.classes))
+    pipelines = [adapt_maps(steps) for steps in find_pipelines(model, cfg)]
+    return _Fitted("maps", dataset, changes, pipelines, [], "mIoU")
+
+
+def _describe_start(
+    base: str, checkpoint: str | None, cfg: Config, tiles: "Tiles | None"
+) -> dict[str, Any]:
+    """Return the values of a written config that name the model from which it starts."""
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
     if checkpoint is not None and Path(checkpoint).is_file():
         checkpoint = str(Path(checkpoint).resolve())
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     imports = [imports] if isinstance(imports, str) else list(imports)
-    images = len(dataset.training)
-    test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
-    values |= dict(
-        model=model,
-        description=description,
+    has_new_stem = tiles is not None and has_other_bands(cfg, tiles)
+    return dict(
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
-        source=to_code(dict(path=str(data), copies=str(copies))),
         raster="" if tiles is None else f"raster = {to_code(tiles.settings)}{_RASTER}",
         fill_stem=', fill_stem="rgb-mean"' if has_new_stem else "",
-        classes=dataset.classes,
-        changes=to_code(changes),
-        training=to_code(arguments["train"]),
-        held_out=to_code(held_out) if held_out else "training",
-        validation=_VALIDATION if held_out else _NO_VALIDATION,
-        train_pipeline=_lines(pipelines[0]),
-        test_loader=to_code(dict(_delete_=True) | test_loader),
-        test_pipeline=_lines(pipelines[1]),
-        iterations=max(1000, 12 * images // _BATCH_SIZE),
-        batch_size=_BATCH_SIZE,
-        best=repr(best if held_out else None),
-        clip_grad=to_code(cfg.get("optim_wrapper", {}).get("clip_grad")),
         rate=_RATE if checkpoint else cfg.optim_wrapper.optimizer.lr,
         rates=_LAYER_DECAY if checkpoint and has_xcit(cfg) else _ONE_RATE,
+        clip_grad=to_code(cfg.get("optim_wrapper", {}).get("clip_grad")),
     )
-    folder = shipped_folder("configs") / "_base_"
-    task_lines = (folder / f"finetuning_{task}.txt").read_text()
-    frame = (folder / "finetuning.txt").read_text().replace("$task", task_lines)
-    with atomic_write(config) as file:
-        file.write(Template(frame).substitute(values).encode())
-    return description
+
+
+def _describe_fitted(fitted: _Fitted, cfg: Config) -> dict[str, Any]:
+    """Return the values of a written config that fit the model to the data set."""
+    test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
+    return dict(
+        classes=fitted.dataset.classes,
+        changes=to_code(fitted.changes),
+        train_pipeline=_lines(fitted.pipelines[0]),
+        test_loader=to_code(dict(_delete_=True) | test_loader),
+        test_pipeline=_lines(fitted.pipelines[1]),
+        metric=fitted.metric,
+        iterations=max(1000, 12 * len(fitted.dataset.training) // _BATCH_SIZE),
+        batch_size=_BATCH_SIZE,
+    )
 
 
 def _resize_randomly(steps: list[dict]) -> list[dict]:
