@@ -167,16 +167,15 @@ def compare(comparison: Comparison) -> str:
 
 
 def compare_early_stopping(data: str, score: Score) -> str:
-    """Return the row of the table for the best of the validations until a training stops early."""
+    """Return the row of the table for the best checkpoints with and without early stopping."""
     curves = [read_scores(OUT / data / f"seed{seed}", score) for seed in SEEDS]
     lengths = [stop_early(curve) for curve in curves]
-    ends = [curve[-1] for curve in curves]
-    best = [max(curve[:length]) for curve, length in zip(curves, lengths, strict=True)]
-    shares = ", ".join(
-        f"{100 * length // len(curve)} %" for curve, length in zip(curves, lengths, strict=True)
-    )
-    gains = [new - old for old, new in zip(ends, best, strict=True)]
-    return format_row(f"early stopping, after {shares}", DATA[data], score.name, ends, best, gains)
+    best = [max(curve) for curve in curves]
+    best_until_stop = [max(curve[:length]) for curve, length in zip(curves, lengths, strict=True)]
+    shares = [100 * length // len(curve) for curve, length in zip(curves, lengths, strict=True)]
+    gains = [new - old for old, new in zip(best, best_until_stop, strict=True)]
+    option = f"early stopping, after {', '.join(map(str, shares))} %"
+    return format_row(option, DATA[data], score.name, best, best_until_stop, gains)
 
 
 def format_row(

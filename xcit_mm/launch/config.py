@@ -187,7 +187,10 @@ def _describe_fitted(fitted: _Fitted, cfg: Config) -> dict[str, Any]:
 
 
 def _resize_randomly(steps: list[dict]) -> list[dict]:
-    """Replace the one size of photos by random sizes, unless the pipeline has other steps too."""
+    """Replace the one size of photos by random sizes, unless the pipeline has other steps too.
+
+    Measured in docs/benchmark.md, "Fine-tuning".
+    """
     if {type_name(step) for step in steps} != _ONE_SIZE:
         return steps
     changed = []
