@@ -77,6 +77,14 @@ def yolo_of_another_machine(root: Path) -> None:
     write(root / "data.yaml", "train: D:\\data\\images\nnames: [thing]\n")
 
 
+def yolo_whose_photos_lie_elsewhere(root: Path) -> None:
+    for number in range(3):
+        write_photo(root.parent / f"elsewhere/images/train/{number}.jpg")
+        write(root.parent / f"elsewhere/labels/train/{number}.txt", LABEL)
+    place = root.parent / "elsewhere/images/train"
+    write(root / "data.yaml", f"train: {place}\nnames: [thing]\n")
+
+
 def yolo_with_classes_txt(root: Path) -> None:
     for number in range(3):
         write_photo(root / f"images/{number}.jpg")
@@ -139,6 +147,7 @@ def coco_of_another_machine(root: Path) -> None:
         (yolo_below_a_folder_images, "3 photos, 3 objects"),
         (yolo_with_lists, "3 photos, 3 objects"),
         (yolo_of_another_machine, "3 photos, 3 objects"),
+        (yolo_whose_photos_lie_elsewhere, "3 photos, 3 objects"),
         (yolo_with_classes_txt, "3 photos, 3 objects"),
         (yolo_of_all_suffixes, "7 photos, 7 objects"),
         (voc_in_folders, "3 photos, 3 objects"),

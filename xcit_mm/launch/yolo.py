@@ -41,11 +41,12 @@ def read_yolo(description: Path) -> Dataset[Objects]:
         raise ValueError(f"{description} has no training images: expected 'train'")
     paths = [path for split in photos.values() for path in split]
     root = description.parent
-    if not all(root in path.parents for path in paths):  # the photos lie elsewhere
+    if all(root in path.parents for path in paths):
+        photos[""] = sorted(set(find_photos(root)).difference(paths))
+    else:  # the photos lie elsewhere, beside other data sets
         root = common_folder(paths)
         while root.name.lower() in PHOTO_FOLDERS or split_of(Path(root.name)):
             root = root.parent
-    photos[""] = sorted(set(find_photos(root)).difference(paths))
     return _describe(root, photos, classes)
 
 
