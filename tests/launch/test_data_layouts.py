@@ -371,6 +371,9 @@ def test_the_copy_follows_corrected_labels(trained, started, folder, capsys):
     assert "data has changed" in capsys.readouterr().err
     started.again(folder / "data.py")
     assert "has changed" not in capsys.readouterr().err
+    shutil.rmtree(folder / "data-coco")
+    started.again(folder / "data.py")
+    assert "data-coco is missing" in capsys.readouterr().err
 
 
 def test_other_classes_need_another_config(trained, started, folder):

@@ -48,25 +48,27 @@ def _fingerprint(source: Path) -> str:
 
 
 def refresh_copies(cfg: Config) -> None:
-    """Write the copies that a config of `train --from` reads again if their source has changed.
+    """Write what a config of `train --from` reads again if its source has changed, or if it is
+    missing.
 
     Raises:
         FileNotFoundError: If the source has moved.
         ValueError: If its classes have changed, or it cannot be read.
     """
     source = cfg.get("source") or {}
-    copies = Path(source.get("copies") or "")
-    if not (copies / _STATE).is_file():
+    if not source.get("copies"):
         return
-    state = json.loads((copies / _STATE).read_bytes())
     path = Path(source["path"])
-    if path.exists() and _fingerprint(path) == state.pop("files"):
+    copies = Path(source["copies"])
+    is_written = (copies / _STATE).is_file()
+    state = json.loads((copies / _STATE).read_bytes()) if is_written else {}
+    if path.exists() and _fingerprint(path) == state.pop("files", None):
         return
     dataset: Dataset[Any] = read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
     now = _describe_state(dataset)
-    if now != state:
+    if is_written and now != state:
         problem = f"{path} has {now}, and had {state} when the config was written"
         raise ValueError(f"{problem}: write another config by --from")
     write_copies(dataset, path, copies)
-    line = f"{path} has changed, {copies} is written again: {dataset.describe()}"
-    print(line, file=sys.stderr)
+    reason = f"{path} has changed" if is_written else f"{copies} is missing"
+    print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)
