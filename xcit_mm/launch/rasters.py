@@ -51,7 +51,7 @@ def cut(options: argparse.Namespace, config: Path) -> "Tiles":
         options.labels,
         config.resolve().with_name(f"{config.stem}-tiles"),
         is_detector=cfg.default_scope == "mmdet",
-        channels=count if raw else 3,
+        channels=model_input.bands or (count if raw else 3),
         raw=raw,
         tile=tile,
         overlap=options.overlap,

@@ -43,11 +43,9 @@ def select_bands(
 
 
 def _describe_bands(file: Any, names: Sequence[str]) -> str:
-    """Return the first bands with their names, or the first file in a container."""
-    if not names:
-        return f"none, but files in it: {file.subdatasets[:1]}"
+    """Return the first bands with their names, and the first file in a container."""
     described = [f"{number} {name}" for number, name in enumerate(names[:8], 1)]
-    return ", ".join(described + (["..."] if len(names) > 8 else []))
+    return ", ".join([*described, *(["..."] if len(names) > 8 else []), *file.subdatasets[:1]])
 
 
 def _join(numbers: Sequence[float]) -> str:

@@ -190,7 +190,8 @@ def _note_changes(cfg: Config, options: dict[str, Any]) -> None:
     for name, trained in _trained_with(cfg).items():
         value = options.get(name)
         if value is not None and trained is not None and not np.array_equal(value, trained):
-            print_line(f"--{name} {value}: the model was trained with {trained}")
+            values = " ".join(map(str, np.ravel(value)))
+            print_line(f"--{name} {values}: the model was trained with {trained}")
 
 
 def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:

@@ -119,10 +119,6 @@ class Raster:
         is_in_strips = self._file.block_shapes[0][1] >= self.width
         if not is_in_strips or row_size * self.height <= CACHE_SIZE:
             return CACHE_SIZE
-        options = "-co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER"
-        command = f"gdal_translate {options} {self.path} OUT.tif"
-        problem = "it is stored in strips, which takes time and memory"
-        self.notes.append(f"{problem}: convert it by `{command}`")
         return min(max(CACHE_SIZE, 2048 * row_size), _MAX_CACHE)
 
     def _estimate_bounds(self, percentiles: Sequence[float]) -> np.ndarray:
