@@ -21,15 +21,19 @@ from mmengine.config import Config
 
 from xcit_mm.__main__ import COMMANDS
 
+QUICK = (
+    "train_cfg.max_iters=1 train_cfg.val_interval=1 train_dataloader.batch_size=2 "
+    "train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
+    "default_hooks.checkpoint.interval=1"
+)
 # Arguments appended to the commands with a prefix.
 SHORTER = {
     "python tools/get_data.py nuts": "--from clones/nuts",
     "python tools/get_data.py camvid": "--from clones/camvid",
     "python tools/get_data.py trees": "--from clones/trees",
-    "python tools/train.py": "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 "
-    "train_dataloader.batch_size=2 train_dataloader.num_workers=0 "
-    "train_dataloader.persistent_workers=False default_hooks.checkpoint.interval=1 "
+    "python tools/train.py": f"--cfg-options {QUICK} "
     "default_hooks.checkpoint.filename_tmpl=iter_300.pth",
+    "xcit-mm train --from": f"--cfg-options {QUICK}",
     "python tools/test.py configs/mask_rcnn": "--cfg-options "
     "test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }

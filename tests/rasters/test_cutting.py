@@ -257,6 +257,16 @@ class TestArea:
             tile = shapely.box(column, row, column + 100, row + 100)
             assert seen.sum() == tile.intersection(self.AREA).area
 
+    def test_rasters_beside_the_area_are_left_out(self, scene, tmp_path):
+        shape = shapely.affinity.affine_transform(
+            shapely.box(100, 100, 500, 300), scene.transforms[1].to_shapely()
+        )
+        geopandas.GeoSeries([shape], crs="EPSG:32633").to_file(tmp_path / "aoi.gpkg")
+        cut(scene, tmp_path / "tiles", aoi=tmp_path / "aoi.gpkg")
+        for split in ("train", "val"):
+            places = tile_places(tmp_path / "tiles", split)
+            assert {stem for stem, *_ in places} == {"scene1"}
+
     def test_tiles_without_valid_pixels_are_counted(self, tmp_path, capsys):
         values = np.random.default_rng(0).integers(1, 250, (3, 100, 500)).astype(np.uint8)
         values[:, :, 250:] = 0

@@ -154,7 +154,7 @@ def cut_rasters(
         else:
             writer = MapTiles(unfinished, tile, raw, classes)
         _write(parts, writer, options, overlap)
-        if hold_out:
+        if any(part.split == "val" for part in parts):
             _write_held_out(unfinished / HELD_OUT, parts)
     settings = dict(tile=tile, overlap=overlap)
     settings |= {name: value for name, value in options.items() if name not in ("channels", "raw")}
@@ -245,7 +245,7 @@ def _label(
 def _divide(scenes: Sequence[_Scene], hold_out: bool) -> list[_Part]:
     """Divide the rasters into parts to train on and parts to hold out, the same in every run."""
     parts = []
-    for number, scene in enumerate(scenes):
+    for number, scene in enumerate(scene for scene in scenes if not scene.area.is_empty):
         rows = range(scene.height)
         columns = range(scene.width)
         if not hold_out or len(scenes) >= _MANY:
