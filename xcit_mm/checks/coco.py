@@ -135,7 +135,7 @@ def _check_categories(
         return
     absent = [name for name in classes if name not in names]
     annotated = {annotation["category_id"] for annotation in coco["annotations"]}
-    others = [
+    further = [
         category["name"]
         for category in coco["categories"]
         if category["name"] not in classes and category["id"] in annotated
@@ -146,15 +146,15 @@ def _check_categories(
         fix = f"list the categories of {path} as {tuple(classes)}; ids stay"
     if absent:
         problem = f"{len(absent)} of {len(classes)} classes are not categories of {path}"
-        unused = f", which has {preview(others)}" if others else ""
+        unused = f", which has {preview(further)}" if further else ""
         yield fail("D405", f"{problem}: {preview(absent)}{unused}", fix)
     elif learned != list(classes):
         pairs = zip(learned, classes, strict=False)
         swapped = [f"{theirs} as {ours}" for theirs, ours in pairs if theirs != ours]
         order = f"mmdet makes a class of each category in the order of {path}"
         yield fail("D406", f"{order}, and would show {preview(swapped)}", fix)
-    elif others:
-        problem = f"the config leaves out categories of {path}: {preview(others)}"
+    elif further:
+        problem = f"the config leaves out categories of {path}: {preview(further)}"
         yield note("D405", problem, "add these categories to classes")
 
 

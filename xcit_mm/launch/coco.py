@@ -32,9 +32,9 @@ def find_jsons(data: Path) -> dict[str, Path]:
     for path in paths:
         split = split_of(path.relative_to(data).with_suffix(""))
         splits.setdefault(split or "", []).append(path)
-    others = splits.pop("", [])
+    unnamed = splits.pop("", [])
     if paths:
-        splits.setdefault("train", others)
+        splits.setdefault("train", unnamed)
     for split, jsons in splits.items():
         if len(jsons) != 1:
             listed = ", ".join(str(path.relative_to(data)) for path in jsons) or "none"
@@ -44,29 +44,29 @@ def find_jsons(data: Path) -> dict[str, Path]:
 
 
 def _has_annotations(path: Path) -> bool:
-    content = path.read_bytes()
+    encoded = path.read_bytes()
     key = '"annotations"'
-    return any(key.encode(name) in content for name in ("utf-8", "utf-16-le", "utf-16-be"))
+    return any(key.encode(name) in encoded for name in ("utf-8", "utf-16-le", "utf-16-be"))
 
 
 def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
     """Describe the jsons of splits, whose images are below `root` or where the jsons say."""
-    contents = {
+    jsons = {
         split: read_coco(path, _REQUIRED, correct=_read_values) for split, path in paths.items()
     }
-    training = contents["train"]
+    training = jsons["train"]
     classes = tuple(dict.fromkeys(category["name"] for category in training["categories"]))
     if not classes or not training["annotations"]:
         counts = f"{len(classes)} categories and {len(training['annotations'])} annotations"
         raise ValueError(f"{paths['train']} has {counts}: annotate it")
     left_out: Counter[str] = Counter()
     splits = {}
-    for split, content in contents.items():
-        shapes = _read_shapes(content, classes, left_out)
-        places = _find_photos(paths[split], content["images"], root)
+    for split, coco in jsons.items():
+        shapes = _read_shapes(coco, classes, left_out)
+        places = _find_photos(paths[split], coco["images"], root)
         splits[split] = Objects([])
         missing = []
-        for image in content["images"]:
+        for image in coco["images"]:
             path = places[image["id"]]
             if path:
                 size = (image["width"], image["height"])
@@ -79,14 +79,14 @@ def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
     return new_dataset(classes, splits, left_out)
 
 
-def _read_values(content: Coco) -> None:
+def _read_values(coco: Coco) -> None:
     """Read ids as texts, and numbers that are texts."""
-    for entry in [*content["images"], *content["categories"]]:
+    for entry in [*coco["images"], *coco["categories"]]:
         entry["id"] = _read_id(entry["id"])
-    for image in content["images"]:
+    for image in coco["images"]:
         for side in ("width", "height"):
             image[side] = int(float(image.get(side) or 0))
-    for annotation in content["annotations"]:
+    for annotation in coco["annotations"]:
         annotation["image_id"] = _read_id(annotation["image_id"])
         annotation["category_id"] = _read_id(annotation["category_id"])
         annotation["bbox"] = list(map(float, annotation["bbox"]))
@@ -104,12 +104,12 @@ def _read_id(value: Any) -> str:
 
 
 def _read_shapes(
-    content: Coco, classes: Collection[str], left_out: Counter[str]
+    coco: Coco, classes: Collection[str], left_out: Counter[str]
 ) -> dict[str, list[Shape]]:
     """Return the objects of each image id."""
-    labels = {category["id"]: category["name"] for category in content["categories"]}
-    shapes: dict[str, list[Shape]] = {image["id"]: [] for image in content["images"]}
-    for annotation in content["annotations"]:
+    labels = {category["id"]: category["name"] for category in coco["categories"]}
+    shapes: dict[str, list[Shape]] = {image["id"]: [] for image in coco["images"]}
+    for annotation in coco["annotations"]:
         label = labels.get(annotation["category_id"])
         if label is None or annotation["image_id"] not in shapes:
             left_out["annotations of an unknown image or category"] += 1

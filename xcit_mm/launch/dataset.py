@@ -78,9 +78,9 @@ class Objects:
             for number, annotation in enumerate(annotations, start=1):
                 annotation["id"] = number
         categories = [dict(id=number, name=name) for name, number in category_ids.items()]
-        content = dict(images=images, annotations=annotations, categories=categories)
+        coco = dict(images=images, annotations=annotations, categories=categories)
         with atomic_write(folder / f"{split}.json") as file:
-            file.write(json.dumps(content).encode())
+            file.write(json.dumps(coco).encode())
         return dict(ann_file=str(folder / f"{split}.json"), data_prefix=dict(img=""))
 
 

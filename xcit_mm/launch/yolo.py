@@ -108,16 +108,16 @@ def _read_labels(file: Path, size: tuple[int, int], classes: Mapping[int, str]) 
     """
     for number, line in enumerate(read_lines(file), start=1):
         try:
-            values = list(map(float, line.split()))
+            numbers = list(map(float, line.split()))
         except ValueError:
-            values = [np.nan]
-        if len(values) < 5 or values[0] not in classes:
+            numbers = [np.nan]
+        if len(numbers) < 5 or numbers[0] not in classes:
             expected = f"a class of {min(classes)} to {max(classes)} with a box or a polygon"
             raise ValueError(f"{file} has {line!r} in line {number}: expected {expected}")
-        label = classes[int(values.pop(0))]
-        if len(values) % 2:
-            values.pop()
-        points = np.reshape(values, (-1, 2)) * size
+        label = classes[int(numbers.pop(0))]
+        if len(numbers) % 2:
+            numbers.pop()
+        points = np.reshape(numbers, (-1, 2)) * size
         if len(points) == 2:
             centre, sides = points
             yield Shape(label, [*(centre - sides / 2), *sides])
