@@ -77,6 +77,13 @@ def yolo_of_another_machine(root: Path) -> None:
     write(root / "data.yaml", "train: D:\\data\\images\nnames: [thing]\n")
 
 
+def yolo_of_supervision(root: Path) -> None:
+    for number in range(3):
+        write_photo(root / f"images/train/{number}.jpg")
+        write(root / f"labels/train/{number}.txt", LABEL)
+    write(root / "data.yaml", "names: [thing]\nnc: 1\n")
+
+
 def yolo_whose_photos_lie_elsewhere(root: Path) -> None:
     for number in range(3):
         write_photo(root.parent / f"elsewhere/images/train/{number}.jpg")
@@ -147,6 +154,7 @@ def coco_of_another_machine(root: Path) -> None:
         (yolo_below_a_folder_images, "3 photos, 3 objects"),
         (yolo_with_lists, "3 photos, 3 objects"),
         (yolo_of_another_machine, "3 photos, 3 objects"),
+        (yolo_of_supervision, "3 photos, 3 objects"),
         (yolo_whose_photos_lie_elsewhere, "3 photos, 3 objects"),
         (yolo_with_classes_txt, "3 photos, 3 objects"),
         (yolo_of_all_suffixes, "7 photos, 7 objects"),

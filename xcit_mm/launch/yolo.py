@@ -36,11 +36,13 @@ def read_yolo(description: Path) -> Dataset[Objects]:
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{description} cannot be read ({reason}): expected names") from None
+    root = description.parent
     photos = _find_splits(description, entries)
+    if not photos:  # as supervision exports
+        photos = divide_photos(find_photos(root), root, "Main")
     if "train" not in photos:
         raise ValueError(f"{description} has no training images: expected 'train'")
     paths = [path for split in photos.values() for path in split]
-    root = description.parent
     if all(root in path.parents for path in paths):
         photos[""] = sorted(set(find_photos(root)).difference(paths))
     else:  # the photos lie elsewhere, beside other data sets
