@@ -93,6 +93,7 @@ def test_a_raster_is_predicted_as_in_the_training(
         (["--labels", "{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
         (["--labels", "{labels}", "--bands", 1, 2, 9], "has no band 9, but 3 bands"),
         (["--labels", "{raster}"], "has no polygons: a detector needs some"),
+        (["--labels", "gone.gpkg"], "gone.gpkg: No such file"),
     ],
 )
 def test_what_does_not_fit_is_one_line_before_work(

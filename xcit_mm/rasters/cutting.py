@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,22 +293,18 @@ def _write(
     parts: Sequence[_Part], writer: TileWriter, options: dict[str, Any], overlap: int
 ) -> None:
     """Write the tiles of all parts. Lines say what is left out."""
-    planned: dict[int, list[Tile]] = {
-        id(part): list(_plan(part, writer.side, overlap)) for part in parts
-    }
-    left_out = Counter[str]()
+    tiles = [tile for part in parts for tile in _plan(part, writer.side, overlap)]
+    surplus = set[str]()
     for split in ("train", "val"):
-        tiles = [tile for part in parts if part.split == split for tile in planned[id(part)]]
-        surplus = _surplus(tiles, writer)
-        left_out["without an object"] += len(surplus)
-        for number, listed in planned.items():
-            planned[number] = [tile for tile in listed if tile.name not in surplus]
+        surplus |= _surplus([tile for tile in tiles if tile.split == split], writer)
+    tiles = [tile for tile in tiles if tile.name not in surplus]
     if isinstance(writer, ObjectTiles):
-        _note_parts([tile for tiles in planned.values() for tile in tiles])
-    with progress_bar(sum(map(len, planned.values())), "tile") as bar:
-        for part in parts:
-            raster = Raster(part.scene.path, **options)
-            for tile in planned[id(part)]:
+        _note_parts(tiles)
+    left_out = Counter({"without an object": len(surplus)})
+    with progress_bar(len(tiles), "tile") as bar:
+        for path, tiles_of_raster in groupby(tiles, key=lambda tile: tile.raster):
+            raster = Raster(path, **options)
+            for tile in tiles_of_raster:
                 left_out[writer.write(tile, raster)] += 1
                 bar.update()
     writer.finish()
@@ -334,9 +330,7 @@ def _plan(part: _Part, side: int, overlap: int) -> Iterator[Tile]:
         box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
         area = box if part.area.contains(box) else part.area.intersection(box)
         if area.area > 0:
-            objects = labels.cut(area)
-            name = f"{part.scene.path.stem}-{rows.start}-{columns.start}"
-            yield Tile(name, part.split, rows, columns, area, labels, objects)
+            yield Tile(part.scene.path, part.split, rows, columns, area, labels, labels.cut(area))
 
 
 def _surplus(tiles: Sequence[Tile], writer: TileWriter) -> set[str]:

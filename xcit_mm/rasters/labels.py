@@ -188,10 +188,15 @@ class StoredClasses:
 
 
 def is_raster(path: str | Path) -> bool:
-    """Return whether labels are a raster of classes, and not polygons."""
+    """Return whether labels are a raster of classes, and not polygons.
+
+    Raises:
+        OSError: If they are neither.
+    """
     import pyogrio
 
     try:
         return Path(path).suffix != ".parquet" and not len(pyogrio.list_layers(path))
     except pyogrio.errors.DataSourceError:
+        open_raster(path).close()
         return True

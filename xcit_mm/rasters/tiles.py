@@ -33,13 +33,18 @@ class Tile(NamedTuple):
             the raster, and its share of the whole; none of a raster of classes.
     """
 
-    name: str
+    raster: Path
     split: str
     rows: slice
     columns: slice
     area: Any
     labels: Any
     objects: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+    @property
+    def name(self) -> str:
+        """The name of its files, without a suffix."""
+        return f"{self.raster.stem}-{self.rows.start}-{self.columns.start}"
 
 
 class TileWriter:
@@ -51,7 +56,10 @@ class TileWriter:
 
     Attributes:
         count: Number of tiles by split.
+        min_visible: Smallest share of an object for which a tile is not background.
     """
+
+    min_visible = 0.0
 
     def __init__(self, folder: Path, side: int, raw: bool) -> None:
         self.side = side
@@ -62,7 +70,8 @@ class TileWriter:
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile is not background alone, as far as is known before it is read."""
-        raise NotImplementedError
+        shares = tile.objects[2]
+        return isinstance(tile.labels, StoredClasses) or bool((shares >= self.min_visible).any())
 
     def write(self, tile: Tile, raster: Raster) -> str:
         """Write a tile with its labels. Return why it is left out, or nothing."""
@@ -127,6 +136,8 @@ class ObjectTiles(TileWriter):
         with_masks: Whether objects have masks, or boxes alone.
     """
 
+    min_visible = MIN_VISIBLE
+
     def __init__(
         self, folder: Path, side: int, raw: bool, classes: Sequence[str], with_masks: bool
     ) -> None:
@@ -134,9 +145,6 @@ class ObjectTiles(TileWriter):
         self._classes = classes
         self._with_masks = with_masks
         self._contents: dict[str, dict[str, list]] = {}
-
-    def has_object(self, tile: Tile) -> bool:
-        return bool((tile.objects[2] >= MIN_VISIBLE).any())
 
     def write(self, tile: Tile, raster: Raster) -> str:
         image, valid = raster.read(tile.rows, tile.columns)
@@ -194,9 +202,6 @@ class MapTiles(TileWriter):
         super().__init__(folder, side, raw)
         self._classes = list(classes)
 
-    def has_object(self, tile: Tile) -> bool:
-        return isinstance(tile.labels, StoredClasses) or len(tile.objects[0]) > 0
-
     def write(self, tile: Tile, raster: Raster) -> str:
         image, valid = raster.read(tile.rows, tile.columns)
         is_counted = valid & covers(tile.area, tile.rows, tile.columns)
@@ -206,9 +211,10 @@ class MapTiles(TileWriter):
         is_counted &= numbers != UNLABELLED
         if not is_counted.any():
             return "without a labelled pixel"
+        lowest = numbers[is_counted].min()
         highest = numbers[is_counted].max()
-        if highest >= _IGNORED:
-            raise ValueError(f"--labels has the class {highest}: a map takes 0 to 254")
+        if lowest < 0 or highest >= _IGNORED:
+            raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         if highest >= len(self._classes):
             first = len(self._classes)
             self._classes += [f"class {number}" for number in range(first, highest + 1)]
