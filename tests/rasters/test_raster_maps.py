@@ -81,6 +81,15 @@ def test_rasters_of_one_and_of_eight_bands_of_16_bits(bands, tmp_path):
     ).mean() > 0.99  # the bounds are those of a sample
 
 
+def test_bands_of_the_training_are_read_again(tmp_path):
+    values = noise(3, 100, 120)
+    segmentor = PixelSegmentor(bands=2)
+    segmentor.cfg.raster = dict(bands=[3, 1], tile=64, overlap=16)
+    out = predict_raster(save(tmp_path / "a.tif", values, **UTM), segmentor, tmp_path / "map.tif")
+    expected = segmentor.classes_of(values[[2, 0]].transpose(1, 2, 0))
+    np.testing.assert_array_equal(read_map(out), expected)
+
+
 def test_a_raster_without_a_valid_pixel_has_an_empty_map(tmp_path):
     segmentor = PixelSegmentor()
     raster = save(tmp_path / "a.tif", np.zeros((3, 300, 200), np.uint8), nodata=0, **UTM)

@@ -166,18 +166,17 @@ def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
 def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Raster:
     """Open a raster as the model's config reads it. Options are those of `Raster`, or None."""
     options = {name: value for name, value in options.items() if value is not None}
+    step = ModelInput(cfg).raster_step
+    if step is not None and ("bounds" in options or "percentiles" in options):
+        names = "--bounds, --percentiles"
+        raise ValueError(f"{names}: the config loads rasters without a scale, leave them out")
     trained = _trained_with(cfg)
     if "percentiles" in options:
         trained.pop("bounds", None)
-    model_input = ModelInput(cfg)
-    step = model_input.raster_step
-    if step is not None:
-        if "bounds" in options or "percentiles" in options:
-            names = "--bounds, --percentiles"
-            raise ValueError(f"{names}: the config loads rasters without a scale, leave them out")
-        options = dict(bands=step.get("bands")) | options
     options = {name: trained[name] for name in LOADING if name in trained} | options
-    return Raster(path, channels=model_input.bands or 3, raw=step is not None, **options)
+    if step is not None and "bands" not in options:
+        options["bands"] = step.get("bands")
+    return Raster(path, channels=ModelInput(cfg).bands or 3, raw=step is not None, **options)
 
 
 def _trained_with(cfg: Config) -> dict[str, Any]:
