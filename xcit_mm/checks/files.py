@@ -17,6 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
+from ..utils.images import read_orientation
 
 _THREADS = 16  # most of the time they wait for the disk
 _BAR = 2_000  # files that take seconds
@@ -108,7 +109,7 @@ def _read_file(path: str, is_map: bool) -> Facts:
         with Image.open(path) as image:
             bits = _bits(path, image)
             size = image.size
-            facts = Facts(*size, _orientation(image), len(image.getbands()), bits)
+            facts = Facts(*size, read_orientation(image), len(image.getbands()), bits)
             if is_map or not _has_end(path, image.format):
                 image.load()
             if is_map and facts.channels == 1:
@@ -118,14 +119,6 @@ def _read_file(path: str, is_map: bool) -> Facts:
     except Exception as error:  # every decoder has its own exceptions
         return facts._replace(problem=" ".join(str(error).split()))
     return facts
-
-
-def _orientation(image: Image.Image) -> int:
-    # Pillow decodes a whole PNG to look for EXIF behind the pixels.
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1
-    orientation = image.getexif().get(ExifTags.Base.Orientation)
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 def _bits(path: str, image: Image.Image) -> int:

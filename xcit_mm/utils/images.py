@@ -77,10 +77,20 @@ def image_size(path: Path) -> tuple[int, int]:
     """
     try:
         with Image.open(path) as image:
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-            return image.size[::-1] if turned else image.size
+            return image.size[::-1] if read_orientation(image) >= 5 else image.size
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def read_orientation(image: Image.Image) -> int:
+    """Return EXIF's orientation, 1 to 8, from the header of an image. From 5 on EXIF exchanges
+    width and height.
+    """
+    # Pillow decodes a whole PNG to look for EXIF behind the pixels.
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1
+    orientation = image.getexif().get(ExifTags.Base.Orientation)
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 def _download(url: str) -> bytes:
