@@ -2,6 +2,8 @@
 `xcit-mm raster` reads a raster as it says.
 """
 
+import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,12 @@ import pytest
 
 pytest.importorskip("rasterio")
 from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
+from helpers.paths import CONFIGS
 from mmengine.config import Config
+
+from xcit_mm import score_raster
+
+WORKERS = ("num_workers=0", "persistent_workers=False")
 
 
 @pytest.fixture
@@ -80,6 +87,23 @@ def test_a_raster_is_predicted_as_in_the_training(
 
     with rasterio.open(folder / "a.tif") as small, rasterio.open(folder / "b.tif") as large:
         np.testing.assert_allclose(np.multiply(small.shape, 2), large.shape, atol=2)
+
+
+@pytest.mark.slow
+def test_a_made_scene_is_learned(call, folder, tmp_path, monkeypatch):
+    scene = make_scene(tmp_path / "scene", step=80)
+    config = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
+    length = 200
+    quick = [f"train_cfg.max_iters={length}", f"train_cfg.val_interval={length}"]
+    quick += [f"param_scheduler.1.end={length}", f"default_hooks.checkpoint.interval={length}"]
+    quick += [f"{split}_dataloader.{key}" for split in ("train", "val") for key in WORKERS]
+    training = "--from", config, *labelled(scene), "--cfg-options", *quick
+    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, training)])
+    assert importlib.import_module("train").main() == 0
+    out = folder / "map.tif"
+    call("raster", scene.rasters[0], folder / "work_dirs" / "rasters", "--out", out)
+    scores = score_raster(out, scene.labels, folder / "rasters-tiles" / "held_out.gpkg")
+    assert scores.loc["mean", "IoU"] > 0.85
 
 
 @pytest.mark.parametrize(

@@ -66,16 +66,16 @@ class _Scene:
 
     def to_pixels(self, shapes: Any) -> Any:
         """Return the union of a GeoSeries in pixels, cut to the raster."""
-        placed = shapes if self.crs is None else shapes.to_crs(self.crs)
-        pixels = affine_transform(placed.union_all(), (~self.transform).to_shapely())
+        union = _to_crs(shapes, self.crs).union_all()
+        pixels = affine_transform(union, (~self.transform).to_shapely())
         return pixels.intersection(shapely.box(0, 0, self.width, self.height))
 
-    def to_map(self, shape: Any) -> Any:
-        """Return a shape in pixels as a GeoSeries."""
+    def to_map(self, shape: Any, crs: Any) -> Any:
+        """Return a shape in pixels as a GeoSeries in a coordinate system."""
         import geopandas
 
         placed = affine_transform(shape, self.transform.to_shapely())
-        return geopandas.GeoSeries([placed], crs=self.crs)
+        return _to_crs(geopandas.GeoSeries([placed], crs=self.crs), crs)
 
 
 class _Part(NamedTuple):
@@ -204,13 +204,14 @@ def _limit(scenes: Sequence[_Scene], aoi: str | Path | None) -> None:
         print_line("without --aoi, labels count as complete on all of the rasters")
         return
     crs = scenes[0].crs
-    places = [_to_crs(scene.to_map(scene.area), crs) for scene in scenes]
+    places = [scene.to_map(scene.area, crs) for scene in scenes]
     area = read_area(aoi, crs, geopandas.GeoDataFrame(geometry=pandas.concat(places)))
     for scene in scenes:
         scene.area = scene.to_pixels(geopandas.GeoSeries([area], crs=crs))
 
 
 def _to_crs(shapes: Any, crs: Any) -> Any:
+    """Convert shapes. Without a coordinate system, they stay."""
     return shapes if crs is None else shapes.to_crs(crs)
 
 
@@ -230,7 +231,7 @@ def _label(
         return [], True
     polygons = read_labels(path, class_column)
     crs = scenes[0].crs
-    areas = pandas.concat([_to_crs(scene.to_map(scene.area), crs) for scene in scenes])
+    areas = pandas.concat([scene.to_map(scene.area, crs) for scene in scenes])
     placed = place_labels(polygons, crs, areas.union_all(), f"--labels {path}")
     names = sorted(set(placed["class"]))
     if not is_detector:
@@ -273,7 +274,8 @@ def _without_overlap(part: _Part, held_out: Sequence[_Part]) -> _Part:
     area = part.area
     for other in held_out:
         if part.split == "train" and other.scene is not part.scene:
-            area = area.difference(part.scene.to_pixels(other.scene.to_map(other.area)))
+            held_out_area = other.scene.to_map(other.area, part.scene.crs)
+            area = area.difference(part.scene.to_pixels(held_out_area))
     return part._replace(area=area)
 
 
@@ -361,6 +363,6 @@ def _write_held_out(path: Path, parts: Sequence[_Part]) -> None:
     import pandas
 
     crs = parts[0].scene.crs
-    places = [_to_crs(part.scene.to_map(part.area), crs) for part in parts if part.split == "val"]
+    places = [part.scene.to_map(part.area, crs) for part in parts if part.split == "val"]
     table = geopandas.GeoDataFrame(geometry=pandas.concat(places))
     table.to_file(path, engine="pyogrio", geometry_type="MultiPolygon", promote_to_multi=True)
