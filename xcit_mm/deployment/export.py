@@ -49,9 +49,7 @@ def export_model(
     `compare`. Steps are reported on stderr.
 
     Args:
-        config: Path of a config of mmdet or mmseg.
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
-        out: File to write, .onnx.
         part: 'backbone' or 'model'.
         evaluate: Number of images of the config's test set on which the file and torch are scored.
         int8: Images, folders or glob patterns, of which at most 100 images calibrate a file in

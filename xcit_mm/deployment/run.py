@@ -199,8 +199,8 @@ class Model:
 def list_rows(
     prediction: dict[str, np.ndarray], classes: list[str]
 ) -> list[tuple[int, str, list[float]]]:
-    """Return label, name with score, and box of each object, or of each class of a map its label,
-    name with share, and no box.
+    """Return label, name with score and box of each object, or label, name with share and no box
+    of each class of a map.
     """
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size

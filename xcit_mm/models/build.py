@@ -36,13 +36,11 @@ def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk
 
     Args:
         name: Published weights, such as 'xcit_small_12_p16_224_dist'; the path or URL of weights in
-            any layout, `.pth` or `.safetensors`, whose config is not read; or a model: a name of
-            the model zoo, the folder of a training run, a config, or `hf://OWNER/NAME`. A config
-            without published weights needs `pretrained=False`.
-        pretrained: Whether to load the weights, which are downloaded on first use. Else the values
-            are random.
-        options: Arguments of `XCiT` that replace those of the model, such as `out_indices` and
-            `frozen_stages`.
+            any layout, `.pth` or `.safetensors`; or a model: a name of the model zoo, the folder of
+            a training run, a config, or `hf://OWNER/NAME`. A config without published weights needs
+            `pretrained=False`.
+        pretrained: Whether to load the weights, which are downloaded on first use.
+        options: Arguments of `XCiT` that replace those of the model, such as `out_indices`.
 
     Returns:
         Of ImageNet's or DINO's weights a `Trunk`, whose feature maps have the stride of the
@@ -127,19 +125,16 @@ def check_backbone(cfg: Config) -> None:
     backbone_type = backbone_class(cfg)
     if backbone_type in (XCiT, XCiTClassifier):
         _check_leftovers(cfg)
-        options = {
-            name: value
-            for name, value in cfg.model.backbone.items()
-            if name not in ("type", "_scope_")
-        }
+        options = dict(cfg.model.backbone)
+        options.pop("type")
+        options.pop("_scope_", None)
         with torch.device("meta"):
             backbone: Any = backbone_type(**options)
         _check_normalisation(cfg, backbone.in_channels)
-    head = cfg.model.get("decode_head") or {}
-    is_mask2former = (
-        isinstance(head, dict) and head.get("type") and type_name(head) == "Mask2FormerHead"
-    )
-    if is_mask2former and (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
+    head = cfg.model.get("decode_head")
+    is_typed = isinstance(head, dict) and "type" in head
+    is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+    if is_slide and is_typed and type_name(head) == "Mask2FormerHead":
         raise ValueError(
             "Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')"
         )

@@ -89,8 +89,7 @@ class XCiTClassifier(Trunk):
 
     Paper: https://arxiv.org/abs/2106.09681, section 3.3 and Table 2. Two class attention blocks
     follow the blocks of the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter
-    names are those of the published files. `configs/classification` shows it as the backbone of an
-    `ImageClassifier` of mmpretrain.
+    names are those of the published files.
 
     Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
 
@@ -104,8 +103,7 @@ class XCiTClassifier(Trunk):
         as_tuple: Whether to return a tuple of one tensor, which mmpretrain's heads expect from a
             backbone.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
-            `strict_heads=False` in this dict lets the head keep its initial values where the file
-            has no head or a head for other classes.
+            With `strict_heads=False` the head stays as it is where the file's head is another.
         **kwargs: Arguments of `XCiT` except `out_indices` and `strides`. `frozen_stages` and
             `drop_path_rate` apply to stem and blocks only.
 
@@ -149,10 +147,7 @@ class XCiTClassifier(Trunk):
         return (out,) if self.as_tuple else out
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the CLS token (B, C) and the map of the image's tokens, after the final norm.
-
-        The map is (B, C, H / P, W / P).
-        """
+        """Compute CLS token (B, C) and map (B, C, H / P, W / P) after the final norm."""
         tokens, size = self._with_cls_token(x)
         for block in self.cls_attn_blocks:
             tokens = block(tokens)

@@ -42,7 +42,7 @@ def prepare_for_inference(model: Any) -> Any:
 
 
 def copy_without_weights(model: nn.Module) -> Any:
-    """Copy a model, but not the memory of its weights, which the copy may replace."""
+    """Copy a model, but not the memory of its weights."""
     shared: dict[int, Any] = {}
     for module in model.modules():
         # Pruning keeps a tensor that deepcopy refuses as an attribute.
