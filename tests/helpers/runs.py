@@ -50,6 +50,11 @@ def read_records(out: Path) -> list[dict[str, Any]]:
     return [line for line in read_journal(out) if "path" in line]
 
 
+def read_images(out: Path) -> list[dict[str, Any]]:
+    """Read the list of images in images.json."""
+    return json.loads((out / "images.json").read_text())["images"]
+
+
 def merged(out: Path) -> dict[str, Any]:
     """Describe the results of a folder without ids, which depend on the order of predictions.
 
@@ -57,7 +62,7 @@ def merged(out: Path) -> dict[str, Any]:
         By the name of an image or the name and number of a frame its size and its results, and
         under `files` the names of maps and drawings.
     """
-    images = json.loads((out / "images.json").read_text())["images"]
+    images = read_images(out)
     path = out / "predictions.json"
     results = json.loads(path.read_text()) if path.exists() else []
     described: dict[str, Any] = {}

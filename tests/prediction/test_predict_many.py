@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers.runs import merged, model_of, read_records
+from helpers.runs import merged, model_of, read_images, read_records
 from pycocotools.coco import COCO
 
 from xcit_mm.prediction import Predictor, find_items, predict_many
@@ -78,7 +78,7 @@ def test_another_photo_is_predicted_and_added(models, photos, call, tmp_path):
         assert code == 0 and f"{min(number, 2)} predicted" in printed
     shutil.copy(photos / "02.png", tmp_path / "00.png")
     assert call("infer", tmp_path / "00.png", *model, "--out", out)[0] == 0
-    images = json.loads((out / "images.json").read_text())["images"]
+    images = read_images(out)
     names = [(image["id"], image["file_name"]) for image in images]
     assert names == [(1, "00.png"), (2, "01.png"), (3, "00-2.png")]
 
@@ -353,7 +353,7 @@ def test_ids_stay_and_those_of_a_json_are_not_given_twice(models, photos, call, 
     path.write_text(json.dumps(dict(images=[dict(id=4, file_name="02.png")])))
     assert call("infer", path, "--root", photos, *model, *out)[0] == 0
     assert call("infer", photos / "0[0-5].png", *model, *out)[0] == 0
-    images = json.loads((tmp_path / "out" / "images.json").read_text())["images"]
+    images = read_images(tmp_path / "out")
     ids = {image["file_name"]: image["id"] for image in images}
     assert (ids["00.png"], ids["01.png"], ids["02.png"]) == (1, 2, 4)
     assert sorted(ids.values()) == [1, 2, 3, 4, 5, 6]

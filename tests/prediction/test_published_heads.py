@@ -22,18 +22,12 @@ from pycocotools.mask import decode
 
 from xcit_mm.prediction import Predictor
 
-LEAVES = sorted(
-    [
-        *CONFIGS.glob("mask_rcnn/*t12-p16*.py"),
-        *CONFIGS.glob("mask_rcnn/*t12-p8*.py"),
-        *CONFIGS.glob("cascade_rcnn/*s12-p16*.py"),
-        *CONFIGS.glob("retinanet/*s12-p16*.py"),
-        *CONFIGS.glob("mask2former/*s12-p16*.py"),
-        *CONFIGS.glob("semantic_fpn/*t12-p[816]*.py"),
-        *CONFIGS.glob("upernet/*t12-p[816]*.py"),
-        *CONFIGS.glob("segformer/*s12-p16*.py"),
-    ]
+GLOBS = (
+    *("mask_rcnn/*t12-p*.py", "cascade_rcnn/*s12-p16*.py", "retinanet/*s12-p16*.py"),
+    *("mask2former/*s12-p16*.py", "semantic_fpn/*t12-p*.py", "upernet/*t12-p*.py"),
+    "segformer/*s12-p16*.py",
 )
+LEAVES = sorted(leaf for pattern in GLOBS for leaf in CONFIGS.glob(pattern))
 KINDS = [*HEADS, *LEAVES]
 
 
@@ -46,16 +40,13 @@ def model(request, shapes, tmp_path) -> tuple[str, str]:
     if isinstance(request.param, str):
         return write_model(tmp_path, request.param)
     cfg = tiny(request.param, shapes)
-    cfg.test_dataloader.dataset.pop(
-        "metainfo", None
-    )  # the head has the classes of the published model
+    cfg.test_dataloader.dataset.pop("metainfo", None)  # the head has the published classes
     cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # mmseg's inference reads this one
     cfg.dump(tmp_path / "tiny.py")
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
-    torch.save(
-        dict(meta={}, state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "tiny.pth"
-    )
+    weights = MODELS.build(cfg.model).state_dict()
+    torch.save(dict(meta={}, state_dict=weights), tmp_path / "tiny.pth")
     return str(tmp_path / "tiny.py"), str(tmp_path / "tiny.pth")
 
 

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.paths import ROOT
-from helpers.runs import INFER, model_of, read_records, run, write_video
+from helpers.runs import INFER, model_of, read_images, read_records, run, write_video
 
 from xcit_mm.prediction.videos import iter_frames
 
@@ -58,7 +58,7 @@ def test_a_frame_has_a_record_and_the_drawing_its_frames(kind, models, folder, c
     code, printed, errors = call(*command)
     assert code == 3 and "2 predicted, 2 failed" in printed
     assert "empty.mp4: ValueError: the file is empty" in errors and "text.mp4: " in errors
-    content = json.loads((out / "images.json").read_text())["images"]
+    content = read_images(out)
     assert [image["id"] for image in content] == [1, *(3 * 10**9 + frame for frame in range(6))]
     assert [image.get("frame") for image in content] == [None, *range(6)]
     drawn = list(iter_frames(str(out / "visualizations" / "a.avi.mp4")))
@@ -98,12 +98,12 @@ def test_a_video_that_fails_keeps_its_frames_and_may_succeed_later(
     assert [record.get("error") for record in read_records(out)] == [
         "RuntimeError: the third frame"
     ]
-    images = json.loads((out / "images.json").read_text())["images"]
+    images = read_images(out)
     assert [image["frame"] for image in images] == [0, 1]
     assert not (out / "visualizations" / "a.avi.mp4").exists()
     code, printed, _ = call(*command, "--retry-failed")
     assert code == 0 and "1 predicted: " in printed
-    assert len(json.loads((out / "images.json").read_text())["images"]) == 6
+    assert len(read_images(out)) == 6
     assert call(*command)[0] == 0
 
 
@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_ends_the_run_and_the_same_command_ends_it_later(
     assert run(sys.executable, INFER, *command[1:]).returncode == 0
     drawing = tmp_path / "out" / "visualizations" / "a.avi.mp4"
     assert len(list(iter_frames(str(drawing)))) == 6
-    assert len(json.loads((tmp_path / "out" / "images.json").read_text())["images"]) == 6
+    assert len(read_images(tmp_path / "out")) == 6
 
 
 def write_webm(path: Path, frames: list[np.ndarray]) -> bytearray:
