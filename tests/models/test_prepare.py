@@ -13,7 +13,8 @@ from mmdet.structures import DetDataSample
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
-from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference
+from xcit_mm.models import XCiT, XCiTClassifier, fast, prepare_for_inference
+from xcit_mm.models.fast import FastLinear
 
 SHAPE = (2, 96, 161)
 GN = dict(type="GN", num_groups=8)
@@ -125,6 +126,19 @@ def test_prepared_model_cannot_be_trained():
     with pytest.raises(RuntimeError, match="to train, build the model again"):
         model.train()(images)
     model.eval()(images)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_linear_layers_give_the_same_by_onednn_and_by_mkl(is_slow, monkeypatch):
+    monkeypatch.setattr(fast, "has_slow_mkl", lambda: is_slow)
+    layer = FastLinear(48, 32)
+    x = torch.randn(2, 7, 48).transpose(0, 1)
+    expected = nn.functional.linear(x, layer.weight, layer.bias)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), expected)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+    assert layer(x).requires_grad
 
 
 class Adapter(nn.Conv2d):

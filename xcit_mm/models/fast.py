@@ -1,23 +1,25 @@
 """Layers of `xcit` in less time and memory, with the same results to rounding.
 
-Three computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
+Four computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
   intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
+- `linear`: a matrix product in inference by oneDNN where this is faster than torch's MKL.
 
 `is_plain` decides where they are allowed.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, has_hooks
+from ..utils.compat import BatchNorm, has_hooks, onednn_linear
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs, C from 128 to 768.
@@ -27,7 +29,15 @@ BFLOAT16_RATIO = 3
 CPU_POSITIONS = 1024
 GPU_POSITIONS = 65536
 
-_BUILT = (nn.Linear, nn.Conv2d, nn.GELU, nn.Dropout)
+
+class FastLinear(nn.Linear):
+    """`nn.Linear` computed by `linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+_BUILT = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
 def is_plain(layer: nn.Module) -> bool:
@@ -64,6 +74,24 @@ def product_dtype(x: Tensor) -> torch.dtype:
     device = x.device.type
     lowered = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if lowered else x.dtype
+
+
+@cache
+def has_slow_mkl() -> bool:
+    """Return whether oneDNN multiplies float32 faster than MKL: on AMD's processors with AVX512."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    name = str(capabilities.get("cpu_name", ""))
+    is_amd = bool(capabilities.get("avx512_f")) and name.startswith("AMD")
+    return is_amd and torch.backends.mkldnn.is_available()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `F.linear`, in inference in float32 on a CPU by oneDNN where MKL is slow."""
+    is_inference = not torch.is_grad_enabled() and not is_traced()
+    types = {x.dtype, weight.dtype, product_dtype(x)}
+    if is_inference and x.is_cpu and types == {torch.float32} and has_slow_mkl():
+        return onednn_linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -173,7 +201,7 @@ def upsample(conv: Any, x: Tensor) -> Tensor:
 
         def runs(rows: Tensor) -> Tensor:
             """Return the four values of each cell of rows (B, n, w, C), as (B, n, 2, w, 2, C)."""
-            product = F.linear(rows, matrix, bias.repeat(4))
+            product = linear(rows, matrix, bias.repeat(4))
             return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
 
         rows = x.permute(0, 2, 3, 1)

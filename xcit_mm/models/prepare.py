@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
 from ..utils.compat import BatchNorm, has_hooks
-from .fast import has_own_parameters, is_plain
+from .fast import FastLinear, has_own_parameters, is_plain
 from .xcit import Upsample2x, XCiT
 
 # Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.
@@ -24,8 +24,9 @@ def prepare_for_inference(model: Any) -> Any:
 
     The results stay, to rounding. BatchNorm is folded into the convolution before it. The last
     layer of a level and the 1x1 convolution of an FPN or UPerHead that alone reads its map become
-    one. On a CPU, necks and heads compute with channels last where this is faster. Layers with
-    adapters, hooks or parametrized weights stay. The model then loads no checkpoint.
+    one. On a CPU, necks and heads compute with channels last and linear layers by oneDNN where this
+    is faster. Layers with adapters, hooks or parametrized weights stay. The model then loads no
+    checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -33,6 +34,8 @@ def prepare_for_inference(model: Any) -> Any:
     _refuse_training(model)
     for module in model.modules():
         _fold_batch_norm(module)
+        if type(module) is nn.Linear and has_own_parameters(module):
+            module.__class__ = FastLinear
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, XCiT) and not has_hooks(backbone):
         _compose_laterals(model, backbone.levels())

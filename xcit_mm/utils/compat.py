@@ -46,6 +46,15 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(hooked) or any(has_hooks(child) for child in module.children())
 
 
+def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient.
+
+    torch (2.13) takes MKL, which multiplies at half speed on AMD's processors with AVX512, and has
+    no option for float32.
+    """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
 def keep_scope_of_bases() -> None:
     """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a
     library of its own.
