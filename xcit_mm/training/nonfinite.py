@@ -1,7 +1,8 @@
-"""A stop before an optimizer step of values that are not finite, with the place they come from."""
+"""Values that are not finite: a stop before the optimizer steps, and the place they come from."""
 
 import logging
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -11,10 +12,23 @@ from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 
-from .finite import describe_non_finite, is_finite
+from ..utils.errors import preview
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether all floating-point tensors of nested dicts, lists and tuples are finite."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return True
+    # A sum is faster, but it may overflow.
+    return bool(value.detach().sum().isfinite() or value.isfinite().all())
 
 
 @HOOKS.register_module()
@@ -144,3 +158,31 @@ class NonFiniteHook(Hook):
             if not is_finite(buffer):
                 return f"the buffer {name} is not finite"
         return ""
+
+
+@torch.no_grad()
+def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
+    """Run a batch forward again and describe its first value that is not finite, with the images.
+
+    Return '' if all values are finite.
+    """
+    names = {module: name for name, module in model.named_modules() if name}
+    places = [] if is_finite((args, kwargs)) else ["the input"]
+
+    def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
+        if module in names and not places and not is_finite(output):
+            places.append(f"the output of {names[module]} ({type(module).__name__})")
+
+    # The matching of Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself,
+    # which may have called this function.
+    with register_module_forward_hook(inspect), suppress(Exception):
+        model.forward(*args, **kwargs)
+    if not places:  # the backward pass begins at the last parameter
+        named = reversed(list(model.named_parameters()))
+        places = [f"the gradient of {name}" for name, weight in named if not is_finite(weight.grad)]
+    if not places:
+        return ""
+    samples = kwargs.get("data_samples") or ()
+    paths = [sample.get("img_path") for sample in samples]
+    images = preview([path for path in paths if path])
+    return f"{places[0]} is the first that is not finite{' at ' + images if images else ''}"

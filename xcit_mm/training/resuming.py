@@ -15,7 +15,7 @@ from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import Record, find_newer_best, own_best
 from .batches import NumberedLoop
-from .finite import is_finite
+from .nonfinite import is_finite
 from .schedule import follow_config
 
 

@@ -21,7 +21,14 @@ _PARTS = (
     "param_scheduler",
     "auto_scale_lr",
 )
-_WITHOUT_EFFECT = {"init_cfg", "num_workers", "persistent_workers", "pin_memory", "prefetch_factor"}
+_WITHOUT_EFFECT = {
+    "init_cfg",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "val_interval",
+}
 
 
 class CannotResume(ValueError):
