@@ -23,7 +23,8 @@ def finetune(argv: list[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         usage="train --from MODEL --data DATA [--config CONFIG] [--boxes] [FLAG ...]\n"
-        "       train --from MODEL --data RASTERS --labels LABELS [OPTION ...] [FLAG ...]"
+        "       train --from MODEL --data RASTERS --labels LABELS [OPTION ...] [FLAG ...]",
+        epilog="Flags, such as --amp, are those of train CONFIG.",
     )
     parser.add_argument(
         "--from",
