@@ -42,6 +42,12 @@ def test_a_detector_trains_on_tiles_whose_parts_are_ignored(trained, scene, star
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
 
+def test_a_config_alone_trains_from_its_own_start(scene, started):
+    cfg = started(CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py", *labelled(scene))
+    assert cfg.load_from is None and cfg.optim_wrapper.optimizer.lr == 5e-4
+    assert "constructor" not in cfg.optim_wrapper
+
+
 def test_a_segmentor_trains_on_maps_of_a_raster_of_classes(
     trained_segmentor, scene, started, folder
 ):
