@@ -138,6 +138,7 @@ def test_linear_layers_give_the_same_by_onednn_and_by_mkl(is_slow, monkeypatch):
         torch.testing.assert_close(layer(x), expected)
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
+        assert layer(x[:0]).shape == (0, 2, 32)
     assert layer(x).requires_grad
 
 

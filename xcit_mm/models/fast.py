@@ -85,11 +85,17 @@ def has_slow_mkl() -> bool:
     return is_amd and torch.backends.mkldnn.is_available()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear`, in inference in float32 on a CPU by oneDNN where MKL is slow."""
+def uses_onednn(x: Tensor) -> bool:
+    """Return whether to multiply a tensor by oneDNN: float32 in inference, where MKL is slow."""
     is_inference = not torch.is_grad_enabled() and not is_traced()
-    types = {x.dtype, weight.dtype, product_dtype(x)}
-    if is_inference and x.is_cpu and types == {torch.float32} and has_slow_mkl():
+    types = {x.dtype, product_dtype(x)}
+    is_float32 = x.is_cpu and types == {torch.float32} and x.numel() > 0
+    return is_inference and is_float32 and has_slow_mkl()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `F.linear`."""
+    if uses_onednn(x) and weight.dtype == torch.float32:
         return onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -145,7 +151,11 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
         y = (x - mean).to(dtype)
-        covariance = (y.transpose(1, 2) @ y).to(wide)
+        columns = y.transpose(1, 2)
+        if uses_onednn(y):
+            covariance = torch.stack([onednn_linear(image, image, None) for image in columns])
+        else:
+            covariance = (columns @ y).to(wide)
         # q(m), k(m) and v(m), each (B, heads, d, 1).
         q_mean, k_mean, v_mean = (
             F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
@@ -166,8 +176,12 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
         matrix = out_weight @ (attn @ v_weight).flatten(1, 2)
-        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias).unsqueeze(1)
-        out = torch.baddbmm(offset.to(dtype), y, matrix.transpose(1, 2).to(dtype))
+        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)
+        if uses_onednn(y):
+            out = torch.stack(list(map(onednn_linear, y, matrix, offset)))
+        else:
+            offset = offset.unsqueeze(1).to(dtype)
+            out = torch.baddbmm(offset, y, matrix.transpose(1, 2).to(dtype))
     return attention.proj_drop(out)
 
 
