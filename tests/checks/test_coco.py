@@ -145,8 +145,8 @@ BREAKS = {
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_error_of_the_data_is_the_only_failure(name):
-    spoil, code, *values = BREAKS[name]
-    spoil()
+    break_data, code, *values = BREAKS[name]
+    break_data()
     path = [TRAIN_JSON] * (code in ("D401", "D418"))
     assert_named(failures(MASK_RCNN), [(code, "train", *path, *values)])
 
@@ -158,7 +158,7 @@ def test_ids_that_score_correctly_pass(value):
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "break_data",
     [
         lambda content: content["categories"].reverse(),
         lambda content: (content["categories"].pop(79), content["annotations"].pop(79)),
@@ -166,8 +166,8 @@ def test_ids_that_score_correctly_pass(value):
     ],
     ids=["another order", "a class less", "another name"],
 )
-def test_fix_of_other_categories_in_the_validation_works(spoil):
-    edit_json(VAL_JSON, spoil)
+def test_fix_of_other_categories_in_the_validation_works(break_data):
+    edit_json(VAL_JSON, break_data)
     (failure,) = failures(MASK_RCNN)
     assert failure.fix.startswith(f"list the categories of {VAL_JSON} as (")
     classes = CocoDataset.METAINFO["classes"]

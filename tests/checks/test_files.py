@@ -75,9 +75,9 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_photo_with_a_fault_outside_the_sample_is_named(name):
-    spoil, level, values = FILES[name]
+    break_data, level, values = FILES[name]
     add_photos()
-    spoil(OUTSIDE)
+    break_data(OUTSIDE)
     found = [each for each in findings(MASK_RCNN) if each.code == "D315"]
     assert [each.level for each in found] == [level]
     assert_named(found, [("D315", "train", OUTSIDE, *values)])

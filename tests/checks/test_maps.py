@@ -38,8 +38,8 @@ MAP_BREAKS = {
 
 @pytest.mark.parametrize("name", MAP_BREAKS)
 def test_wrong_segmentation_map_is_the_only_failure(name):
-    spoil, expected = MAP_BREAKS[name]
-    spoil()
+    break_data, expected = MAP_BREAKS[name]
+    break_data()
     assert_named(failures(SEMANTIC_FPN), [(*expected, "train")])
 
 

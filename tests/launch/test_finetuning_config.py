@@ -143,7 +143,7 @@ def changed(**lists: list) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    "spoil, message",
+    "break_data, message",
     [
         (shutil.rmtree, "no folder or file at"),
         (with_another_json, f"but has {TRAINING}, instances_train.json"),
@@ -155,8 +155,8 @@ def changed(**lists: list) -> Callable[[Path], None]:
         (without_images_on_disk, "00000.jpg of"),
     ],
 )
-def test_data_that_cannot_train_is_one_line(spoil, message, refused, trained, data, folder):
-    spoil(data)
+def test_data_that_cannot_train_is_one_line(break_data, message, refused, trained, data, folder):
+    break_data(data)
     assert message in refused(trained, "--data", data)
     assert not (folder / "my-data.py").exists()
 

@@ -15,9 +15,8 @@ from .model import difference
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
 
-_IGNORED_OVERLAP = (
-    0.5  # share of a proposal, above which it counts neither as object nor background
-)
+# Share of a proposal, above which it counts neither as object nor as background.
+_IGNORED_OVERLAP = 0.5
 
 
 def cut(options: argparse.Namespace, config: Path) -> "Tiles":
@@ -115,9 +114,11 @@ def adapt_steps(steps: Sequence[Any], cfg: Config, tiles: "Tiles") -> list[Any]:
 
 def _ignore_parts(part: Any) -> None:
     """Let all assigners of a training ignore what lies on ignored objects."""
-    for value in (
-        part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    ):
-        _ignore_parts(value)
-    if isinstance(part, dict) and "ignore_iof_thr" in part:
-        part["ignore_iof_thr"] = _IGNORED_OVERLAP
+    if isinstance(part, list):
+        for element in part:
+            _ignore_parts(element)
+    elif isinstance(part, dict):
+        for value in part.values():
+            _ignore_parts(value)
+        if "ignore_iof_thr" in part:
+            part["ignore_iof_thr"] = _IGNORED_OVERLAP

@@ -41,7 +41,7 @@ _BUILT = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Return whether a layer is as the package built it: its parameters tell all that it computes.
+    """Return whether a layer is unmodified: its parameters alone determine its results.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
     hook.
@@ -188,8 +188,8 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
 def uses_rows(layer: nn.Module, x: Tensor) -> bool:
     """Return whether to compute a layer by `in_rows`: in inference, except in half precision.
 
-    In half precision it takes longer. In training mode, and without running statistics, all rows of
-    a map decide over each.
+    In half precision it takes longer. In training mode, and without running statistics, each row
+    depends on all rows.
     """
     if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4:
         return False

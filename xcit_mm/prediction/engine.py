@@ -20,7 +20,7 @@ from .results import InputError, Results
 from .videos import iter_frames
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
-KILLER = "the process that predicts it dies or hangs: out of memory, or a decoder fails"
+KILLER = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 AGAIN = "the same command goes on"
 TIMEOUT = 600  # seconds without an image from the processes that read
 
@@ -140,9 +140,9 @@ class Engine:
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_without_threads,
         )
-        others = active_children()
+        earlier = active_children()
         images = iter(loader)
-        self._readers = [process for process in active_children() if process not in others]
+        self._readers = [process for process in active_children() if process not in earlier]
         try:
             yield from images
         except RuntimeError as error:  # of the loader: the reader itself raises nothing

@@ -35,12 +35,12 @@ class Objects(NamedTuple):
         return Objects(*(values[which] for values in self))
 
 
-def concatenate(found: Iterable[Objects]) -> Objects:
+def concatenate(objects: Iterable[Objects]) -> Objects:
     """Concatenate the objects of tiles."""
     shapes = [(0,), (0, 4), (0,), (0,), (0, 4), (0, 4)]
     types = [object, float, float, int, int, bool]
     empty: Iterable[np.ndarray] = map(np.zeros, shapes, types)
-    return Objects(*map(np.concatenate, zip(empty, *found, strict=True)))
+    return Objects(*map(np.concatenate, zip(empty, *objects, strict=True)))
 
 
 def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
@@ -55,7 +55,7 @@ def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
     return shapely.transform(shape, lambda points: points + corner)
 
 
-def merge_objects(found: Objects) -> Objects:
+def merge_objects(objects: Objects) -> Objects:
     """Merge the objects of all tiles, so that each is reported once and whole, in descending order
     of scores.
 
@@ -65,47 +65,48 @@ def merge_objects(found: Objects) -> Objects:
     lengths along their seam. The best that no edge cuts is kept; if all are cut, the object is the
     union of their shapes, with the best score.
     """
-    found = found.select(np.argsort(-found.scores, kind="stable"))
-    shapes = found.shapes
-    boxes = found.boxes
-    tiles = found.tiles
+    objects = objects.select(np.argsort(-objects.scores, kind="stable"))
+    shapes = objects.shapes
+    boxes = objects.boxes
+    tiles = objects.tiles
     groups = [[number] for number in range(len(shapes))]
-    for first, second in _agreeing(found):
-        one, two = groups[first], groups[second]
+    for first, second in _agreeing(objects):
+        group = groups[first]
+        joined = groups[second]
         # The model has found both of two objects that overlap in one tile.
-        if one is not two and not any(
+        if group is not joined and not any(
             (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT
-            for i in one
-            for j in two
+            for i in group
+            for j in joined
         ):
-            one.extend(two)
-            for number in two:
-                groups[number] = one
+            group.extend(joined)
+            for number in joined:
+                groups[number] = group
     kept = []
     for number, members in enumerate(groups):
         if number != min(members):
             continue
-        whole = [member for member in sorted(members) if not found.open[member].any()]
+        whole = [member for member in sorted(members) if not objects.open[member].any()]
         kept.append(whole[0] if whole else number)
         if not whole and len(members) > 1:
             shapes[number] = shapely.union_all(shapes[members]).simplify(0)
             boxes[number] = [*boxes[members, :2].min(axis=0), *boxes[members, 2:].max(axis=0)]
-    return found.select(np.sort(np.array(kept, int)))
+    return objects.select(np.sort(np.array(kept, int)))
 
 
-def _overlap(one: np.ndarray, two: np.ndarray) -> float:
+def _overlap(box: np.ndarray, other: np.ndarray) -> float:
     """Return the shared area of two boxes, as a part of the smaller."""
-    sides = [(box[2:] - box[:2]).clip(min=1e-9) for box in (one, two)]
-    shared = (np.minimum(one, two)[2:] - np.maximum(one, two)[:2]).clip(min=0)
+    sides = [(corners[2:] - corners[:2]).clip(min=1e-9) for corners in (box, other)]
+    shared = (np.minimum(box, other)[2:] - np.maximum(box, other)[:2]).clip(min=0)
     return float(shared.prod() / min(side.prod() for side in sides))
 
 
-def _agreeing(found: Objects) -> list[tuple[int, int]]:
+def _agreeing(objects: Objects) -> list[tuple[int, int]]:
     """Return the pairs that are the same object, in descending order of their agreement."""
-    shapes = found.shapes
-    tiles = found.tiles
+    shapes = objects.shapes
+    tiles = objects.tiles
     first, second = shapely.STRtree(shapes).query(shapes)
-    is_pair = (first < second) & (found.labels[first] == found.labels[second])
+    is_pair = (first < second) & (objects.labels[first] == objects.labels[second])
     is_pair &= (tiles[first] != tiles[second]).any(axis=1)
     first, second = first[is_pair], second[is_pair]
     pairs, number = np.unique(np.hstack([tiles[first], tiles[second]]), axis=0, return_inverse=True)
@@ -114,12 +115,13 @@ def _agreeing(found: Objects) -> list[tuple[int, int]]:
     seen = areas[number]
     shared = shapely.intersection(shapes[first], shapes[second])
     parts = [shared, _clip(shapes[first], seen), _clip(shapes[second], seen)]
-    both, one, two = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
-    agreement = both / np.maximum(one + two - both, 1e-9)
+    sizes = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
+    both, first_size, second_size = sizes
+    agreement = both / np.maximum(first_size + second_size - both, 1e-9)
     if (shapely.get_num_coordinates(shapes) > 5).any():  # masks
-        for part, other, size in ((first, second, one), (second, first, two)):
+        for part, other, size in ((first, second, first_size), (second, first, second_size)):
             is_inside = (
-                found.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)
+                objects.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)
             ).any(axis=1)
             agreement = np.maximum(agreement, is_inside * both / np.maximum(size, 1e-9))
     order = np.argsort(-agreement, kind="stable")[: np.count_nonzero(agreement > MIN_AGREEMENT)]

@@ -21,8 +21,7 @@ class Window(NamedTuple):
         start: First pixel.
         stop: Pixel after the last.
         inside: The interior. The interiors of all tiles cover the axis, each pixel once.
-        margin: Width beside an inner end of the interior in which neighbours may disagree on an
-            object.
+        margin: Tolerance around a seam, in which neighbours may disagree on an object.
         edges: Whether the image continues beyond the start, and beyond the stop.
     """
 

@@ -29,11 +29,13 @@ def select_bands(
         if not 1 <= band <= file.count:
             raise ValueError(f"{file.name} has no band {band}, but {file.count} bands, from 1 on")
     if len(selected) != channels and not (len(selected) == 1 and is_color):
-        given = f"--bands {_join(bands)}: " if bands else ""
-        content = f"{file.count} bands ({_describe_bands(file, names)})"
+        option = f"--bands {_join(bands)}: " if bands else ""
+        available = f"{file.count} bands ({_describe_bands(file, names)})"
         meaning = "its red, green and blue, or one for all," if is_color else "as many"
         fix = f"give {meaning} as --bands {_join(range(1, channels + 1))}"
-        raise ValueError(f"{given}{file.name} has {content}, but the model takes {channels}: {fix}")
+        raise ValueError(
+            f"{option}{file.name} has {available}, but the model takes {channels}: {fix}"
+        )
     if any(file.dtypes[band - 1].startswith("complex") for band in selected):
         raise ValueError(f"{file.name} holds complex numbers: give a file of their magnitudes")
     if not raw and names[selected[0] - 1] == "palette":

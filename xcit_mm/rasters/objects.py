@@ -101,12 +101,12 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
     Raises:
         ValueError: If the file is no such table.
     """
-    table, others = read_layer(path)
+    table, added_layers = read_layer(path)
     if table.empty:  # without objects, GeoJSON has no columns
-        return table.reindex(columns=[*_COLUMNS, "geometry"]), others
+        return table.reindex(columns=[*_COLUMNS, "geometry"]), added_layers
     if not set(_COLUMNS) <= set(table.columns):
         raise ValueError(f"{path} is no table of objects: it lacks {', '.join(_COLUMNS)}")
-    return table, others
+    return table, added_layers
 
 
 def add_layers(path: Path, layers: dict[str, Any]) -> None:

@@ -137,17 +137,17 @@ def _measure(table: Any, count: int) -> dict[str, float]:
     """Return the scores of objects, in descending order of their own, for a number of labels."""
     is_good = table["is_good"].to_numpy()
     is_matched = table["is_matched"].to_numpy()
-    found = int(is_good.sum())
+    detected = int(is_good.sum())
     matched = int((is_matched & is_good).sum())
     return dict(
         AP50=_average_precision(is_matched, count),
-        precision=matched / found if found else np.nan,
+        precision=matched / detected if detected else np.nan,
         recall=matched / count if count else np.nan,
-        F1=2 * matched / (found + count) if found + count else np.nan,
+        F1=2 * matched / (detected + count) if detected + count else np.nan,
         objects=count,
         matched=matched,
         missed=count - matched,
-        false=found - matched,
+        false=detected - matched,
     )
 
 

@@ -134,8 +134,8 @@ class NonFiniteHook(Hook):
                 self.skips = 0
             return
 
-        own = (self._describe_batch(*self._batch), self._describe_statistics())
-        reports = all_gather_object(own)
+        causes_here = (self._describe_batch(*self._batch), self._describe_statistics())
+        reports = all_gather_object(causes_here)
         self._optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
         causes = [cause for report in reports for cause in report if cause]
         unknown = "loss or gradients are not finite, every output of a module is"
