@@ -47,6 +47,12 @@ def write_coco(path: Path, names: list[str]) -> None:
     write(path, json.dumps(content))
 
 
+def write_labelled_photos(photos: Path, labels: Path) -> None:
+    for number in range(3):
+        write_photo(photos / f"{number}.jpg")
+        write(labels / f"{number}.txt", LABEL)
+
+
 def yolo_in_folders(root: Path) -> None:
     for place in ("a/1", "b/1", "top"):
         write_photo(root / f"images/train/{place}.jpg")
@@ -55,47 +61,35 @@ def yolo_in_folders(root: Path) -> None:
 
 
 def yolo_below_a_folder_images(root: Path) -> None:
-    for number in range(3):
-        write_photo(root / f"images-2026/train/{number}.jpg")
-        write(root / f"images-2026/train/{number}.txt", LABEL)
+    write_labelled_photos(root / "images-2026/train", root / "images-2026/train")
     write(root / "images-2026/data.yaml", "train: train\nnames: [thing]\n")
 
 
 def yolo_with_lists(root: Path) -> None:
-    for number in range(3):
-        write_photo(root / f"images/train/{number}.jpg")
-        write(root / f"labels/train/{number}.txt", LABEL)
+    write_labelled_photos(root / "images/train", root / "labels/train")
     lines = "".join(f"data\\images\\train\\{number}.jpg\n" for number in range(3))
     write(root / "train.txt", f"\ufeff{lines}")
     write(root / "data.yaml", "path: /home/someone/data\ntrain: [train.txt]\nnames: {'0': thing}\n")
 
 
 def yolo_of_another_machine(root: Path) -> None:
-    for number in range(3):
-        write_photo(root / f"images/{number}.jpg")
-        write(root / f"labels/{number}.txt", LABEL)
+    write_labelled_photos(root / "images", root / "labels")
     write(root / "data.yaml", "train: D:\\data\\images\nnames: [thing]\n")
 
 
 def yolo_of_supervision(root: Path) -> None:
-    for number in range(3):
-        write_photo(root / f"images/train/{number}.jpg")
-        write(root / f"labels/train/{number}.txt", LABEL)
+    write_labelled_photos(root / "images/train", root / "labels/train")
     write(root / "data.yaml", "names: [thing]\nnc: 1\n")
 
 
 def yolo_whose_photos_lie_elsewhere(root: Path) -> None:
-    for number in range(3):
-        write_photo(root.parent / f"elsewhere/images/train/{number}.jpg")
-        write(root.parent / f"elsewhere/labels/train/{number}.txt", LABEL)
     place = root.parent / "elsewhere/images/train"
+    write_labelled_photos(place, root.parent / "elsewhere/labels/train")
     write(root / "data.yaml", f"train: {place}\nnames: [thing]\n")
 
 
 def yolo_with_classes_txt(root: Path) -> None:
-    for number in range(3):
-        write_photo(root / f"images/{number}.jpg")
-        write(root / f"labels/{number}.txt", LABEL)
+    write_labelled_photos(root / "images", root / "labels")
     write(root / "classes.txt", "thing\n")
     write(root / "notes.json", "{}")  # of Label Studio
 

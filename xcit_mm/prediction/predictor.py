@@ -33,7 +33,7 @@ from ..weights.zoo import find_model
 from .masks import in_less_memory, to_compact
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
-from .tiles import predict_tiled, windows
+from .tiles import overlap_of_tiles, predict_tiled
 
 
 class Predictor:
@@ -90,10 +90,7 @@ class Predictor:
             raise ValueError(f"{batch_size=}: must be positive")
         check_device(device)
         self.tile = tile
-        self.overlap = 0
-        if tile is not None:
-            self.overlap = tile // 4 if overlap is None else overlap
-            windows(tile, tile, self.overlap)  # checks them
+        self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
         self.cfg = cfg
         self.is_detector = scope == "mmdet"
         self.batch_size = batch_size

@@ -61,6 +61,17 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
     ]
 
 
+def overlap_of_tiles(tile: int, overlap: int | None) -> int:
+    """Return the minimum overlap of tiles in pixels, by default a quarter of a tile.
+
+    Raises:
+        ValueError: As `windows`.
+    """
+    overlap = tile // 4 if overlap is None else overlap
+    windows(tile, tile, overlap)
+    return overlap
+
+
 def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> Objects:
     """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge
     does not cut them: of an object not larger than the overlap, a tile that contains it whole.

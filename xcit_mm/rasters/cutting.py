@@ -11,7 +11,7 @@ import numpy as np
 import shapely
 from shapely.affinity import affine_transform
 
-from ..prediction.tiles import windows
+from ..prediction.tiles import overlap_of_tiles, windows
 from ..utils.atomic import atomic_folder
 from ..utils.cli import print_line, progress_bar
 from .files import list_rasters
@@ -24,7 +24,7 @@ from .labels import (
     place_labels,
     read_labels,
 )
-from .polygons import read_area
+from .polygons import footprint, read_area
 from .raster import Raster, pixel_size
 from .tiles import MIN_VISIBLE, MapTiles, ObjectTiles, Tile, TileWriter
 
@@ -138,8 +138,7 @@ def cut_rasters(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
-    overlap = tile // 4 if overlap is None else overlap
-    windows(tile, tile, overlap)  # raises an error before anything is read
+    overlap = overlap_of_tiles(tile, overlap)  # raises an error before anything is read
     options = {name: value for name, value in loading.items() if value is not None}
     options |= dict(channels=channels, raw=raw)
     scenes, options = _open_scenes(list_rasters(Path(rasters)), options)
@@ -204,8 +203,8 @@ def _limit(scenes: Sequence[_Scene], aoi: str | Path | None) -> None:
         print_line("without --aoi, labels count as complete on all of the rasters")
         return
     crs = scenes[0].crs
-    places = [scene.to_map(scene.area, crs) for scene in scenes]
-    area = read_area(aoi, crs, geopandas.GeoDataFrame(geometry=pandas.concat(places)))
+    places = [_to_crs(footprint(scene), crs) for scene in scenes]
+    area = read_area(aoi, crs, pandas.concat(places))
     for scene in scenes:
         scene.area = scene.to_pixels(geopandas.GeoSeries([area], crs=crs))
 

@@ -1,4 +1,6 @@
-"""Files of results: whole, as they were written, or absent, also where the disk is full."""
+"""The rasters of a folder, and files of results: whole, as they were written, or absent, also where
+the disk is full.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +12,6 @@ from ..utils.errors import reason
 
 UNFINISHED = "unfinished-"
 """Start of the names of files that are being written, in the folder of the rows."""
-
 
 SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""

@@ -15,6 +15,7 @@ from shapely.affinity import affine_transform
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.predictor import Predictor
+from ..prediction.tiles import overlap_of_tiles
 from ..utils.cli import print_line
 from ..utils.configs import ModelInput
 from ..utils.errors import reason
@@ -242,4 +243,4 @@ def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tupl
         raise ValueError(
             "the config does not state the size of its images: give --tile PIXELS, that of training"
         )
-    return tile, tile // 4 if overlap is None else overlap
+    return tile, overlap_of_tiles(tile, overlap)
