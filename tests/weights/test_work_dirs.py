@@ -104,22 +104,3 @@ def test_after_a_kill_the_best_is_the_one_that_no_other_checkpoint_records(
     save(tmp_path / "iter_2.pth", 2, {BEST_1: 40})
     save(tmp_path / BEST_2, 2, {BEST_2: 90})
     assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_2)
-
-
-def test_two_files_that_contradict_each_other_are_named(tmp_path):
-    """As mmengine's own hook leaves them after a kill and a resume."""
-    save(tmp_path / BEST_1, 1, {BEST_1: 90})
-    save(tmp_path / BEST_2, 2, {BEST_2: 50})
-    save(tmp_path / "iter_2.pth", 2, {BEST_2: 50})
-    message = rf"{BEST_1} has the score 90, but the run recorded {BEST_2} of 50 as its best"
-    with pytest.raises(ValueError, match=message) as error:
-        find_checkpoint_in(tmp_path)
-    assert "\n" not in str(error.value)
-
-
-def test_a_lower_loss_is_better(tmp_path):
-    former, best = "best_loss_iter_1.pth", "best_loss_iter_2.pth"
-    save(tmp_path / former, 1, {former: 0.9})
-    save(tmp_path / best, 2, {best: 0.5})
-    save(tmp_path / "iter_2.pth", 2, {best: 0.5})
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / best)

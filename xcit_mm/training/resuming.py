@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from ..utils.atomic import atomic_path
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
-from ..weights.work_dirs import Record, find_newer_best, own_best
+from ..weights.work_dirs import SavedRun, find_newer_best, own_best
 from .batches import NumberedLoop
 from .nonfinite import is_finite
 from .schedule import follow_config
@@ -95,14 +95,14 @@ class ResumableCheckpointHook(CheckpointHook):
         folder = Path(runner.work_dir)
         if self.out_dir:  # which mmengine extends so
             folder = Path(self.out_dir, folder.name)
-        former = Record.of(folder, checkpoint)
+        former = SavedRun.of(folder, checkpoint)
         newer = [find_newer_best(folder, former) if former and is_main_process() else None]
         broadcast_object_list(newer)
         if newer[0]:
             checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
         best = own_best(folder, checkpoint["message_hub"]["runtime_info"])
         if former and is_main_process():
-            for name, _ in former.best.values():
+            for name in former.best:
                 if name not in best:
                     (folder / name).unlink(missing_ok=True)
 

@@ -49,8 +49,10 @@ def plain_values(source: str) -> dict[str, Any]:
     """Return the values of a config that only assigns plain values, without running it.
 
     Raises:
-        ValueError: If it may do anything else.
+        ValueError: If running it may do anything else.
     """
+    if "{{" in source:
+        raise ValueError("mmengine replaces what stands in {{ }}, which may be code")
     values = {}
     try:
         for statement in ast.parse(source).body:
@@ -110,10 +112,9 @@ def type_name(part: dict) -> str:
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config, by default in the current scope, or None if it is not
-    registered.
+    """Return the class of a part of a config, or None if it is not registered.
 
-    Its name is not enough: mmpretrain has an XCiT of its own.
+    The scope, by default the current one, matters: mmpretrain has an XCiT of its own.
     """
     name = part.get("type")
     if not isinstance(name, str):
@@ -142,7 +143,7 @@ def metainfo(dataset: dict) -> dict[str, Any]:
     """Return classes, palette and other metainfo of a data set: of its class, updated by its
     config.
 
-    As in mmengine, a text may be the path of a file with an item per line.
+    As in mmengine, a string may be the path of a file with one item per line.
     """
     info = copy.deepcopy(dataset_class(dataset).METAINFO)
     own_info = dataset.get("metainfo") or {}
@@ -207,8 +208,7 @@ def data_preprocessor(cfg: Config) -> dict:
 
 
 class ModelInput:
-    """What a model gets of an image file: the steps of the config's test pipeline, and the data
-    preprocessor.
+    """How the test pipeline and the data preprocessor of a config turn an image file into input.
 
     Attributes:
         pipeline: Configs of the steps.

@@ -15,7 +15,7 @@ STEM_RULES = ("mean", "rgb-mean", "rgb-zero")
 
 
 def check_stem_rule(rule: str | None) -> None:
-    """Raise ValueError if a name is not that of a rule of `stem_for_bands`; None is valid."""
+    """Raise ValueError unless a rule is None or one of `stem_for_bands`."""
     if rule is not None and rule not in STEM_RULES:
         raise ValueError(f"fill_stem={rule!r}: choose one of {', '.join(map(repr, STEM_RULES))}")
 

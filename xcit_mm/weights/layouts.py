@@ -205,10 +205,10 @@ def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
     The numbers of another architecture are its width, depth and heads.
 
     Args:
-        depth: Number of blocks, if the trunk has fewer.
+        depth: Number of blocks of the architecture, if the trunk has fewer.
 
     Raises:
-        ValueError: If a tensor whose size they are is missing.
+        ValueError: If a tensor that determines them is missing.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])

@@ -1,7 +1,6 @@
-"""Matching of a checkpoint to a model: it fills the model, or an error says why it does not."""
+"""Matching of a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -18,7 +17,7 @@ from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
 _PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
-_MASK_HEAD = "roi_head.mask_head."
+_MASK_HEAD = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
@@ -44,8 +43,8 @@ def load_pretrained(
             `state_dict_ema`, instead of its `model`.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
-        fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands from a
-            stem for red, green and blue.
+        fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands if the
+            file has a stem for red, green and blue.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -89,18 +88,22 @@ def match_model(
         part = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
         raise ValueError(f"the model has {part}, not one of this package: {fix}")
+    initial = model.state_dict()
+    expected_heads = _without(initial, "backbone.")
     try:
         weights = parse_checkpoint(checkpoint)
-        is_classifier = hasattr(backbone, "cls_token")
-        has_heads = weights.heads or any(key in weights.trunk for key in model.state_dict())
-        if not is_classifier and not has_heads:
+        # The head of a segmentor or classifier may be named `head.`, which counts as trunk.
+        heads = weights.heads or {
+            key: tensor for key, tensor in weights.trunk.items() if key in expected_heads
+        }
+        if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
-        state = {f"backbone.{key}": value for key, value in trunk.items()}
-        # mmengine requires all tensors, so omitted heads keep their initial values.
-        return model.state_dict() | state | _match_heads(model, weights, strict_heads)
+        heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
+    # mmengine requires all tensors, so omitted heads keep their initial values.
+    return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
 
 
 def match_trunk(
@@ -108,10 +111,10 @@ def match_trunk(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 
-    A detector or segmentor must fill the pyramid too; another file may lack it. A backbone leaves
-    unused what only a classifier has, the blocks after its last tap, and levels of the pyramid that
-    it does not have. A classifier without classes leaves the head unused. `strict_heads` and
-    `fill_stem` are those of `load_pretrained`.
+    The file of a detector or segmentor must fill the pyramid too. Another file may lack it. A
+    backbone does not use class attention and the head of a classifier, the blocks after its last
+    tap, and levels of the pyramid that it lacks. A classifier without classes does not use a head.
+    `strict_heads` and `fill_stem` are those of `load_pretrained`.
 
     Raises:
         ValueError: If they do not fit. If an option helps where training starts, the message names
@@ -120,17 +123,20 @@ def match_trunk(
     expected = backbone.state_dict()
     in_file = describe(weights.trunk)
     in_config = describe(expected, backbone.arch.depth)
-    # A backbone whose last tap is not its last block, and so its own checkpoint, has fewer blocks.
+    # A backbone ends with its last tap, so it may save fewer blocks than its architecture has.
     if in_file not in (in_config, describe(expected)):
         raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
     trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
-        return _match_classifier(expected, replace(weights, trunk=trunk), strict_heads)
-    if not weights.heads and not any(key.startswith(_PYRAMID_PREFIXES) for key in trunk):
+        return _match_classifier(expected, trunk, weights.task, strict_heads)
+    has_pyramid = any(key.startswith(_PYRAMID_PREFIXES) for key in trunk)
+    if not weights.heads and not has_pyramid:
         expected = _without(expected, _PYRAMID_PREFIXES)
     blocks = range(len(backbone.blocks), backbone.arch.depth)
     unused = [f"blocks.{index}." for index in blocks]
-    unused += [p for p in _PYRAMID_PREFIXES if not hasattr(backbone, p.removesuffix("."))]
+    unused += [
+        prefix for prefix in _PYRAMID_PREFIXES if not hasattr(backbone, prefix.removesuffix("."))
+    ]
     if not weights.heads:
         unused += CLASSIFIER_PREFIXES
     return _check_coverage(expected, _without(trunk, tuple(unused)))
@@ -139,7 +145,7 @@ def match_trunk(
 def _with_stem_for_bands(
     trunk: dict[str, Tensor], bands: int, rule: str | None
 ) -> dict[str, Tensor]:
-    """Return the trunk with a stem for so many bands, which a rule makes from a stem for RGB."""
+    """Return the trunk with a stem for `bands`, which the rule makes from a stem for RGB."""
     key = stem_key(trunk)
     stem = trunk[key]
     bands_in_file = stem.shape[1]
@@ -154,35 +160,32 @@ def _with_stem_for_bands(
 
 
 def _match_classifier(
-    expected: Mapping[str, Tensor], weights: Weights, strict: bool
+    expected: Mapping[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
 ) -> dict[str, Tensor]:
-    if "cls_token" not in weights.trunk:
+    if "cls_token" not in trunk:
         fix = "take a file trained on ImageNet or by DINO"
-        raise ValueError(f"it is a {weights.task} without class attention: {fix}")
+        raise ValueError(f"it is a {task} without class attention: {fix}")
     head = expected.get("head.weight")
-    head_in_file = weights.trunk.get("head.weight")
-    headless = _without(weights.trunk, "head.")
+    head_in_file = trunk.get("head.weight")
+    headless = _without(trunk, "head.")
     if head is None:
         return _check_coverage(expected, headless)
-    if head_in_file is None:
-        classes = "no head for classes"
-    elif head_in_file.dim() != 2 or len(head_in_file) == len(head):
-        return _check_coverage(expected, weights.trunk)  # which reports other dimensions
-    else:
-        classes = f"{len(head_in_file)} classes"
+    if head_in_file is not None and head_in_file.shape[:1] == head.shape[:1]:
+        return _check_coverage(expected, trunk)
     if strict:
+        classes = "no head for classes"
+        if head_in_file is not None:
+            classes = f"{head_in_file.shape[:1].numel()} classes"
         raise ValueError(
             f"the file has {classes}, the model has num_classes={len(head)}; {_KEEP_HINT}"
         )
     return _check_coverage(_without(expected, "head."), headless)
 
 
-def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, Tensor]:
-    expected = {
-        key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")
-    }
-    # `parse_checkpoint` leaves the head of a classifier with the trunk.
-    heads = weights.heads or {key: value for key, value in weights.trunk.items() if key in expected}
+def _match_heads(
+    expected: dict[str, Tensor], heads: dict[str, Tensor], strict: bool
+) -> dict[str, Tensor]:
+    """Return the tensors that fill the heads: all of them, or, if not strict, those that fit."""
     if strict:
         try:
             return _check_coverage(expected, heads)
@@ -195,7 +198,7 @@ def _match_heads(model: nn.Module, weights: Weights, strict: bool) -> dict[str, 
         key for key in expected if key in heads and heads[key].shape != expected[key].shape
     )
     if resized:
-        message = f"other shapes, left at their initial values: {', '.join(resized)}"
+        message = f"of other shapes, so they keep their initial values: {', '.join(resized)}"
         print_log(message, logger="current")
     return _check_coverage(_without(expected, resized), _without(heads, resized))
 
@@ -205,7 +208,7 @@ def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> di
 
 
 def _check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a file if they are the expected ones, in shape too, and finite."""
+    """Return tensors that have the expected names, shapes and types and are finite, or raise."""
     missing = [key for key in expected if key not in state]
     if missing:
         raise ValueError(f"it lacks {preview(missing)}")
@@ -220,7 +223,7 @@ def _check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) ->
 
 
 def _describe_misfit(key: str, tensor: Tensor, expected: Tensor) -> str:
-    """Describe the difference of a tensor from the expected tensor; return '' if it fits."""
+    """Return how a tensor differs from the expected tensor, or '' if it fits."""
     if tensor.shape != expected.shape:
         return f"{key} of {tuple(tensor.shape)}, not {tuple(expected.shape)}"
     if tensor.is_floating_point() != expected.is_floating_point():
@@ -236,16 +239,16 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. It rejects the file of a backbone alone, with which
-    the heads would stay random; `init_cfg` loads such a file.
+    the model with its shape, and nothing else. The file of a backbone alone, with which the heads
+    would stay random, is rejected: `init_cfg` loads it.
 
     Args:
         strict_heads: False lets heads of other shapes, for example for other classes, keep their
             initial values when training starts from `load_from`, and lists them. Testing and
             resuming stay strict.
         fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
-            that makes a stem for the model's `in_channels` when training starts from a `load_from`
-            of a model for RGB. A file with as many bands as the model loads unchanged.
+            that makes a stem for the model's `in_channels` when training starts from the file of a
+            model for RGB. A file with as many bands as the model loads unchanged.
 
     Raises:
         ValueError: If the rule is unknown.

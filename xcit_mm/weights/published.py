@@ -69,8 +69,9 @@ PUBLISHED: dict[str, PublishedFile] = _make_table()
 
 
 def local_path(name: str) -> Path:
-    """Return where a file from the web is stored, downloaded or not. A hash of its URL tells equal
-    names apart.
+    """Return where a file from the web is stored, downloaded or not.
+
+    A hash of the URL tells files of the same name apart.
     """
     folder = Path(
         os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")
@@ -85,8 +86,10 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the path of a URL or of a published name, with or without `xcit://`, after a download
-    if necessary.
+    """Return the local path of a file from the web, after a download if necessary.
+
+    Args:
+        name: A URL, or a published name with or without `xcit://`.
 
     Raises:
         ValueError: If the name is not a published name.
@@ -113,7 +116,7 @@ def download(url: str, path: Path) -> None:
         if not path.exists():
             # Some servers reject Python's own name.
             request = Request(url, headers={"User-Agent": "torch.hub"})
-            # torch does not notice that a connection ends too early.
+            # Its length is needed because torch does not notice that a connection ends too early.
             with urlopen(request, timeout=60) as response:
                 length = response.headers.get("Content-Length")
             with atomic_path(path) as unfinished:

@@ -56,7 +56,7 @@ def _make_list(items: Iterable = (), length: int | None = None) -> list:
     return list(items)
 
 
-# What makes numpy's arrays and scalars.
+# The functions by which pickle rebuilds arrays and scalars of numpy.
 _NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
 
 CHECKPOINT_TYPES: list[Any] = [
@@ -65,19 +65,19 @@ CHECKPOINT_TYPES: list[Any] = [
     ConfigDict,
     (_get_function, "builtins.getattr"),
     (frozenset, "builtins.frozenset"),
-    (bytes, "builtins.bytes"),  # of no bytes; others are a text with its encoding
+    (bytes, "builtins.bytes"),  # b"" is pickled as a call of it
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OV"},  # numbers and text
     *((make, f"numpy.core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),  # numpy 1
     *((make, f"numpy._core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),
 ]
-"""What a checkpoint of mmengine may hold, each read as what it is."""
+"""Types that a checkpoint of mmengine may hold, and functions that rebuild them."""
 
 SUBSTITUTES: list[Any] = [
     (argparse.Namespace, "argparse.Namespace"),
     (_ConfigValues, "mmengine.config.config.Config"),
-    # torch sets items of no other dict, and appends to no other list.
+    # torch fills only plain dicts and plain lists.
     (_make_dict, "collections.defaultdict"),
     (_make_list, "collections.deque"),
     *(
@@ -91,10 +91,9 @@ SUBSTITUTES: list[Any] = [
         for prefix in _PURE
     ),
 ]
-"""What other training files hold, some of it read as a simpler class, by the name in the file."""
+"""Types in other training files by their names there. Some are read as a simpler type."""
 
-# mmengine reads its checkpoints by `torch.load`, which would reject the message hub in each of
-# them.
+# mmengine reads its checkpoints by `torch.load`, which would reject their message hub.
 add_safe_globals(CHECKPOINT_TYPES)
 
 _AGAIN = "download or copy it again"
@@ -125,7 +124,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
-        # Again: OneDL's mmengine (0.10.12) removes some after it loads a file.
+        # Again, because OneDL's mmengine (0.10.12) removes some after it loads a file.
         add_safe_globals(CHECKPOINT_TYPES)
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
@@ -137,13 +136,13 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Raise FileNotFoundError if a local file does not exist. Others are downloaded later."""
+    """Raise FileNotFoundError if a local file does not exist. URLs are not checked."""
     if "://" not in str(path) and not Path(path).expanduser().is_file():
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 
 def _explain(path: Path, start: bytes, error: Exception) -> str:
-    """Return why a file is not read, in one short line: torch's message may quote the file."""
+    """Return why a file cannot be read, in one short line. Messages of torch may quote the file."""
     if not start:
         return f"it is empty, {_AGAIN}"
     if start.lstrip()[:1] == b"<":
@@ -165,11 +164,12 @@ def _explain(path: Path, start: bytes, error: Exception) -> str:
 
 
 def find_damage(path: Path) -> str | None:
-    """Return the first record of a file of torch that does not have its checksum, which torch does
-    not compare, or None.
+    """Return the first record of a file of torch with a wrong checksum, or None.
+
+    torch does not compare checksums.
     """
     try:
-        if not zipfile.is_zipfile(path):  # a file of torch before 1.6
+        if not zipfile.is_zipfile(path):  # written before torch 1.6
             return None
         with zipfile.ZipFile(path) as archive:
             return archive.testzip()

@@ -1,6 +1,4 @@
-"""Models by name or folder: published, of a training run wherever its folder lies, or on the
-Hugging Face Hub.
-"""
+"""Models by name: published files, shipped configs, work folders, models of the Hub."""
 
 import functools
 import re
@@ -25,7 +23,7 @@ HUB_PREFIX = "hf://"
 
 @functools.cache
 def shipped_models() -> dict[str, tuple[str, str | None]]:
-    """Return config and weights, if published, of the shipped models, by the names of both."""
+    """Return config and published weights, or None, of each shipped model, by the names of both."""
     configs = shipped_folder("configs")
     names = {file.url: name for name, file in PUBLISHED.items()}
     models: dict[str, tuple[str, str | None]] = {}
@@ -48,7 +46,7 @@ def find_config(model: str) -> str:
             `hf://OWNER/NAME` on the Hugging Face Hub.
 
     Raises:
-        ValueError: If the name is unknown. The message names all similar ones.
+        ValueError: If the name is unknown. The message has all similar names.
         FileNotFoundError: If the folder has no config.
     """
     return _lookup(model)[0]
@@ -107,9 +105,7 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
     prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True
 )
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read a published file, a model of the Hub, safetensors, or a URL, which mmengine's errors do
-    not name.
-    """
+    """Read published files, models of the Hub, safetensors and URLs for mmengine."""
     return load_checkpoint(filename, map_location)
 
 
@@ -132,7 +128,7 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """List all names with the words of a name, or else those that begin nearly as it does."""
+    """List the names with all words of a name, or else the names with a similar beginning."""
     words = re.split("[-_ ]", name.lower())
     with_words = [known for known in names if all(word in known for word in words)]
     return with_words or [
@@ -151,7 +147,7 @@ def download_model(name: str) -> Path:
     Raises:
         ModuleNotFoundError: If huggingface_hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
-        ValueError: If its config is a program.
+        ValueError: If its config does more than assign plain values.
     """
     from huggingface_hub import snapshot_download
 
@@ -161,21 +157,10 @@ def download_model(name: str) -> Path:
         raise ConnectionError(
             f"cannot download {name} ({reason(error)[:300]}): check the name"
         ) from error
-    _check_values(Path(find_config_in(folder)))
-    return folder
-
-
-def _check_values(config: Path) -> None:
-    """Raise ValueError unless a config only assigns plain values. mmengine runs it, and its author
-    may be anyone.
-    """
-    source = config.read_text()
+    config = Path(find_config_in(folder))
     try:
-        plain_values(source)
-        is_plain = "{{" not in source  # mmengine replaces what stands in {{}} before it runs it
-    except ValueError:
-        is_plain = False
-    if not is_plain:
-        raise ValueError(
-            f"{config} is not loaded, because it may run code: it must assign plain values only"
-        )
+        plain_values(config.read_text())  # mmengine would run it, and its author may be anyone
+    except ValueError as error:
+        problem = f"{config} is not loaded, because it may run code ({error})"
+        raise ValueError(f"{problem}: it must assign plain values only") from None
+    return folder
