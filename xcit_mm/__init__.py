@@ -48,18 +48,16 @@ __all__ = [
 
 ops.install()
 
-# mmengine finds `xcit_mm::CONFIG` only if the package is in this table, by the name of a
-# distribution. The folder of an editable install is unknown to it, but a module's name leads to the
-# module's folder.
+# This table tells mmengine the distribution whose folder has the configs of `PACKAGE::CONFIG`. In
+# place of a distribution it accepts a module, which it also finds in an editable install.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
-# The distribution is mmsegmentation in one stack and onedl-mmsegmentation in the other. The module
-# has one name.
+# One stack installs mmseg as mmsegmentation, the other as onedl-mmsegmentation.
 MODULE2PACKAGE["mmseg"] = "mmseg"
 keep_scope_of_bases()
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of a module that needs mmcv, and is imported only on use."""
+    """Import a public name on first use: its module needs libraries that a backbone does not."""
     modules = dict(
         Predictor=".prediction",
         predict_raster=".rasters.prediction",

@@ -14,24 +14,23 @@ TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
     [
         (dict(arch="s13"), "'s13'.*n12, t12"),
         (dict(arch=dict(TINY, embed_dim=30)), "num_heads=4.*embed_dim=30"),
-        (dict(arch=dict(TINY, embed_dim=36)), "embed_dim=36.*multiple of 8"),
-        (dict(arch=dict(TINY, depth=2)), "depth 2.*pass out_indices"),
+        (dict(arch=dict(TINY, embed_dim=36)), "embed_dim=36.*8"),
+        (dict(arch=dict(TINY, depth=2)), "depth 2"),
+        (dict(arch=dict(TINY, norm=1)), "num_heads, eta"),
+        (dict(arch=dict(TINY, tokens_norm=1)), "tokens_norm=1"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
-        (dict(attn_implementation="gram"), "'gram': choose one of auto, plain, covariance"),
+        (dict(attn_implementation="gram"), "'gram'.* covariance"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
         (dict(out_indices=(5, 3)), "increasing"),
-        (dict(out_indices=(0, 1, 2, 3, 4)), r"one for each stride of \(4, 8, 16, 32\)"),
-        (dict(strides=(4, 64)), "out of 4, 8, 16, 32"),
+        (dict(out_indices=(0, 1, 2, 3, 4)), r"\(4, 8, 16, 32\)"),
+        (dict(strides=(4, 64)), "64.*4, 8, 16, 32"),
         (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
-        (dict(in_channels="3"), "in_channels='3': must be the number"),
-        (
-            dict(init_cfg=dict(checkpoint="x.pth")),
-            "init_cfg=.*x.pth.* has no type: for weights it is 'Pretrained'",
-        ),
+        (dict(in_channels="3"), "in_channels='3'"),
+        (dict(init_cfg=dict(checkpoint="x.pth")), "x.pth.*'Pretrained'"),
         (
             dict(init_cfg=dict(type="Pretrained", checkpoint="x.pth", strict_heads=0)),
-            "strict_heads: give checkpoint",
+            "strict_heads",
         ),
     ],
 )
@@ -41,15 +40,16 @@ def test_invalid_arguments_are_named(kwargs, message):
     assert "\n" not in str(error.value)
 
 
+def test_an_invalid_number_of_classes_is_named():
+    with pytest.raises(ValueError, match="num_classes=-1"), torch.device("meta"):
+        XCiTClassifier("n12", num_classes=-1)
+
+
 @pytest.mark.parametrize(
     "model, kwargs, message",
     [
-        (
-            XCiT,
-            dict(depth=50, style="pytorch"),
-            r"^XCiT has no argument depth, style: .*forgot _delete_=True over",
-        ),
-        (XCiTClassifier, dict(strides=(4,)), "^XCiTClassifier has no argument strides: "),
+        (XCiT, dict(depth=50, style="pytorch"), "XCiT has no argument depth, style.*_delete_=True"),
+        (XCiTClassifier, dict(strides=(4,)), "XCiTClassifier has no argument strides"),
     ],
 )
 def test_unknown_arguments_are_named(model, kwargs, message):
@@ -73,9 +73,9 @@ def test_initialisation_prints_one_line(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "shape, message",
     [
-        ((1, 4, 64, 64), r"\(1, 4, 64, 64\): give \(B, 3, H, W\) .*, or set in_channels"),
-        ((3, 64, 64), r"\(3, 64, 64\): give \(B, 3, H, W\)"),
-        ((1, 3, 64, 20), "at least 32 pixels"),
+        ((1, 4, 64, 64), r"\(1, 4, 64, 64\).*\(B, 3, H, W\).*in_channels"),
+        ((3, 64, 64), r"\(3, 64, 64\).*\(B, 3, H, W\)"),
+        ((1, 3, 64, 20), "32 pixels"),
     ],
 )
 def test_invalid_images_are_rejected(shape, message):

@@ -49,30 +49,16 @@ def test_a_classifier_in_any_layout_gives_its_trunk(source, tmp_path):
     assert same(backbone.state_dict(), {key: tensors[key] for key in backbone.state_dict()})
 
 
-def test_options_replace_those_of_a_file(tmp_path):
-    torch.save(XCiT(MINI).state_dict(), tmp_path / "weights.pth")
-    backbone = xcit_mm.backbone(tmp_path / "weights.pth", out_indices=(5,), strides=(16,))
-    assert [tuple(found.shape) for found in backbone(torch.rand(1, 3, 64, 64))] == [(1, 16, 4, 4)]
-    with pytest.raises(TypeError, match=r"^XCiT has no argument out_indexes: "):
-        xcit_mm.backbone(tmp_path / "weights.pth", out_indexes=(5,))
-
-
 @pytest.mark.parametrize(
     "tensors, message",
     [
         # Without a check first, the first two files would build a model of 300 blocks, and a model
         # of 200 GB.
         ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.6\.gamma1"),
-        (
-            {"blocks.0.norm1.weight": torch.ones(2**16)},
-            r"it holds patch_embed\.proj\.0\.0\.weight of \(2, ",
-        ),
+        ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds patch_embed\.proj\.0\.0\.weight"),
         ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
-        (
-            {QKV: torch.ones(48)},
-            r"it holds blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)",
-        ),
-        ({STEM: None}, r"lacks filters of the stem, patch_embed\.proj\.0\.0\.weight"),
+        ({QKV: torch.ones(48)}, r"blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
+        ({STEM: None}, r"stem, patch_embed\.proj\.0\.0\.weight"),
         ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
     ],
 )
@@ -86,18 +72,11 @@ def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_pa
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "head, message",
-    [
-        (torch.ones(3), r"it holds head\.weight of \(3,\), not \(3, 16\)"),
-        (torch.ones(4, 16), r"the file has 4 classes, the model has num_classes=3"),
-    ],
-)
-def test_a_head_that_does_not_fit_a_classifier_is_named(head, message, tmp_path):
-    state = XCiTClassifier(MINI, num_classes=3).state_dict() | {"head.weight": head}
+def test_a_head_of_a_wrong_shape_is_named(tmp_path):
+    state = XCiTClassifier(MINI, num_classes=3).state_dict() | {"head.weight": torch.ones(3)}
     torch.save(state, tmp_path / "file.pth")
     init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "file.pth"))
-    with pytest.raises(ValueError, match=rf"file\.pth does not fit the model: {message}"):
+    with pytest.raises(ValueError, match=r"file\.pth .*head\.weight of \(3,\), not \(3, 16\)"):
         XCiTClassifier(MINI, num_classes=3, init_cfg=init_cfg).init_weights()
 
 
@@ -165,14 +144,5 @@ class TestModelOfConfig:
             load_model(cfg, "any.pth")
 
     def test_a_config_without_a_model_is_named(self):
-        message = r"^the config has no model: give the config of a whole run$"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="the config has no model"):
             load_model(Config(dict(default_scope="mmseg")), "any.pth")
-
-    def test_a_model_without_a_backbone_is_named(self, tmp_path):
-        model = dict(type="mmengine.BaseDataPreprocessor")
-        torch.save(dict(state_dict={}), tmp_path / "file.pth")
-        with pytest.raises(ValueError, match=r"^the model has no backbone"):
-            load_model(
-                Config(dict(default_scope="mmengine", model=model)), str(tmp_path / "file.pth")
-            )

@@ -36,16 +36,18 @@ def test_weights_of_a_classifier_give_the_maps_of_its_trunk(downloads, image):
     trunk = Trunk("n12").eval()
     trunk.load_state_dict({key: state[key] for key in trunk.state_dict()})
     maps = backbone(image)
-    assert [tuple(found.shape) for found in maps] == [(2, 128, 4, 6)] * 4
+    assert [tuple(m.shape) for m in maps] == [(2, 128, 4, 6)] * 4
     assert all(torch.equal(*pair) for pair in zip(maps, trunk(image), strict=True))
 
 
-def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
-    default = xcit_mm.backbone(NAME)
-    (last,) = xcit_mm.backbone(f"xcit://{NAME}", out_indices=(11,), frozen_stages=12)(image)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_options_choose_taps_strides_and_frozen_stages(is_file, downloads, image):
+    name = str(downloads / f"{NAME}.pth") if is_file else NAME
+    default = xcit_mm.backbone(name)
+    (last,) = xcit_mm.backbone(name, out_indices=(11,), frozen_stages=12)(image)
     assert torch.equal(last, default(image)[-1])
     assert not last.requires_grad
-    fine = xcit_mm.backbone(NAME, strides=(4, 16, 32))
+    fine = xcit_mm.backbone(name, strides=(4, 16, 32))
     assert isinstance(fine, xcit_mm.XCiT)
     assert [m.shape[-1] for m in fine(image)] == [24, 6, 3]
     assert torch.equal(fine.blocks[0].attn.qkv.weight, default.blocks[0].attn.qkv.weight)
@@ -58,7 +60,7 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
     (tmp_path / "last_checkpoint").write_text(checkpoint)
     expected = load_model(cfg, checkpoint).backbone(image)
     maps = xcit_mm.backbone(tmp_path)(image)
-    assert [found.shape[-1] for found in maps] == [24, 12, 6, 3]
+    assert [m.shape[-1] for m in maps] == [24, 12, 6, 3]
     assert all(torch.equal(*pair) for pair in zip(maps, expected, strict=True))
 
 
@@ -81,18 +83,12 @@ def test_without_weights_nothing_is_downloaded(name, expected, monkeypatch, tmp_
 @pytest.mark.parametrize(
     "name, options, error, message",
     [
-        (
-            "xcit_smal_12_p16_224",
-            {},
-            ValueError,
-            "is not a model or weights: try xcit_small_12_p16_224, ",
-        ),
-        ("maskrcnn_small", {}, ValueError, "try maskrcnn_xcit_small_12_p16, "),
+        ("xcit_smal_12_p16_224", {}, ValueError, "try xcit_small_12_p16_224, "),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
-        (NAME, dict(out_indexes=(3,)), TypeError, "^Trunk has no argument out_indexes: "),
-        (NAME, dict(arch="t12"), ValueError, "the file is n12/p16, the config asks for t12/p16"),
+        (NAME, dict(out_indexes=(3,)), TypeError, "out_indexes"),
+        (NAME, dict(arch="t12"), ValueError, "n12/p16, .* t12/p16"),
         (str(CONFIGS / "none.py"), {}, ValueError, "none.py has no checkpoint"),
-        ("none.pth", {}, FileNotFoundError, "no checkpoint at none.pth"),
+        ("none.pth", {}, FileNotFoundError, "none.pth"),
     ],
 )
 def test_wrong_names_and_options_are_one_line(name, options, error, message, downloads):

@@ -1,14 +1,11 @@
 """Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
+from helpers.layer_changes import CHANGES
 from helpers.pages import blocks
 from helpers.paths import ROOT
-from torch import Tensor, nn
-from torch.nn.utils import parametrize, prune
+from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.models import XCA
@@ -40,28 +37,6 @@ def test_peft_trains_every_adapter_as_the_page_shows(size):
     exec(merge, namespace)
     assert type(namespace["model"].backbone.blocks[0].attn.qkv) is nn.Linear
     torch.testing.assert_close(namespace["model"].backbone(x), expected, atol=1e-5, rtol=1e-5)
-
-
-class Doubled(nn.Module):
-    def forward(self, weight: Tensor) -> Tensor:
-        return 2 * weight
-
-
-def wrap(layer: nn.Linear) -> None:
-    forward = layer.forward
-    layer.forward = lambda x: 2 * forward(x)  # type: ignore[method-assign]
-
-
-CHANGES: dict[str, Callable[[Any], object]] = {
-    "hook": lambda layer: layer.register_forward_hook(lambda layer, given, out: 2 * out),
-    "pre-hook": lambda layer: layer.register_forward_pre_hook(lambda layer, given: 2 * given[0]),
-    "prune": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
-    "parametrization": lambda layer: parametrize.register_parametrization(
-        layer, "weight", Doubled()
-    ),
-    "wrapped": wrap,
-    "no bias": lambda layer: setattr(layer, "bias", None),
-}
 
 
 @pytest.mark.parametrize("name", ["qkv", "proj"])

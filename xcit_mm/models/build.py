@@ -43,9 +43,9 @@ def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk
         options: Arguments of `XCiT` that replace those of the model, such as `out_indices`.
 
     Returns:
-        Of ImageNet's or DINO's weights a `Trunk`, whose feature maps have the stride of the
-        patches. With `strides`, an `XCiT`, whose pyramid such weights do not train. Of a detector
-        or segmentor an `XCiT` with its pyramid.
+        A `Trunk` for weights of ImageNet or DINO, whose feature maps have the stride of the
+        patches; with `strides` an `XCiT`, whose pyramid has its initial weights. An `XCiT` with the
+        trained pyramid for a detector or segmentor.
 
     Raises:
         ValueError: If the name is unknown, with the most similar names, the file has no complete
@@ -62,10 +62,10 @@ def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk
         file = PUBLISHED[name]
         model = _build_trunk(dict(arch=file.arch, patch_size=file.patch_size) | options)
     else:
-        _check_name(name)
+        _check_is_model(name)
         config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
         cfg = read_config(config)
-        part = _without_weights(cfg).get("backbone") or ConfigDict()
+        part = _without_init_cfg(cfg).get("backbone") or ConfigDict()
         model = _build(cfg, part | options)
     if pretrained:
         load_pretrained(model, checkpoint)
@@ -82,7 +82,7 @@ def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.M
         FileNotFoundError: If the file does not exist.
         ValueError: If the model cannot be built, or the checkpoint does not fill it.
     """
-    config = _without_weights(cfg)
+    config = _without_init_cfg(cfg)
     if part == "model":
         model = _build(cfg, config)
         model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
@@ -115,7 +115,7 @@ def model_config(cfg: Config) -> ConfigDict:
 
 
 def check_backbone(cfg: Config) -> None:
-    """Raise the error of a wrong backbone now, before weights are loaded. No memory is taken.
+    """Check the backbone of a config, and what must fit it, without taking memory for weights.
 
     Raises:
         TypeError: If an argument is not one of the backbone's.
@@ -131,6 +131,10 @@ def check_backbone(cfg: Config) -> None:
         with torch.device("meta"):
             backbone: Any = backbone_type(**options)
         _check_normalisation(cfg, backbone.in_channels)
+    _check_windows(cfg)
+
+
+def _check_windows(cfg: Config) -> None:
     head = cfg.model.get("decode_head")
     is_typed = isinstance(head, dict) and "type" in head
     is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
@@ -161,7 +165,7 @@ def _check_normalisation(cfg: Config, channels: int) -> None:
             raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
 
 
-def _without_weights(cfg: Config) -> ConfigDict:
+def _without_init_cfg(cfg: Config) -> ConfigDict:
     """Copy the model of a config without its backbone's `init_cfg`."""
     model = model_config(cfg)
     (model.get("backbone") or {}).pop("init_cfg", None)
@@ -181,10 +185,8 @@ def _build(cfg: Config, part: ConfigDict) -> Any:
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
-def _check_name(name: str) -> None:
-    """Raise ValueError, with similar names, unless a name is a config, a folder, of the Hub or of
-    the zoo.
-    """
+def _check_is_model(name: str) -> None:
+    """Raise ValueError with similar names if this is not a config, a folder or a known name."""
     models = shipped_models()
     is_path = name.endswith(SUFFIXES) or Path(name).is_dir()
     if not (is_path or name.startswith(HUB_PREFIX) or name in models):
@@ -200,7 +202,7 @@ def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
         weights = parse_checkpoint(load_checkpoint(path))
         arguments = backbone_options(weights.trunk)
         if any(key.startswith("fpn") for key in weights.trunk):
-            arguments["strides"] = _strides(weights.trunk, arguments["patch_size"])
+            arguments["strides"] = _pyramid_strides(weights.trunk, arguments["patch_size"])
         # The file is checked before memory is taken for the sizes that it claims.
         with torch.device("meta"):
             match_trunk(_build_trunk(arguments | options), weights)
@@ -213,11 +215,10 @@ def _build_trunk(arguments: dict[str, Any]) -> Trunk:
     return XCiT(**arguments) if "strides" in arguments else Trunk(**arguments)
 
 
-def _strides(trunk: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
-    """Return the strides of a pyramid. Levels from stride `patch_size` on have no parameters and
-    count as present.
-    """
-    names = {stride: f"fpn{number}." for number, stride in enumerate(STRIDES, start=1)}
-    return tuple(
-        s for s in STRIDES if s >= patch_size or any(key.startswith(names[s]) for key in trunk)
-    )
+def _pyramid_strides(tensors: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
+    """Return the strides whose levels have tensors, or need none: from `patch_size` on."""
+    strides = []
+    for number, stride in enumerate(STRIDES, start=1):
+        if stride >= patch_size or any(key.startswith(f"fpn{number}.") for key in tensors):
+            strides.append(stride)
+    return tuple(strides)

@@ -37,7 +37,7 @@ class FastLinear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-_BUILT = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
+PLAIN_TYPES = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
 def is_plain(layer: nn.Module) -> bool:
@@ -47,21 +47,21 @@ def is_plain(layer: nn.Module) -> bool:
     hook.
     """
     for part in layer.children():
-        if type(part) is nn.Conv2d:
+        if not isinstance(part, BatchNorm) and type(part) not in PLAIN_TYPES:
+            return False
+        if type(part) is nn.Conv2d:  # the halo of `in_rows` is that of two 3x3 convolutions
             options = part.kernel_size, part.dilation, part.padding, part.padding_mode
             if options != ((3, 3), (1, 1), (1, 1), "zeros"):
                 return False
-        if not isinstance(part, BatchNorm) and type(part) not in _BUILT:
-            return False
-    biased = all(getattr(part, "bias", part) is not None for part in layer.modules())
-    return biased and has_own_parameters(layer)
+    lacks_bias = any(hasattr(part, "bias") and part.bias is None for part in layer.modules())
+    return not lacks_bias and has_own_parameters(layer)
 
 
 def has_own_parameters(layer: nn.Module) -> bool:
     """Return whether a layer has no hooks, and parameters of torch's own class."""
     # A tracer replaces parameters by its own tensors.
-    plain = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
-    return plain and not has_hooks(layer)
+    is_own = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
+    return is_own and not has_hooks(layer)
 
 
 def is_traced() -> bool:
@@ -72,25 +72,26 @@ def is_traced() -> bool:
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
     device = x.device.type
-    lowered = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if lowered else x.dtype
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
 
 
 @cache
 def has_slow_mkl() -> bool:
     """Return whether oneDNN multiplies float32 faster than MKL: on AMD's processors with AVX512."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    name = str(capabilities.get("cpu_name", ""))
-    is_amd = bool(capabilities.get("avx512_f")) and name.startswith("AMD")
-    return is_amd and torch.backends.mkldnn.is_available()
+    if not (hasattr(torch.cpu, "get_capabilities") and torch.backends.mkldnn.is_available()):
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
+    return is_amd and bool(capabilities.get("avx512_f"))
 
 
 def uses_onednn(x: Tensor) -> bool:
     """Return whether to multiply a tensor by oneDNN: float32 in inference, where MKL is slow."""
-    is_inference = not torch.is_grad_enabled() and not is_traced()
-    types = {x.dtype, product_dtype(x)}
-    is_float32 = x.is_cpu and types == {torch.float32} and x.numel() > 0
-    return is_inference and is_float32 and has_slow_mkl()
+    if torch.is_grad_enabled() or is_traced() or not x.is_cpu or x.numel() == 0:
+        return False
+    return x.dtype == product_dtype(x) == torch.float32 and has_slow_mkl()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -98,6 +99,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if uses_onednn(x) and weight.dtype == torch.float32:
         return onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def gram_matrix(y: Tensor) -> Tensor:
+    """Compute y^T y of each image of y (B, N, C), (B, C, C)."""
+    columns = y.transpose(1, 2)
+    if uses_onednn(y):
+        return torch.stack([onednn_linear(image, image, None) for image in columns])
+    return columns @ y
+
+
+def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute `F.linear` of x (B, N, C) with a weight (B, O, C) and a bias (B, O) of each image."""
+    if uses_onednn(x):
+        return torch.stack(list(map(onednn_linear, x, weight, bias)))
+    bias = bias.unsqueeze(1).to(x.dtype)
+    return torch.baddbmm(bias, x, weight.transpose(1, 2).to(x.dtype))
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -151,11 +168,7 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
         y = (x - mean).to(dtype)
-        columns = y.transpose(1, 2)
-        if uses_onednn(y):
-            covariance = torch.stack([onednn_linear(image, image, None) for image in columns])
-        else:
-            covariance = (columns @ y).to(wide)
+        covariance = gram_matrix(y).to(wide)  # S
         # q(m), k(m) and v(m), each (B, heads, d, 1).
         q_mean, k_mean, v_mean = (
             F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
@@ -175,13 +188,9 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         attn = (attention.temperature * (products * scale).clamp(-1, 1)).softmax(dim=-1)
         attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
-        matrix = out_weight @ (attn @ v_weight).flatten(1, 2)
-        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)
-        if uses_onednn(y):
-            out = torch.stack(list(map(onednn_linear, y, matrix, offset)))
-        else:
-            offset = offset.unsqueeze(1).to(dtype)
-            out = torch.baddbmm(offset, y, matrix.transpose(1, 2).to(dtype))
+        matrix = out_weight @ (attn @ v_weight).flatten(1, 2)  # M, (B, C, C)
+        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o, (B, C)
+        out = linear_by_image(y, matrix, offset)
     return attention.proj_drop(out)
 
 
@@ -193,11 +202,10 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
     """
     if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4:
         return False
-    if not is_plain(layer):
-        return False
-    return not any(
-        part.training or getattr(part, "running_mean", part) is None for part in layer.modules()
-    )
+    for part in layer.modules():
+        if part.training or (isinstance(part, BatchNorm) and part.running_mean is None):
+            return False
+    return is_plain(layer)
 
 
 def upsample(conv: Any, x: Tensor) -> Tensor:
@@ -207,29 +215,42 @@ def upsample(conv: Any, x: Tensor) -> Tensor:
     """
     if is_traced() or not is_plain(conv):
         return nn.ConvTranspose2d.forward(conv, x)
-    x, weight, bias = (tensor.to(product_dtype(x)) for tensor in (x, conv.weight, conv.bias))
+    dtype = product_dtype(x)
+    x = x.to(dtype)
+    weight = conv.weight.to(dtype)
+    bias = conv.bias.to(dtype)
+    if weight.is_contiguous(memory_format=torch.channels_last):
+        return _upsample_channels_last(x, weight, bias)
+    return _upsample_channels_first(x, weight, bias)
+
+
+def _upsample_channels_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     batch, _, height, width = x.shape
     channels = weight.shape[1]
-    if weight.is_contiguous(memory_format=torch.channels_last):
-        matrix = weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * channels, C)
+    matrix = weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * channels, C)
 
-        def runs(rows: Tensor) -> Tensor:
-            """Return the four values of each cell of rows (B, n, w, C), as (B, n, 2, w, 2, C)."""
-            product = linear(rows, matrix, bias.repeat(4))
-            return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
+    def upsample_rows(rows: Tensor) -> Tensor:
+        """Map rows (B, n, w, C) to the four values of each cell, (B, n, 2, w, 2, channels)."""
+        product = linear(rows, matrix, bias.repeat(4))
+        return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
 
-        rows = x.permute(0, 2, 3, 1)
-        out = runs(rows) if torch.is_grad_enabled() else in_rows(runs, rows)
-        return out.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
-    weight = weight.flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
-    bias = bias.repeat_interleave(4)[:, None]
+    x = x.permute(0, 2, 3, 1)
+    out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x)
+    return out.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
-    def cells(rows: Tensor) -> Tensor:
-        """Return the four values of each cell of rows (B, C, n, w), as (B, C, n, 2, w, 2)."""
-        product = torch.baddbmm(bias, weight, rows.flatten(2))
+
+def _upsample_channels_first(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    batch, _, height, width = x.shape
+    channels = weight.shape[1]
+    matrix = weight.flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
+    offset = bias.repeat_interleave(4)[:, None]
+
+    def upsample_rows(rows: Tensor) -> Tensor:
+        """Map rows (B, C, n, w) to the four values of each cell, (B, channels, n, 2, w, 2)."""
+        product = torch.baddbmm(offset, matrix, rows.flatten(2))
         return product.view(batch, channels, 2, 2, rows.shape[2], width).permute(0, 1, 4, 2, 5, 3)
 
-    out = cells(x) if torch.is_grad_enabled() else in_rows(cells, x, dim=2)
+    out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x, dim=2)
     return out.reshape(batch, channels, 2 * height, 2 * width)
 
 
@@ -243,9 +264,10 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
     """
     total = x.shape[dim]
     channels = x.shape[1] if dim == 2 else x.shape[-1]
+    positions_of_row = max(1, x.numel() // (total * channels))
     limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
     # Long enough that the halo, which is computed twice, is the smaller part.
-    length = max(1, 8 * halo, limit * total * channels // max(1, x.numel()))
+    length = max(1, 8 * halo, limit // positions_of_row)
     if total <= length:
         return function(x)
     out = x.new_empty(0)

@@ -14,7 +14,7 @@ DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloa
 def fast_dtype(device: str) -> str:
     """Return the faster of 'bfloat16' and 'float32' for products of matrices on a device.
 
-    Among CPUs, those with AMX or AVX512_BF16 do. An older torch cannot tell.
+    On a CPU, bfloat16 is faster with AMX or AVX512_BF16, which an older torch cannot detect.
     """
     is_fast = False
     if device.startswith("cuda"):
@@ -33,7 +33,6 @@ def prepare_for_autocast(model: nn.Module) -> None:
     PointRend's, combine their outputs. In the channels-last layout, the convolutions of a neck are
     3 to 10 times as fast in bfloat16 on a CPU.
     """
-
     parts = [getattr(model, "neck", None)]
     roi_head = getattr(model, "roi_head", None)
     if roi_head:

@@ -1,4 +1,4 @@
-"""Models prepared for inference: what only training needs apart is computed in one step."""
+"""Models prepared for inference: layers that only training needs separately become one layer."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -22,11 +22,11 @@ ROI_HEADS = {"StandardRoIHead", "CascadeRoIHead"}
 def prepare_for_inference(model: Any) -> Any:
     """Prepare a detector, segmentor, classifier or backbone for inference, in place, and return it.
 
-    The results stay, to rounding. BatchNorm is folded into the convolution before it. The last
-    layer of a level and the 1x1 convolution of an FPN or UPerHead that alone reads its map become
-    one. On a CPU, necks and heads compute with channels last and linear layers by oneDNN where this
-    is faster. Layers with adapters, hooks or parametrized weights stay. The model then loads no
-    checkpoint.
+    The results stay the same to rounding. BatchNorm is folded into the convolution before it. The
+    last layer of a pyramid level becomes one with the 1x1 convolution of an FPN or UPerHead, if
+    nothing else reads the map between them. On a CPU, necks and heads compute with channels last
+    and linear layers by oneDNN where this is faster. Layers with adapters, hooks or parametrized
+    weights stay. A prepared model cannot load a checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -64,7 +64,7 @@ def _refuse_training(model: nn.Module, inputs: object = None) -> None:
 
 
 def _fold_batch_norm(parent: nn.Module) -> None:
-    # That of LPI stands between a GELU and a padded convolution, and stays.
+    # The BatchNorm of LPI stays: it follows a GELU and precedes a padded convolution.
     is_block = isinstance(parent, ConvModule) and parent.order[:2] == ("conv", "norm")
     is_ordered = is_block or isinstance(parent, nn.Sequential)
     children: list[tuple[str, Any]] = list(parent.named_children()) if is_ordered else []
@@ -77,36 +77,47 @@ def _fold_batch_norm(parent: nn.Module) -> None:
 
 
 def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
-    """Make the last layer of a level compute what a 1x1 convolution computes of its result."""
+    """Compose the last layer of each level with the 1x1 convolution that alone reads its map."""
     reader: Any = getattr(model, "neck", None) or getattr(model, "decode_head", None)
-    indices = []
-    if type(reader).__module__ in ("mmdet.models.necks.fpn", "mmseg.models.necks.fpn"):
-        indices = list(range(reader.start_level, reader.backbone_end_level))
-        if reader.add_extra_convs == "on_input":
-            indices.append(indices[-1])
-    elif type(reader).__module__ == "mmseg.models.decode_heads.uper_head":
-        indices = list(reader.in_index)
+    indices = _levels_of_laterals(reader)
     for index, lateral in zip(indices, getattr(reader, "lateral_convs", ()), strict=False):
-        layer: Any = levels[index][-1] if len(levels[index]) else None
-        is_plain_layer = type(layer) is Upsample2x and is_plain(layer)
+        upsample = levels[index][-1] if len(levels[index]) else None
         conv = lateral.conv
         is_1x1 = type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
         is_plain_conv = is_1x1 and conv.bias is not None and has_own_parameters(lateral)
-        if not (is_plain_layer and is_plain_conv and indices.count(index) == 1):
-            continue
-        matrix = conv.weight.flatten(1).double()
-        weight = torch.einsum("icyx,oc->ioyx", layer.weight.double(), matrix)
-        bias = matrix @ layer.bias.double() + conv.bias
-        layer.weight = nn.Parameter(weight.to(conv.weight))
-        layer.bias = nn.Parameter(bias.to(conv.bias))
-        layer.out_channels = conv.out_channels
-        lateral.conv = nn.Identity()
+        is_plain_upsample = type(upsample) is Upsample2x and is_plain(upsample)
+        if is_plain_conv and is_plain_upsample and indices.count(index) == 1:
+            _append_1x1(upsample, conv)
+            lateral.conv = nn.Identity()
+
+
+def _levels_of_laterals(reader: Any) -> list[int]:
+    """Return the level that each lateral convolution of an FPN or UPerHead reads, else nothing."""
+    module = type(reader).__module__
+    if module == "mmseg.models.decode_heads.uper_head":
+        return list(reader.in_index)
+    if module not in ("mmdet.models.necks.fpn", "mmseg.models.necks.fpn"):
+        return []
+    indices = list(range(reader.start_level, reader.backbone_end_level))
+    if reader.add_extra_convs == "on_input":  # a further convolution reads the last level too
+        indices.append(indices[-1])
+    return indices
+
+
+def _append_1x1(upsample: Any, conv: nn.Conv2d) -> None:
+    """Make a transposed convolution compute what a 1x1 convolution computes of its result."""
+    matrix = conv.weight.flatten(1).double()
+    weight = torch.einsum("icyx,oc->ioyx", upsample.weight.double(), matrix)
+    bias = matrix @ upsample.bias.double() + conv.bias
+    upsample.weight = nn.Parameter(weight.to(conv.weight))
+    upsample.bias = nn.Parameter(bias.to(conv.bias))
+    upsample.out_channels = conv.out_channels
 
 
 def _use_channels_last(model: nn.Module, backbone: XCiT) -> None:
     """Compute pyramid, neck and heads with channels last if this is faster for all of them."""
-    others = ("data_preprocessor", "backbone", "auxiliary_head")
-    parts: list[Any] = [part for name, part in model.named_children() if name not in others]
+    unaffected = ("data_preprocessor", "backbone", "auxiliary_head")
+    parts: list[Any] = [part for name, part in model.named_children() if name not in unaffected]
     # A compiled mmcv reads a map as (B, C, H, W) in memory.
     faster = CHANNELS_LAST if is_compiled() else CHANNELS_LAST | ROI_HEADS
     is_on_cpu = next(model.parameters()).device.type == "cpu"

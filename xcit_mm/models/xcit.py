@@ -90,7 +90,7 @@ class PositionalEncoding(nn.Module):
     """2-D sine/cosine positional encoding, projected to the width of the tokens (appendix B.1)."""
 
     dim = 32  # features for each coordinate
-    # Of the geometric series of wavelengths, from 1 extent to 10000^(30 / 32) extents.
+    # The wavelengths grow from the side of the grid to 10000^(30 / 32) times this side.
     base = 10000.0
 
     def __init__(self, embed_dim: int) -> None:
@@ -304,8 +304,8 @@ class Trunk(Backbone):
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
         self.out_indices = tuple(out_indices)
-        known = [index for index in range(self.arch.depth) if index in self.out_indices]
-        if not known or known != list(self.out_indices):
+        increasing = [index for index in range(self.arch.depth) if index in self.out_indices]
+        if not increasing or increasing != list(self.out_indices):
             raise ValueError(
                 f"{out_indices=}: must be increasing numbers of blocks, 0 to {self.arch.depth - 1}"
             )
@@ -363,8 +363,10 @@ class Trunk(Backbone):
 
     def frozen_modules(self) -> list[nn.Module]:
         """Return the stem and the first blocks as `frozen_stages` says."""
-        stem = [self.patch_embed, self.pos_embeder or nn.Identity()]
-        return [] if self.frozen_stages < 0 else [*stem, *self.blocks[: self.frozen_stages]]
+        if self.frozen_stages < 0:
+            return []
+        frozen = [self.patch_embed, *self.blocks[: self.frozen_stages]]
+        return frozen if self.pos_embeder is None else [*frozen, self.pos_embeder]
 
 
 class Upsample2x(nn.ConvTranspose2d):

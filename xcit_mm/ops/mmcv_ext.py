@@ -110,9 +110,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
-    """Return the intersection over union of boxes (4, m, 1) and (4, 1, n), (m, n), 0 for boxes
-    without area.
-    """
+    """Return the intersection over union of boxes (4, m, 1) and (4, 1, n), 0 without area."""
     ax1, ay1, ax2, ay2 = a
     bx1, by1, bx2, by2 = b
     width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
@@ -124,22 +122,25 @@ def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
     return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
-def _sampling(options: dict[str, Any]) -> Sampling:
-    """Read the options of a call of mmcv's RoIAlign."""
-    if options["pool_mode"] == 0:
+def _sampling(
+    *,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> Sampling:
+    """Check and convert the options of mmcv's RoIAlign."""
+    if pool_mode == 0:
         _missing("roi_align with pool_mode='max'")
-    return Sampling(
-        bins=(options["aligned_height"], options["aligned_width"]),
-        scale=options["spatial_scale"],
-        ratio=options["sampling_ratio"],
-        aligned=options["aligned"],
-    )
+    return Sampling((aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned)
 
 
 def roi_align_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
 ) -> None:
-    sampling = _sampling(options)
+    sampling = _sampling(**options)
     kernels = _kernels(input)
     if kernels:
         wide = _wide(input)
@@ -159,7 +160,7 @@ def roi_align_backward(
     grad_input: Tensor,
     **options: Any,
 ) -> None:
-    sampling = _sampling(options)
+    sampling = _sampling(**options)
     shape = tuple(grad_input.shape)
     kernels = _kernels(grad_output)
     if kernels:
@@ -236,11 +237,11 @@ def ms_deform_attn_backward(
     _differentiate(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
 
 
-def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return the deformable convolution of a call of mmcv's, on all devices torchvision's kernel.
+def _deformable(output: Tensor, options: dict[str, int]) -> Callable[..., Tensor]:
+    """Return torchvision's deformable convolution with the options of a call of mmcv's.
 
-    mmcv reads the offsets of an image in order, as if they were as large as the output. DyHead's
-    are larger.
+    It takes input, offset, weight and, if it is modulated, mask and bias, on all devices. Its
+    result has the size of `output`.
 
     Raises:
         NotImplementedError: If torchvision cannot be imported.
@@ -253,21 +254,23 @@ def _deformable(output: Tensor, options: dict[str, Any]) -> Callable[..., Tensor
     numbers = [options[name] for name in (*names, "group", "deformable_group")]
     size = output.shape[2:]
 
-    def fit(offset: Tensor) -> Tensor:
+    def crop(offset: Tensor) -> Tensor:
+        """Return as many values as mmcv reads, in their order. DyHead's offsets are larger."""
         channels = offset.shape[1]
         return offset.flatten(1)[:, : channels * size.numel()].unflatten(1, (channels, *size))
 
     def convolve(
         input: Tensor,
-        weight: Tensor,
         offset: Tensor,
+        weight: Tensor,
         mask: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
         is_modulated = mask is not None
-        mask = weight.new_zeros(len(input), 1) if mask is None else fit(mask)
+        mask = weight.new_zeros(len(input), 1) if mask is None else crop(mask)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return kernels.deform_conv2d(input, weight, fit(offset), mask, bias, *numbers, is_modulated)
+        tensors = (input, weight, crop(offset), mask, bias)
+        return kernels.deform_conv2d(*tensors, *numbers, is_modulated)
 
     return convolve
 
@@ -279,9 +282,9 @@ def deform_conv_forward(
     output: Tensor,
     columns: Tensor,
     ones: Tensor,
-    **options: Any,
+    **options: int,
 ) -> None:
-    output.copy_(_deformable(output, options)(input, weight, offset))
+    output.copy_(_deformable(output, options)(input, offset, weight))
 
 
 def deform_conv_backward_input(
@@ -292,14 +295,10 @@ def deform_conv_backward_input(
     grad_offset: Tensor,
     weight: Tensor,
     columns: Tensor,
-    **options: Any,
+    **options: int,
 ) -> None:
-    convolve = _deformable(grad_output, options)
-
-    def of_input(input: Tensor, offset: Tensor) -> Tensor:
-        return convolve(input, weight, offset)
-
-    _differentiate(of_input, (input, offset), grad_output, (grad_input, grad_offset))
+    convolve = functools.partial(_deformable(grad_output, options), weight=weight)
+    _differentiate(convolve, (input, offset), grad_output, (grad_input, grad_offset))
 
 
 def deform_conv_backward_parameters(
@@ -309,15 +308,11 @@ def deform_conv_backward_parameters(
     grad_weight: Tensor,
     columns: Tensor,
     ones: Tensor,
-    **options: Any,
+    **options: int,
 ) -> None:
-    convolve = _deformable(grad_output, options)
-
-    def of_weight(weight: Tensor) -> Tensor:
-        return convolve(input, weight, offset)
-
+    convolve = functools.partial(_deformable(grad_output, options), input, offset)
     # The result is linear in the weight, so its gradient is the same at any weight.
-    _differentiate(of_weight, (grad_weight,), grad_output, (grad_weight,))
+    _differentiate(convolve, (grad_weight,), grad_output, (grad_weight,))
 
 
 def modulated_deform_conv_forward(
@@ -331,10 +326,10 @@ def modulated_deform_conv_forward(
     columns: Tensor,
     *,
     with_bias: bool,
-    **options: Any,
+    **options: int,
 ) -> None:
     convolve = _deformable(output, options)
-    output.copy_(convolve(input, weight, offset, mask, bias if with_bias else None))
+    output.copy_(convolve(input, offset, weight, mask, bias if with_bias else None))
 
 
 def modulated_deform_conv_backward(
@@ -353,10 +348,10 @@ def modulated_deform_conv_backward(
     grad_output: Tensor,
     *,
     with_bias: bool,
-    **options: Any,
+    **options: int,
 ) -> None:
-    inputs = [input, weight, offset, mask]
-    targets = [grad_input, grad_weight, grad_offset, grad_mask]
+    inputs = [input, offset, weight, mask]
+    targets = [grad_input, grad_offset, grad_weight, grad_mask]
     if with_bias:
         inputs.append(bias)
         targets.append(grad_bias)

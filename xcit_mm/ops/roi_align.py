@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 MAX_COUNT = 4096  # samples per bin and axis of a RoI, many times the size of an image
-Place = tuple[int, slice, slice]  # image, rows and columns of a map that a RoI reads
+Place = tuple[int, slice, slice]  # of a RoI in the maps: image, rows and columns
 
 
 class Sampling(NamedTuple):
@@ -71,9 +71,9 @@ def _along_axis(
     if not sampling.aligned:
         length = length.clamp(min=1)
     weights = _weights(start, length, bins, size, sampling.ratio)
-    used = weights.ne(0).any(1).int()
-    firsts = used.argmax(1).tolist()
-    ends = (used * torch.arange(1, size + 1, device=used.device)).amax(1).tolist()
+    is_read = weights.ne(0).any(1).int()
+    firsts = is_read.argmax(1).tolist()
+    ends = (is_read * torch.arange(1, size + 1, device=is_read.device)).amax(1).tolist()
     return weights, [slice(*cells) for cells in zip(firsts, ends, strict=True)]
 
 
@@ -92,9 +92,8 @@ def _check(rois: Tensor, images: int, aligned: bool) -> None:
 def _windows(
     rois: Tensor, shape: tuple[int, ...], sampling: Sampling
 ) -> Iterator[tuple[Place, Tensor, Tensor]]:
-    """Yield of each RoI what it reads of maps (B, H, W, C), h rows and w columns of an image.
-
-    With it their weights, (row bins, h) and (column bins, w).
+    """Yield the place of each RoI in maps (B, H, W, C), h rows and w columns of an image, and the
+    weights of these rows (row bins, h) and columns (column bins, w).
     """
     images, height, width, _ = shape
     _check(rois, images, sampling.aligned)
@@ -140,7 +139,7 @@ def roi_align_gradient(
 ) -> Tensor:
     """Compute the gradient of the maps of `roi_align`, of this shape, from that of its result.
 
-    Not by autograd, whose gradient of a window is as large as the map.
+    Autograd would take a tensor as large as the maps for each RoI.
     """
     images, channels, height, width = shape
     dtype = torch.promote_types(grad.dtype, torch.float32)
