@@ -3,6 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
@@ -109,3 +110,9 @@ def synthetic_images(batch: int, height: int, width: int) -> Tensor:
         colour = torch.randn(3, 1, 1, generator=generator)
         images[index % batch, :, top:bottom, left:right] = colour
     return images
+
+
+def synthetic_photo(height: int, width: int) -> np.ndarray:
+    """Return smooth noise and rectangles as a photo (height, width, 3), BGR, uint8."""
+    pixels = synthetic_images(1, height, width)[0] * 64 + 128
+    return pixels.clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()

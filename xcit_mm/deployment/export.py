@@ -44,16 +44,16 @@ def export_model(
     """Export a trained model to an ONNX file for images of any size.
 
     Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
-    segmentor `logits` (B, classes, H, W), whose argmax is the map, a detector what
-    `ExportableDetector` returns. The file is written only if its outputs agree with torch's; see
-    `compare`. Steps are reported on stderr.
+    segmentor `logits` (B, classes, H, W), and a detector the outputs of `ExportableDetector`. The
+    file is written only if its outputs agree with those of torch, as `compare` requires. Steps are
+    reported on stderr.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
         part: 'backbone' or 'model'.
         evaluate: Number of images of the config's test set on which the file and torch are scored.
-        int8: Images, folders or glob patterns, of which at most 100 images calibrate a file in
-            int8. It is then scored on `evaluate` images, or on all.
+        int8: Images, folders or glob patterns. At most 100 of the images calibrate a file in int8,
+            which is then scored on `evaluate` images, or on all.
 
     Returns:
         Lines that report the deviations from torch and the scores.
@@ -80,17 +80,12 @@ def export_model(
         model: Any = load_model(cfg, checkpoint, part)
         traced = _traceable(cfg, model)
         metadata = model_metadata(cfg, model, traced.outputs)
-        file = Path(folder) / "float32.onnx"
+        file = Path(folder, "float32.onnx")
         files = {"float32": file}
         try:
-            with timed_step("trace"):
-                program = _trace(traced, channels)
-            with timed_step("optimise"):
-                _write_onnx(program, file, traced.outputs, metadata)
-            with timed_step("compare"):
-                lines = compare(file, traced, channels)
+            lines = _write_equal(file, traced, channels, metadata)
             if images:
-                file = files["int8"] = Path(folder) / "int8.onnx"
+                file = files["int8"] = Path(folder, "int8.onnx")
                 with timed_step(f"calibrate with {len(images)} images"):
                     report = quantize(files["float32"], file, model.data_preprocessor, images)
                 lines.append(report)
@@ -106,6 +101,16 @@ def export_model(
         with atomic_path(out) as path:
             shutil.copy(file, path)
     return lines
+
+
+def _write_equal(path: Path, traced: Any, channels: int, metadata: dict[str, str]) -> list[str]:
+    """Write a file that agrees with a traceable module, and return a report, or raise."""
+    with timed_step("trace"):
+        program = _trace(traced, channels)
+    with timed_step("optimise"):
+        _write_onnx(program, path, traced.outputs, metadata)
+    with timed_step("compare"):
+        return compare(path, traced, channels)
 
 
 def _check_target(out: Path, part: str) -> None:
@@ -132,8 +137,7 @@ def _traceable(cfg: Config, model: nn.Module) -> Any:
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:
-    # A size of 1 would become a constant: wrong for a batch, and for the cells of a detector's
-    # level of stride 128.
+    # A size of 1 would become a constant, also that of a level of stride 128.
     image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     return torch.export.export(model, (image,), dynamic_shapes=(sizes,))
@@ -142,7 +146,7 @@ def _trace(model: nn.Module, channels: int) -> ExportedProgram:
 def _write_onnx(
     program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]
 ) -> None:
-    """Write a program with its weights to one file. Nodes have the names of their modules."""
+    """Write a program with its weights to one file."""
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],
@@ -153,16 +157,19 @@ def _write_onnx(
         dynamo=True,
         verbose=False,
     )
+    _name_nodes(onnx.model.graph)
+    onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
+    onnx.model.metadata_props.update(metadata)
+    onnx.save(path, external_data=False)
+
+
+def _name_nodes(graph: Any) -> None:
+    """Name each node by its module and operator, such as `model.neck.fpn_convs.0.conv/Conv`."""
     counts = Counter[str]()
-    for node in onnx.model.graph:
-        # The module and the operator, `model.neck.fpn_convs.0.conv/Conv`, with a number if
-        # repeated.
+    for node in graph:
         scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
-        module = scopes[-2] if len(scopes) > 1 else ""
+        module = scopes[-2] if len(scopes) > 1 else ""  # the last is the operator
         name = f"{module}/{node.op_type}"
         counts[name] += 1
         node.name = f"{name}_{counts[name]}" if counts[name] > 1 else name
         node.metadata_props.clear()  # stack traces, with local paths
-    onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
-    onnx.model.metadata_props.update(metadata)
-    onnx.save(path, external_data=False)

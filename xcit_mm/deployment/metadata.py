@@ -1,6 +1,4 @@
-"""Metadata of an exported file: what `run.py` and other programs need to run it, each value as
-JSON.
-"""
+"""Metadata of an exported file, by which `run.py` and other programs run it. Values are JSON."""
 
 import json
 from typing import Any
@@ -9,12 +7,11 @@ from mmengine.config import Config
 
 from ..archs import arch_name
 from ..models import MIN_SIZE
-from ..utils.configs import ModelInput, tested_metainfo, type_name
+from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
 from .traceable import stages
 
-# Options of the steps that `run.py` repeats, with the value that it repeats. Other options may have
-# any value.
+# Steps that `run.py` repeats, and options that must have a value. Others may have any value.
 STEPS: dict[str, dict[str, Any]] = dict(
     LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
     Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
@@ -25,42 +22,41 @@ STEPS: dict[str, dict[str, Any]] = dict(
 PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
-def resize_rule(cfg: Config) -> dict[str, Any] | None:
-    """Return `scale`, width and height, and `keep_ratio` of the test pipeline's resizing, or None
-    without it.
-
-    Raises:
-        ValueError: With the first step or option that `run.py` does not repeat.
-    """
-    rule = None
-    inputs = ModelInput(cfg)
-    for step in inputs.pipeline:
-        name = type_name(step)
-        scale: Any = step.get("scale")
-        if name not in STEPS or (name == "Resize" and (rule or not scale)):
-            raise ValueError(f"{name} in the test pipeline")
-        for key, value in STEPS[name].items():
-            if step.get(key, value) != value:
-                raise ValueError(f"{name}({key}={step[key]!r}) in the test pipeline")
-        if name == "Resize":
-            sides = [scale, scale] if isinstance(scale, int) else list(scale)
-            rule = dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
+def find_unsupported(inputs: ModelInput, test_cfg: dict) -> str | None:
+    """Return the first step or option of the test that `run.py` does not repeat, or None."""
+    names = [type_name(step) for step in inputs.pipeline]
+    for name, step in zip(names, inputs.pipeline, strict=True):
+        if name not in STEPS:
+            return f"{name} in the test pipeline"
+        for option, value in STEPS[name].items():
+            if step.get(option, value) != value:
+                return f"{name}({option}={step[option]!r}) in the test pipeline"
+    if names.count("Resize") > 1:
+        return "a second Resize in the test pipeline"
     preprocessor = inputs.preprocessor
     if not preprocessor or type_name(preprocessor) not in PREPROCESSORS:
-        raise ValueError(f"data_preprocessor={preprocessor.get('type')}")
+        return f"data_preprocessor={preprocessor.get('type')}"
     size = (preprocessor.get("test_cfg") or {}).get("size")
     if size:
-        raise ValueError(f"data_preprocessor.test_cfg.size={size}")
-    if (cfg.model.get("test_cfg") or {}).get("mode") == "slide":
-        raise ValueError("test_cfg.mode='slide'")
-    return rule
+        return f"data_preprocessor.test_cfg.size={size}"
+    return "test_cfg.mode='slide'" if test_cfg.get("mode") == "slide" else None
+
+
+def resize_rule(inputs: ModelInput) -> dict[str, Any] | None:
+    """Return `scale`, width and height, and `keep_ratio` of the step that resizes, or None."""
+    step = find_step(inputs.pipeline, "Resize")
+    if step is None:
+        return None
+    scale = step["scale"]
+    sides = [scale, scale] if isinstance(scale, int) else list(scale)
+    return dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
 
 
 def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
     """Return the metadata of a whole model or a backbone with the named outputs.
 
     Raises:
-        ValueError: If the config's test set has not a name for each of the model's classes.
+        ValueError: If the config's test set does not name all classes of the model.
     """
     backbone = getattr(model, "backbone", model)
     inputs = ModelInput(cfg)
@@ -83,19 +79,21 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
 
 
 def _results(cfg: Config, model: Any) -> dict[str, Any]:
-    """Return what turns images into inputs of a whole model, and its outputs into results."""
-    facts: dict[str, Any] = dict(classes=_class_names(cfg, model), resize=None, unsupported=None)
-    try:
-        facts["resize"] = resize_rule(cfg)
-    except ValueError as error:
-        facts["unsupported"] = str(error)
+    """Return the facts by which a whole model gets its inputs and its outputs become results."""
+    inputs = ModelInput(cfg)
+    unsupported = find_unsupported(inputs, cfg.model.get("test_cfg") or {})
+    facts: dict[str, Any] = dict(
+        classes=_class_names(cfg, model),
+        resize=None if unsupported else resize_rule(inputs),
+        unsupported=unsupported,
+    )
     if cfg.default_scope == "mmdet":
         task = "instance segmentation" if model.with_mask else "object detection"
         threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
         # The file pads the image itself.
         padding = dict(pad_divisor=1, pad_value=0, min_side=1)
         return facts | dict(task=task, mask_threshold=threshold) | padding
-    preprocessor = ModelInput(cfg).preprocessor
+    preprocessor = inputs.preprocessor
     return facts | dict(
         task="semantic segmentation",
         pad_divisor=(preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,

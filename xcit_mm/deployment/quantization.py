@@ -12,16 +12,16 @@ from ..prediction.listing import find_items
 from ..prediction.preprocessing import Preprocessing
 
 OPERATORS = ["Conv", "Gemm", "MatMul"]  # operators with an int8 kernel on CPUs
-# Modules that stay in float32: products of channels decide over all tokens, positions are computed
-# once, the stem and depthwise convolutions take little time, and the outputs of the last layers are
-# logits and offsets of boxes.
+# Modules that stay in float32: attention, whose products of channels weigh all tokens; positions,
+# which are computed once; the stem and depthwise convolutions, which take little time; and the last
+# layers, whose outputs are logits and offsets of boxes.
 FLOAT32_NODES = re.compile(
     r"\.(attn|pos_embeder|patch_embed|local_mp)\b|\.(conv_seg|conv_logits|(rpn|fc|retina)_(cls|reg))/"
 )
 
 
 def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Load at most 100 images by a config's test pipeline, or raise if one cannot be read."""
+    """Load at most 100 images by a config's test pipeline."""
     prepare = Preprocessing(cfg)
     items = find_items(sources).items
     step = -(-len(items) // 100)
@@ -61,7 +61,7 @@ def quantize(path: Path, out: Path, preprocessor: Any, images: list[dict[str, An
         extra_options=dict(OpTypesToExcludeOutputQuantization=["Gemm", "MatMul"]),
     )
     quantized = onnx.load(out)
-    for field in ("metadata_props", "opset_import"):  # onnxruntime's own
+    for field in ("metadata_props", "opset_import"):  # which onnxruntime changes
         quantized.ClearField(field)
         getattr(quantized, field).extend(getattr(model, field))
     onnx.save(quantized, out)

@@ -1,5 +1,4 @@
-"""Predict images by a detector or segmentor in ONNX, with numpy, opencv-python and onnxruntime
-alone.
+"""Predict images by a model in ONNX, with numpy, opencv-python and onnxruntime alone.
 
     python run.py model.onnx photo.jpg --out drawn    # or a folder of photos
 
@@ -23,14 +22,16 @@ import cv2
 import numpy as np
 import onnxruntime
 
+Arrays = dict[str, np.ndarray]
+Size = tuple[int, ...]  # height and width of an image
+
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read an image as OpenCV does: (H, W, 3), BGR, uint8, rotated by its EXIF orientation.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it cannot be decoded, or uses so few of 16 bits that the upper 8 would be
-            nearly black.
+        ValueError: If it cannot be decoded, or has 16 bits and uses at most 14 of them.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
     try:
@@ -39,7 +40,7 @@ def read_image(path: str | Path) -> np.ndarray:
         raise ValueError(f"{path} cannot be decoded: {error.err}") from None
     if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
-    if image.max() < 64:
+    if image.max() < 64:  # OpenCV keeps the upper 8 of 16 bits, of which few are in use
         raw: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
         if raw.dtype != np.uint8:
             raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
@@ -47,7 +48,7 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Interpolate a grid (h, w) at fractional rows and columns. Its edge continues outside."""
+    """Interpolate a grid (h, w) at fractional rows and columns. Outside, its edge is repeated."""
     for axis, positions in enumerate((rows, columns)):
         positions = positions.clip(0, grid.shape[axis] - 1)
         first = positions.astype(int)
@@ -59,13 +60,12 @@ def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
     return grid
 
 
-def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple, threshold: Any) -> np.ndarray:
-    """Paste probabilities (h, w) into a box, left, top, right, bottom, of an image: (H, W)."""
+def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) -> np.ndarray:
+    """Paste probabilities (h, w) into a box of an image, which has a `size`: (H, W), bool."""
+    left, top, right, bottom = box.tolist()
     pixels = []
-    positions = []  # in the mask with a ring of zeros
-    for axis in range(2):
-        start = float(box[1 - axis])
-        end = float(box[3 - axis])
+    positions = []  # of the pixels in the mask with a ring of zeros
+    for axis, start, end in ((0, top, bottom), (1, left, right)):
         inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
         cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
         pixels.append(inside)
@@ -75,16 +75,14 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple, threshold: Any) -
     return pasted
 
 
-def to_objects(
-    outputs: dict[str, np.ndarray], size: tuple, scale: tuple, threshold: Any
-) -> dict[str, np.ndarray]:
-    """Convert a detector's outputs to an image of `size`, height and width.
+def to_objects(outputs: Arrays, size: Size, scale: tuple[float, float], threshold: Any) -> Arrays:
+    """Convert the outputs of a detector to objects in the image of `size` before it was resized.
 
-    Its width and height were multiplied by `scale`.
+    `scale` has the factors of its width and height, `threshold` the minimum probability of a mask.
     """
     boxes = outputs["boxes"] / np.array([*scale, *scale], np.float32)
-    objects = {name: outputs[name] for name in ("scores", "labels")}
-    objects["boxes"] = boxes.clip(0, [size[1], size[0]] * 2).astype(np.float32)
+    limits = np.array([size[1], size[0]] * 2, np.float32)
+    objects = dict(boxes=boxes.clip(0, limits), scores=outputs["scores"], labels=outputs["labels"])
     if "masks" in outputs:
         objects["masks"] = np.zeros((len(boxes), *size), bool)
         for index, mask in enumerate(outputs["masks"]):
@@ -100,7 +98,7 @@ class Model:
         options: Arguments of `onnxruntime.InferenceSession`, such as `providers`.
 
     Raises:
-        ValueError: If the file is missing, no model, or needs other preprocessing.
+        ValueError: If the file is missing, not a model, or needs other preprocessing.
     """
 
     def __init__(self, path: str | Path, **options: Any) -> None:
@@ -115,26 +113,23 @@ class Model:
         self.facts: dict[str, Any] = {key: json.loads(metadata[key]) for key in metadata}
         unsupported = self.facts["unsupported"]
         if unsupported:
-            raise ValueError(
-                f"{path} was trained with {unsupported}, which this script lacks: add it"
-            )
+            raise ValueError(f"{path} needs {unsupported}, which this script lacks: add it")
         self.classes: list[str] = self.facts["classes"]
 
-    def __call__(self, image: np.ndarray, min_score: float = 0.0) -> dict[str, np.ndarray]:
+    def __call__(self, image: np.ndarray, min_score: float = 0.0) -> Arrays:
         """Predict an image (H, W, 3), BGR, uint8.
 
         Args:
             min_score: Minimum score of a detector's objects.
 
         Returns:
-            `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and `labels` (n,), the
-            best first, and of a mask head `masks` (n, H, W), bool; or of a segmentor `map` (H, W),
-            the class of each pixel.
+            Of a detector `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and
+            `labels` (n,), the best first, and with a mask head `masks` (n, H, W), bool. Of a
+            segmentor `map` (H, W), the class of each pixel.
         """
         if image.dtype != np.uint8 or image.shape[2:] != (3,):
-            raise ValueError(
-                f"an image of {image.shape}, {image.dtype}: give it as (H, W, 3), BGR, uint8"
-            )
+            problem = f"an image of {image.shape}, {image.dtype}"
+            raise ValueError(f"{problem}: give it as (H, W, 3), BGR, uint8")
         size = image.shape[:2]
         batch, (height, width) = self.preprocess(image)
         arrays = self.session.run(None, {"image": batch})
@@ -147,15 +142,15 @@ class Model:
         return to_objects(kept, size, scale, self.facts["mask_threshold"])
 
     def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-        """Return the model's input (1, 3, h, w), resized by mmcv's rule, and its size unpadded."""
+        """Return the model's input (1, 3, h, w), and its height and width without padding."""
         facts = self.facts
         height, width = self.resized_size(*image.shape[:2])
         bottom = -height % facts["pad_divisor"]
         right = -width % facts["pad_divisor"]
-        if min(height + bottom, width + right) < facts["min_side"]:
-            raise ValueError(
-                f"resized to {height}x{width}, the model takes {facts['min_side']} or more a side"
-            )
+        minimum = facts["min_side"]
+        if min(height + bottom, width + right) < minimum:
+            problem = f"resized to {height}x{width}"
+            raise ValueError(f"{problem}, the model takes {minimum} or more a side")
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
         if facts["channel_order"] == "RGB":
             image = image[..., ::-1]
@@ -167,7 +162,7 @@ class Model:
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None]), (height, width)
 
     def resized_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width to which an image is resized."""
+        """Return height and width to which an image is resized, by the rule of mmcv."""
         rule = self.facts["resize"]
         if not rule:
             return height, width
@@ -177,31 +172,30 @@ class Model:
         factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
         return int(height * factor + 0.5), int(width * factor + 0.5)
 
-    def to_classes(self, logits: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-        """Return the best class (H, W) of logits (classes, h, w), resized one by one."""
-        axes = []
-        for length, new in zip(logits.shape[1:], size, strict=True):
+    def to_classes(self, logits: np.ndarray, size: Size) -> np.ndarray:
+        """Return the best class (H, W) of the pixels of an image.
+
+        Logits (classes, h, w) are resized one class at a time, which saves memory.
+        """
+        positions = []  # of the image's rows and columns in the logits
+        for length, pixels in zip(logits.shape[1:], size, strict=True):
             if self.facts["align_corners"]:
-                axes.append(np.linspace(0, length - 1, new))
+                positions.append(np.linspace(0, length - 1, pixels))
             else:
-                axes.append((np.arange(new) + 0.5) * (length / new) - 0.5)
-        best = bilinear(logits[0], *axes)
+                positions.append((np.arange(pixels) + 0.5) * (length / pixels) - 0.5)
+        highest = bilinear(logits[0], *positions)
         if len(logits) == 1:
-            return (1 / (1 + np.exp(-best)) > self.facts["threshold"]).astype(np.uint8)
+            return (1 / (1 + np.exp(-highest)) > self.facts["threshold"]).astype(np.uint8)
         labels = np.zeros(size, np.uint8 if len(logits) <= 256 else np.uint16)
         for label in range(1, len(logits)):
-            resized = bilinear(logits[label], *axes)
-            labels[resized > best] = label
-            best = np.maximum(resized, best)
+            resized = bilinear(logits[label], *positions)
+            labels[resized > highest] = label
+            highest = np.maximum(resized, highest)
         return labels
 
 
-def list_rows(
-    prediction: dict[str, np.ndarray], classes: list[str]
-) -> list[tuple[int, str, list[float]]]:
-    """Return label, name with score and box of each object, or label, name with share and no box
-    of each class of a map.
-    """
+def list_rows(prediction: Arrays, classes: list[str]) -> list[tuple[int, str, list[float]]]:
+    """List label, text and box of each object, or of each class of a map, whose box is empty."""
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
         present = shares.nonzero()[0].tolist()
@@ -211,7 +205,7 @@ def list_rows(
     return [(label, f"{classes[label]} {score:.2f}", box) for label, score, box in rows]
 
 
-def draw(image: np.ndarray, prediction: dict[str, np.ndarray], classes: list[str]) -> np.ndarray:
+def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarray:
     """Return an image with its objects, or with its map and the shares of the classes.
 
     OpenCV's font has ASCII letters. Other names are replaced by the number of their class.
@@ -225,20 +219,24 @@ def draw(image: np.ndarray, prediction: dict[str, np.ndarray], classes: list[str
     rows = list(enumerate(list_rows(prediction, names)))
     for index, (label, text, box) in reversed(rows):  # the best on top
         colour = colours[label].tolist()
-        left = 4
-        bottom = 20 * index + 16
         if "masks" in prediction:
             mask = prediction["masks"][index]
             drawn[mask] = drawn[mask] // 2 + colours[label] // 2
         if box:
-            left, top, right, lower = map(round, box)
-            cv2.rectangle(drawn, (left, top), (right, lower), colour, 2)
-            bottom = max(top - 4, 16)
-        corner = left + 9 * len(text), bottom + 4
-        cv2.rectangle(drawn, (left, bottom - 12), corner, colour, -1)
-        font = cv2.FONT_HERSHEY_SIMPLEX
-        cv2.putText(drawn, text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
+            left, top, right, bottom = map(round, box)
+            cv2.rectangle(drawn, (left, top), (right, bottom), colour, 2)
+            write_text(drawn, text, left, max(top - 4, 16), colour)
+        else:
+            write_text(drawn, text, 4, 20 * index + 16, colour)
     return drawn
+
+
+def write_text(drawn: np.ndarray, text: str, left: int, bottom: int, colour: list[int]) -> None:
+    """Write black letters on a bar in a colour."""
+    corner = left + 9 * len(text), bottom + 4
+    cv2.rectangle(drawn, (left, bottom - 12), corner, colour, -1)
+    font = cv2.FONT_HERSHEY_SIMPLEX
+    cv2.putText(drawn, text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
@@ -268,12 +266,10 @@ def main() -> int:
     parser.add_argument("model", type=Path, help="an .onnx file of xcit-mm export")
     parser.add_argument("image", type=Path, help="an image or a folder of images")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the drawn images")
-    parser.add_argument(
-        "--score-thr", type=float, default=0.3, help="minimum score (default: %(default)s)"
-    )
+    parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
     args = parser.parse_args()
     streams: Any = sys.stdout, sys.stderr
-    for stream in streams:  # a file's name need not be UTF-8
+    for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
     model = Model(args.model)
     paths = [args.image]

@@ -45,7 +45,8 @@ def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]
         runner = Runner(model, folder, **options, experiment_name=Path(folder).name)
         tested = runner.test_loop.dataloader.dataset
         for metric in runner.test_loop.evaluator.metrics:
-            if hasattr(metric, "img_ids"):  # CocoMetric would count all other images as missed
+            # CocoMetric would count the objects of all other images as missed.
+            if hasattr(metric, "img_ids"):
                 metric.img_ids = [
                     tested.get_data_info(index)["img_id"] for index in range(len(tested))
                 ]
@@ -84,7 +85,7 @@ class FileHead(nn.Module):
         self.threshold = getattr(model.decode_head, "threshold", None)
 
     def predict(self, images: Tensor, metas: list[dict], test_cfg: dict) -> Tensor:
-        """Return logits (B, classes, H, W) of images, which a backbone passes on."""
+        """Return logits (B, classes, H, W) of images, the output of a backbone `nn.Identity`."""
         return torch.from_numpy(_run(self.session, images)["logits"]).to(images.device)
 
 

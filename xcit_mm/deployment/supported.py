@@ -49,40 +49,47 @@ def check_model(cfg: Config, part: str) -> None:
         )
     check_backbone(cfg)
     if part == "backbone":
-        tested_dataset(cfg)  # raises if the config has none
+        tested_dataset(cfg)  # which raises if the config has none
         return
     if library == "mmdet":
         check_detector(cfg)
     else:
         check_segmentor(cfg)
-    tested_metainfo(cfg)  # likewise
+    tested_metainfo(cfg)  # which raises without classes
 
 
 def check_detector(cfg: Config) -> None:
     """Raise ValueError with the part or option that `ExportableDetector` lacks."""
     for where, part in _parts("model", cfg.model):
-        key = where.rpartition(".")[2]
-        name = type_name(dict(type=key) | part)
-        if name not in TYPES[key]:
-            fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
-            raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}; {REMEDY}")
-        is_of_anchor_head = key == "loss_cls" and where.count(".") == 2
-        if is_of_anchor_head and not part.get("use_sigmoid"):
-            fix = f"set it to True; {REMEDY}"
-            raise ValueError(f"{where}.use_sigmoid=False cannot be exported: {fix}")
-        expected = dict(VALUES.get(key, {}))
-        if key == "nms":
-            expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
-        for option, value in expected.items():
-            if part.get(option, value) != value:
-                setting = f"{where}.{option}={part[option]!r}"
-                raise ValueError(f"{setting} cannot be exported: leave it out; {REMEDY}")
+        _check_part(where, part)
+    # A head with anchors, `model.rpn_head` or RetinaNet's `model.bbox_head`, has sigmoid scores.
+    for key in ("rpn_head", "bbox_head"):
+        loss = (cfg.model.get(key) or {}).get("loss_cls")
+        if loss and not loss.get("use_sigmoid"):
+            setting = f"model.{key}.loss_cls.use_sigmoid=False"
+            raise ValueError(f"{setting} cannot be exported: set it to True; {REMEDY}")
     test_cfg = cfg.model.get("test_cfg") or {}
     if "rpn_head" in cfg.model:
         for stage in ("rpn", "rcnn"):
             _check_limits(f"model.test_cfg.{stage}", test_cfg.get(stage) or {})
     else:
         _check_limits("model.test_cfg", test_cfg)
+
+
+def _check_part(where: str, part: dict) -> None:
+    """Raise ValueError if a part of a detector, at a dotted key, has another type or option."""
+    key = where.rpartition(".")[2]
+    name = type_name(dict(type=key) | part)  # nms in mmdet's configs may have no type
+    if name not in TYPES[key]:
+        fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
+        raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}; {REMEDY}")
+    expected = dict(VALUES.get(key, {}))
+    if key == "nms":  # all other options must be unset
+        expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
+    for option, value in expected.items():
+        if part.get(option, value) != value:
+            setting = f"{where}.{option}={part[option]!r}"
+            raise ValueError(f"{setting} cannot be exported: leave it out; {REMEDY}")
 
 
 def _check_limits(where: str, test_cfg: dict) -> None:

@@ -34,7 +34,7 @@ class ExportableSegmentor(nn.Module):
 
 
 def stages(part: Any) -> list[Any]:
-    """Return the stages of a cascade's part, or the part alone: of a model or a config."""
+    """Return the stages of a part of a cascade, or the part alone. Parts are modules or configs."""
     return list(part) if isinstance(part, nn.ModuleList | list | tuple) else [part]
 
 
@@ -56,7 +56,9 @@ class BinAverage(nn.Module):
 
 
 def _bins(length: int, count: int, like: Tensor) -> Tensor:
-    """Return weights (count, length) of bins: i L / C to (i + 1) L / C, rounded outwards."""
+    """Return weights (count, length) of bins. Bin i is i / count to (i + 1) / count of the length,
+    rounded outwards.
+    """
     bins = torch.arange(count, device=like.device)[:, None]
     entries = torch.arange(length, device=like.device)
     starts_before = bins * length < (entries + 1) * count
@@ -68,7 +70,7 @@ def _bins(length: int, count: int, like: Tensor) -> Tensor:
 def exportable(model: nn.Module) -> nn.Module:
     """Return a copy prepared for inference whose graph serves all sizes.
 
-    It has one implementation of attention, that of the config if it sets one.
+    Attention has one implementation for all sizes, that of the config if it sets one.
     """
     model = copy_without_weights(model).eval()
     prepare_for_inference(getattr(model, "model", model))
@@ -80,7 +82,7 @@ def exportable(model: nn.Module) -> nn.Module:
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size
                 setattr(module, name, BinAverage(size))
-            # mmseg's makes sizes constants by int().
+            # The Upsample of mmseg makes sizes constant by int().
             elif type(child).__name__ == "Upsample" and child.scale_factor:
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))

@@ -1,0 +1,174 @@
+"""run.py alone predicts files and draws them, each file by itself, and replaces no input."""
+
+import errno
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from helpers.small_models import synthetic_photo
+
+onnx = pytest.importorskip("onnx")
+run = pytest.importorskip("xcit_mm.deployment.run")
+# As sitecustomize, it hides these libraries from run.py.
+BLOCKER = """
+import sys
+hidden = ("torch", "mmcv", "mmengine", "mmdet", "mmseg", "PIL", "xcit_mm", "pycocotools")
+sys.modules.update(dict.fromkeys(hidden))
+"""
+
+
+@pytest.mark.parametrize("fixture", ["mask_rcnn_file", "segmentor_file"])
+def test_a_copy_runs_without_torch_and_draws(fixture, request, tmp_path):
+    model = request.getfixturevalue(fixture)
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    shutil.copy(run.__file__, tmp_path / "runner.py")
+    cv2.imwrite(str(tmp_path / "photo.png"), synthetic_photo(203, 330))
+    command = [sys.executable, "runner.py", str(model), "photo.png", "--out", "drawn"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=dict(PYTHONPATH=str(tmp_path)), capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    local = run.Model(model)
+    image = run.read_image(tmp_path / "photo.png")
+    prediction = local(image, min_score=0.3)
+    drawn = run.read_image(tmp_path / "drawn" / "photo.png.png")
+    assert np.array_equal(drawn, run.draw(image, prediction, local.classes))
+    assert not np.array_equal(drawn, image)
+    rows = run.list_rows(prediction, local.classes)
+    assert len(ended.stdout.splitlines()) == len(rows) > 1
+
+
+def test_script_ends_in_one_line_without_a_model(tmp_path):
+    command = [sys.executable, run.__file__, "none.onnx", "photo.png"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path) -> Callable[..., int]:
+    """Runs the script in this process, in a folder with photos/a.png, the only photo."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("photos")
+    cv2.imwrite("photos/a.png", synthetic_photo(203, 330))
+
+    def call(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["run.py", *map(str, arguments)])
+        return run.main()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [("none.onnx", "none.onnx cannot be run"), ("foreign.onnx", "not of xcit-mm export")],
+)
+def test_bad_model_is_named_in_one_line(model, message, main, segmentor_file):
+    foreign = onnx.load(segmentor_file)
+    del foreign.metadata_props[:]
+    onnx.save(foreign, "foreign.onnx")
+    with pytest.raises(ValueError, match=message) as error:
+        main(model, "photos")
+    assert "\n" not in str(error.value)
+
+
+def png_of_many_pixels() -> bytes:
+    """Return a PNG whose header claims 1.6e9 pixels."""
+    chunks = [
+        b"IHDR" + struct.pack(">IIBBBBB", 40000, 40000, 8, 2, 0, 0, 0),
+        b"IDAT" + zlib.compress(bytes(100)),
+        b"IEND",
+    ]
+    png = b"\x89PNG\r\n\x1a\n"
+    for chunk in chunks:
+        png += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return png
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no image", png_of_many_pixels()], ids=["empty", "text", "huge"]
+)
+def test_bad_image_is_one_line_and_the_others_of_a_folder_are_predicted(
+    content, main, mask_rcnn_file, capsys
+):
+    Path("photos/b.png").write_bytes(content)
+    shutil.copy("photos/a.png", "photos/c.png")
+    assert main(mask_rcnn_file, "photos", "--out", "drawn", "--score-thr", 0.3) == 3
+    printed = capsys.readouterr()
+    assert printed.err.startswith("photos/b.png ")
+    assert printed.err.count("\n") == 1
+    prediction = run.Model(mask_rcnn_file)(run.read_image("photos/a.png"), min_score=0.3)
+    assert printed.out.count("a.png ") == len(prediction["scores"]) > 1
+    assert sorted(os.listdir("drawn")) == ["a.png.png", "c.png.png"]
+
+
+def test_missing_image_is_one_line(main, segmentor_file, capsys):
+    assert main(segmentor_file, "photos/b.png") == 3
+    error = capsys.readouterr().err
+    assert "'photos/b.png'" in error
+    assert error.count("\n") == 1
+
+
+def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):
+    os.rename("photos/a.png", b"photos/gr\xfcn.png")
+    assert main(segmentor_file, "photos", "--out", "drawn") == 0
+    assert "photos/gr\\udcfcn.png" in capsys.readouterr().out
+    assert os.listdir(b"drawn") == [b"gr\xfcn.png.png"]
+
+
+def test_drawing_that_cannot_be_named_is_one_line(main, segmentor_file, capsys):
+    long = f"{'x' * 251}.png"
+    shutil.copy("photos/a.png", f"photos/{long}")
+    assert main(segmentor_file, "photos", "--out", "drawn") == 3
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith(f"photos/{long}: [Errno {errno.ENAMETOOLONG}]")
+    assert f"photos/{long} " in printed.out  # its classes are reported
+    assert os.listdir("drawn") == ["a.png.png"]
+
+
+def test_drawing_on_a_full_disk_is_one_line_and_leaves_no_file(main, segmentor_file, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        code = main(segmentor_file, "photos", "--out", "drawn")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 3
+    assert capsys.readouterr().err == f"photos/a.png: [Errno {errno.EFBIG}] File too large\n"
+    assert os.listdir("drawn") == []
+
+
+@pytest.mark.parametrize(
+    "image, out, named",
+    [
+        ("photos", "photos/../photos", "input photos"),
+        ("photos/a.png", "link", "input photos/a.png"),
+        ("photos", "models", "input models/model.onnx"),
+    ],
+)
+def test_drawings_replace_no_input(image, out, named, main, segmentor_file):
+    os.mkdir("models")
+    shutil.copy(segmentor_file, "models/model.onnx")
+    Path("link").symlink_to("photos")
+    with pytest.raises(ValueError, match=f"--out .* the {named}: give another"):
+        main("models/model.onnx", image, "--out", out)
+    assert os.listdir("photos") == ["a.png"]
+
+
+def test_name_that_opencv_cannot_draw_is_the_number_of_its_class():
+    image = synthetic_photo(60, 90)
+    box = np.array([[10, 10, 40, 40]], np.float32)
+    prediction = dict(boxes=box, scores=np.array([0.5]), labels=np.array([1]))
+    drawn = run.draw(image, prediction, ["dog", "\u732b"])
+    assert np.array_equal(drawn, run.draw(image, prediction, ["dog", "class 1"]))
+    assert [text for _, text, _ in run.list_rows(prediction, ["dog", "\u732b"])] == ["\u732b 0.50"]
