@@ -13,8 +13,8 @@ import pytest
 from helpers.paths import ROOT
 from helpers.runs import merged, model_of, read_records, run, start_infer, torchrun
 
-from xcit_mm.prediction import Item, engine
-from xcit_mm.prediction.engine import KILLER
+from xcit_mm.prediction import Item, reading
+from xcit_mm.prediction.engine import CRASHED
 from xcit_mm.prediction.journal import Journal
 from xcit_mm.prediction.preprocessing import Preprocessing
 from xcit_mm.prediction.results import Results
@@ -150,7 +150,7 @@ def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
     assert codes == [*[-9 if workers == 0 else 1] * (len(codes) - 1), 3] and len(codes) <= 9
     records = {record["name"]: record.get("error") for record in read_records(tmp_path / "out")}
     assert records == {
-        path.name: KILLER if path.name in ("03.png", "05.png") else None
+        path.name: CRASHED if path.name in ("03.png", "05.png") else None
         for path in photos.iterdir()
     }
 
@@ -170,7 +170,7 @@ def test_an_image_is_tried_last_and_given_up_at_the_third_death(
     if is_tried:
         assert code == 0 and "error" not in records[-1]
         return
-    assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors
+    assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
     assert call(*command)[0] == 3 and len(read_records(tmp_path)) == 12  # not tried again
     assert call(*command, "--retry-failed")[0] == 0  # by then the memory may be free
 
@@ -195,7 +195,7 @@ def test_a_kill_right_after_the_start_forgets_no_death(models, photos, call, tmp
             call(*command)
     Journal(tmp_path).start(suspects[1])
     code, _, errors = call(*command)
-    assert code == 3 and "01.png: " + KILLER in errors and "00.png: " not in errors
+    assert code == 3 and "01.png: " + CRASHED in errors and "00.png: " not in errors
 
 
 def test_an_error_that_is_no_items_fault_is_no_death(
@@ -225,12 +225,12 @@ def test_a_hanging_image_ends_the_process_that_reads(
         return read(self, image)
 
     monkeypatch.setattr(Preprocessing, "read", hang)
-    monkeypatch.setattr(engine, "TIMEOUT", 2)
+    monkeypatch.setattr(reading, "TIMEOUT", 2)
     command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out", "--workers", 1)
     for _ in range(3):
-        assert "timed out after 2 seconds: the same command goes on" in refusal(*command)
+        assert "timed out after 2 seconds (the same command goes on)" in refusal(*command)
     code, printed, errors = call(*command)
-    assert code == 3 and "11 predicted, 1 failed" in printed and KILLER in errors
+    assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
 
 
 def test_a_second_process_in_the_folder_is_refused_until_the_first_ends(

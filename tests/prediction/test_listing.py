@@ -32,10 +32,7 @@ def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
     )
     assert found.items[0].path == str(folder / "a.jpg")
     assert [item.is_video for item in found.items] == [False, False, True, False, False]
-    assert found.notes == [
-        "left out 2 hidden",
-        "left out 2 neither image nor video: 1 without a suffix, 1 .md",
-    ]
+    assert found.notes == ["left out 4 files: 2 hidden, 1 without a suffix, 1 .md"]
 
 
 @pytest.mark.parametrize("name", ["a.jfif", "a.jpe", "a.JPG", "a.m4v"])
@@ -49,7 +46,8 @@ def test_results_below_the_folder_are_not_predicted(folder):
     out = folder / "predictions"
     (out / "visualizations").mkdir(parents=True)
     (out / "visualizations" / "a.jpg").touch()
-    assert f"left out 1 below the results' folder {out}" in find_items([folder], out=out).notes
+    (note,) = find_items([folder], out=out).notes
+    assert f"1 below the results' folder {out}" in note
     assert names(folder, out=out) == expected
 
 
@@ -89,8 +87,8 @@ def test_only_regular_files_are_inputs(folder):
     (folder / "y.jpg").symlink_to("x.jpg")
     found = find_items([folder])
     assert [item.name for item in found.items] == names(folder / "**")
-    assert len(found.items) == 5 and "left out 4 no regular files" in found.notes
-    with pytest.raises(FileNotFoundError, match="1 no regular files"):
+    assert len(found.items) == 5 and "4 no regular file" in found.notes[0]
+    with pytest.raises(FileNotFoundError, match="1 no regular file"):
         find_items([folder / "pipe.jpg"])
 
 
@@ -154,7 +152,7 @@ def coco(names: list[str], categories: dict[str, int] | None = None) -> dict:
     [
         ("in/none.jpg", FileNotFoundError, "no images or videos at"),
         ("in/*.txt", FileNotFoundError, "give a file, folder, glob, URL or list"),
-        ("in/*.md", FileNotFoundError, r"left out 1 neither image nor video: 1 \.md"),
+        ("in/*.md", FileNotFoundError, r"left out 1 files: 1 \.md"),
     ],
 )
 def test_a_source_without_images_says_what_it_has(source, error, message, folder, tmp_path):

@@ -21,15 +21,15 @@ sys.path.insert(0, {tools!r})
 from xcit_mm.prediction.results import Results
 import infer
 
-draw = Results.draw
+draw_video = Results.draw_video
 def draw_limited(*arguments):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
     try:
-        draw(*arguments)
+        return draw_video(*arguments)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-Results.draw = draw_limited
+Results.draw_video = draw_limited
 sys.argv = {command!r}
 sys.exit(infer.main())
 """

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,20 +43,23 @@ def wait_for_ranks() -> None:
 class Actor:
     """An engine in a Ray cluster, with a model and a journal of its own.
 
-    Ray starts an actor again that died, and repeats its chunk. So the new one leaves out what
-    `earlier_journals` lack and the journals of this run have.
+    Ray restarts an actor that died, and repeats its chunk. Items of the chunk that this run has
+    recorded are then skipped: those with a record in a journal other than `earlier_journals`.
     """
 
     def __init__(
-        self, model: dict[str, Any], options: dict[str, Any], workers: int, earlier_journals: set
+        self,
+        model: dict[str, Any],
+        options: dict[str, Any],
+        workers: int,
+        earlier_journals: set[Path],
     ) -> None:
-        out = options["out"]
-        progress = read_journals(out)
+        progress = read_journals(options["out"])
         entries = progress.entries.values()
         self._done = {entry.item.path for entry in entries if entry.journal not in earlier_journals}
         self._deaths = progress.deaths
         predictor = Predictor.from_config(**model)
-        results = Results(predictor=predictor, journal=Journal(out), **options)
+        results = Results(predictor=predictor, journal=Journal(options["out"]), **options)
         self._engine = Engine(results, workers)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -67,11 +71,16 @@ class Actor:
         return dict(path=np.array([item.path for item in chunk]))
 
 
-def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Iterator[str]:
-    """Let the actors of a Ray cluster predict items with the options of an engine, and yield the
-    path of each item that is done.
+def predict_on_ray(
+    address: str, results: Results, workers: int, items: Sequence[Item]
+) -> Iterator[str]:
+    """Let the actors of a Ray cluster predict items, and yield the path of each that is done.
 
     There is an actor for each GPU, or without GPUs for each CPU and its reading processes.
+
+    Args:
+        results: Its options are those of the actors' results.
+        workers: Number of processes that read images beside each actor.
 
     Raises:
         ConnectionError: If there is no cluster at the address.
@@ -80,8 +89,8 @@ def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Itera
     """
     if not items:
         return
-    results = engine.results
-    if results.predictor.arguments is None:
+    model = results.predictor.arguments
+    if model is None:
         raise ValueError("Ray's actors build the model themselves: use Predictor.from_config")
     try:
         import ray
@@ -93,22 +102,17 @@ def predict_on_ray(address: str, engine: Engine, items: Sequence[Item]) -> Itera
     chunks = [dict(chunk=json.dumps(items[start : start + CHUNK])) for start in starts]
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-        cpus_of_actor = 1 + engine.workers
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        count = gpus or cpus // cpus_of_actor
-        needs = dict(num_gpus=1) if gpus else dict(num_cpus=cpus_of_actor)
+        needs = dict(num_gpus=1)
+        actors = int(ray.cluster_resources().get("GPU", 0))
+        if not actors:
+            needs = dict(num_cpus=1 + workers)
+            actors = int(ray.cluster_resources().get("CPU", 0)) // (1 + workers)
         data: Any = ray.data.from_items(chunks, override_num_blocks=len(chunks))
         data = data.map_batches(
             Actor,
-            fn_constructor_args=(
-                results.predictor.arguments,
-                options,
-                engine.workers,
-                earlier_journals,
-            ),
+            fn_constructor_args=(model, options, workers, earlier_journals),
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=max(1, min(count, len(chunks)))),
+            compute=ray.data.ActorPoolStrategy(size=max(1, min(actors, len(chunks)))),
             **needs,
         )
         for batch in data.iter_batches(batch_size=None):

@@ -12,10 +12,12 @@ from ..utils.palettes import Palette, make_palette
 from .fonts import DEFAULT, ClassLabel
 
 
-def _sizes(image: np.ndarray) -> tuple[int, int]:
-    """Return the width of lines and the size of letters, in pixels."""
-    side = min(image.shape[:2])
-    return max(round(side / 300), 1), max(round(side / 40), 10)
+def _line_width(image: np.ndarray) -> int:
+    return max(round(min(image.shape[:2]) / 300), 1)
+
+
+def _font_size(image: np.ndarray) -> int:
+    return max(round(min(image.shape[:2]) / 40), 10)
 
 
 def draw_instances(
@@ -29,7 +31,7 @@ def draw_instances(
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
     bgr = make_palette(len(labels), palette).tolist()
     colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
-    line, _ = _sizes(image)
+    line = _line_width(image)
     drawn = image.copy()
     if instances.mask is None:
         drawn = sv.BoxAnnotator(colors, line).annotate(drawn, instances)
@@ -47,13 +49,13 @@ def _draw_labels(
     labels: Sequence[ClassLabel],
     colors: sv.ColorPalette,
 ) -> np.ndarray:
-    _, size = _sizes(image)
+    size = _font_size(image)
     bgr = np.array([color.as_bgr() for color in colors.colors])
     is_bright = bgr @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
-    font_of_class = np.array([label.font for label in labels])
-    for font in dict.fromkeys(font_of_class[instances.class_id]):
-        objects: Any = instances[font_of_class[instances.class_id] == font]
+    fonts = np.array([label.font for label in labels])[instances.class_id]
+    for font in dict.fromkeys(fonts):  # an annotator has one font
+        objects: Any = instances[fonts == font]
         names = [
             f"{labels[class_id].text} {score:.2f}"
             for class_id, score in zip(objects.class_id, objects.confidence, strict=True)
@@ -90,8 +92,10 @@ def draw_segmentation_map(
 def _draw_legend(
     image: np.ndarray, segmentation: np.ndarray, labels: Sequence[ClassLabel], colors: np.ndarray
 ) -> np.ndarray:
-    """Draw the classes of a map, largest first, as wide for each frame of a video."""
-    _, size = _sizes(image)
+    """Draw the classes of a map, largest first. All names decide the width, since frames of a video
+    must have one size.
+    """
+    size = _font_size(image)
     line = round(1.5 * size)
     fonts = [ImageFont.truetype(label.font, size) for label in labels]
     widths = [font.getlength(label.text) for font, label in zip(fonts, labels, strict=True)]
@@ -99,8 +103,8 @@ def _draw_legend(
     draw = ImageDraw.Draw(canvas)
     areas = np.bincount(segmentation.ravel(), minlength=len(labels))
     present = [number for number in np.argsort(-areas, kind="stable") if areas[number]]
-    room = max(image.shape[0] // line, 1)
-    shown = present if len(present) <= room else present[: room - 1]
+    rows = max(image.shape[0] // line, 1)
+    shown = present if len(present) <= rows else present[: rows - 1]
     for row, number in enumerate(shown):
         middle = row * line + line / 2
         square = (line / 3, middle - size / 2, line / 3 + size, middle + size / 2)

@@ -3,154 +3,85 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from multiprocessing import active_children
-from multiprocessing.process import BaseProcess
-from typing import NamedTuple
-
-import cv2
-import numpy as np
-from torch.utils.data import DataLoader, Dataset
 
 from ..utils.errors import reason
 from .journal import file_stamp
 from .listing import Item
 from .prediction import Prediction
-from .preprocessing import Preprocessing
+from .reading import Reader, ReadImage
 from .results import InputError, Results
 from .videos import iter_frames
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
-KILLER = "predicting it crashed or hung the process: out of memory, or a decoder fails"
-AGAIN = "the same command goes on"
-TIMEOUT = 600  # seconds without an image from the processes that read
-
-
-class ReaderDied(RuntimeError):
-    """A process that reads images died or hangs."""
-
-
-class ReadImage(NamedTuple):
-    """An item with its pixels (H, W, C), or the reason why it cannot be read."""
-
-    item: Item
-    stamp: list[int] | None
-    pixels: np.ndarray | None
-    error: str = ""
-
-
-class Reader(Dataset):
-    """A data set of images. One that cannot be read is a sample too."""
-
-    def __init__(self, items: Sequence[Item], preprocess: Preprocessing) -> None:
-        self.items = items
-        self.preprocess = preprocess
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, number: int) -> ReadImage:
-        item = self.items[number]
-        stamp = file_stamp(item.path)
-        try:
-            return ReadImage(item, stamp, self.preprocess.read(item.path))
-        except Exception as error:  # decoders raise many types
-            return ReadImage(item, stamp, None, reason(error))
-
-
-def _without_threads(worker: int) -> None:
-    cv2.setNumThreads(0)  # OpenCV's threads do not survive the fork
-
-
-def _unchanged(image: ReadImage) -> ReadImage:
-    return image
+CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
+RESUMES = "the same command goes on"
 
 
 class Engine:
-    """Predicts items. `workers` is the number of processes that read images. With 0, this process
-    reads them.
+    """Predicts items, whose images are read by `workers` processes, or by this process if there
+    are none.
     """
 
     def __init__(self, results: Results, workers: int) -> None:
         self.results = results
-        self.workers = workers
         self.predictor = results.predictor
         self.journal = results.journal
-        self._readers: list[BaseProcess] = []
+        self.reader = Reader(results.predictor.preprocess, workers)
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
 
         Args:
-            deaths: Those of `Progress`. Such items are predicted last and alone, and after
-                `MAX_DEATHS` recorded as failures.
+            deaths: `Progress.deaths`. Items in it are predicted last and alone. After
+                `MAX_DEATHS`, they are recorded as failures.
 
         Raises:
-            ReaderDied: If a process that reads images died. It counts as a death.
+            RuntimeError: If a process that reads images died or hangs.
             OSError: If a result cannot be written.
         """
-        innocent = [item for item in items if item.path not in deaths]
         try:
-            yield from self._predict_images([item for item in innocent if not item.is_video])
-            for item in innocent:
-                if item.is_video:
-                    yield self._predict_video(item)
-            for item in items:
-                if deaths.get(item.path, 0) >= MAX_DEATHS:
-                    yield self._add_failure(item, file_stamp(item.path), KILLER)
-                elif item.path in deaths and item.is_video:
-                    yield self._predict_video(item)
-                elif item.path in deaths:
-                    yield from self._predict_images([item])
-        except OSError as error:  # the disk is full, say
+            yield from self._predict_together([item for item in items if item.path not in deaths])
+            for suspect in items:
+                if suspect.path not in deaths:
+                    continue
+                if deaths[suspect.path] < MAX_DEATHS:
+                    yield from self._predict_together([suspect])
+                else:
+                    yield self._add_failure(suspect, file_stamp(suspect.path), CRASHED)
+        except OSError as error:  # for example, the disk is full
             with suppress(OSError):
                 self.journal.end()
             problem = error.strerror or error
             raise OSError(
-                f"{self.results.out} cannot be written: {problem}; free space, and {AGAIN}"
+                f"{self.results.out} cannot be written: {problem}; free space, and {RESUMES}"
             ) from error
 
+    def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
+        """Predict images in batches, then videos."""
+        images = [item for item in items if not item.is_video]
+        if images:
+            try:
+                yield from self._predict_images(images)
+            except RuntimeError as error:  # a process that reads died or hangs
+                raise RuntimeError(f"{error} ({RESUMES})") from error
+        for item in items:
+            if item.is_video:
+                yield self._predict_video(item)
+
     def _predict_images(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Predict images in batches of one size."""
-        for batch in self._iter_batches(self._iter_read(items)):
+        for batch in self._iter_batches(self.reader.read(items, self._start)):
             for image, result in zip(batch, self._predict_batch(batch), strict=True):
                 if isinstance(result, str):
                     yield self._add_failure(image.item, image.stamp, result)
                     continue
-                self.results.draw(image.item, [result])
+                self.results.draw(image.item, result)
                 fields = self.results.store(image.item, result)
                 self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
                 yield image.item
 
-    def _iter_read(self, items: Sequence[Item]) -> Iterator[ReadImage]:
-        """Read images in order."""
-
-        def iter_started() -> Iterator[int]:
-            for number, item in enumerate(items):
-                self._start(item)
-                yield number
-
-        workers = min(self.workers, len(items))
-        loader = DataLoader(
-            Reader(items, self.predictor.preprocess),
-            batch_size=None,
-            sampler=iter_started(),
-            num_workers=workers,
-            prefetch_factor=1 if workers == 1 else None,  # one image that hangs is alone in flight
-            collate_fn=_unchanged,  # type: ignore[arg-type]  # single images, not a batch
-            timeout=TIMEOUT if workers else 0,
-            worker_init_fn=_without_threads,
-        )
-        earlier = active_children()
-        images = iter(loader)
-        self._readers = [process for process in active_children() if process not in earlier]
-        try:
-            yield from images
-        except RuntimeError as error:  # of the loader: the reader itself raises nothing
-            raise ReaderDied(f"{reason(error)}: {AGAIN}") from error
-
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
         """Collect batches of one size, and images that cannot be read."""
-        size = 1 if self.predictor.tile is not None else self.predictor.batch_size
+        batch_size = 1 if self.predictor.tile is not None else self.predictor.batch_size
         waiting: dict[tuple[int, ...], list[ReadImage]] = {}  # by shape
         for image in images:
             if image.pixels is None:
@@ -158,11 +89,11 @@ class Engine:
                 continue
             shape = image.pixels.shape
             waiting.setdefault(shape, []).append(image)
-            if len(waiting[shape]) == size:
+            if len(waiting[shape]) == batch_size:
                 yield waiting.pop(shape)
-            elif sum(map(len, waiting.values())) >= 4 * size:  # bounds the memory with many sizes
-                largest = max(waiting, key=lambda shape: len(waiting[shape]))
-                yield waiting.pop(largest)
+            elif sum(map(len, waiting.values())) >= 4 * batch_size:  # bounds the memory
+                most_frequent = max(waiting, key=lambda shape: len(waiting[shape]))
+                yield waiting.pop(most_frequent)
         yield from waiting.values()
 
     def _predict_batch(self, batch: Sequence[ReadImage]) -> list[Prediction | str]:
@@ -173,49 +104,43 @@ class Engine:
         try:
             return list(self.predictor(pixels))
         except Exception as error:  # models and pipelines raise many types
-            # torch raises the death of a reading process wherever this process is.
-            if any(process.exitcode for process in self._readers):
-                raise ReaderDied(f"{reason(error)}: {AGAIN}") from error
+            if self.reader.has_died():
+                raise RuntimeError(str(error)) from error
             if len(batch) == 1:
                 return [reason(error)]
         return [result for image in batch for result in self._predict_batch([image])]
 
+    def _predict_video(self, item: Item) -> Item:
+        """Predict a video. A failure keeps the records of the frames before it."""
+        self._start(item)
+        stamp = file_stamp(item.path)
+        try:
+            count = self.results.draw_video(item, self._iter_recorded(item))
+        except InputError as error:
+            return self._add_failure(item, stamp, str(error))
+        self.journal.add(item, stamp, self.results.drawing, frames=count)
+        return item
+
+    def _iter_recorded(self, video: Item) -> Iterator[Prediction]:
+        """Predict the frames of a video, and yield each after its record."""
+        for number, prediction in enumerate(self._iter_predicted(video)):
+            self.journal.add_frame(number, **self.results.store(video, prediction, number))
+            yield prediction
+
+    def _iter_predicted(self, video: Item) -> Iterator[Prediction]:
+        """Predict the frames of a video. An error is an `InputError`."""
+        try:
+            frames = iter_frames(video.path)
+            while batch := list(islice(frames, self.predictor.batch_size)):
+                yield from self.predictor(batch)
+        except Exception as error:  # decoders, models and pipelines raise many types
+            raise InputError(reason(error)) from error
+
     def _start(self, item: Item) -> None:
+        """Note the start of an item. Results of a former file at its path are removed."""
         self.journal.start(item)
         self.results.remove(item)
 
     def _add_failure(self, item: Item, stamp: list[int] | None, error: str) -> Item:
         self.journal.add(item, stamp, error=error)
         return item
-
-    def _predict_video(self, item: Item) -> Item:
-        """Predict a video, with a record for each frame and one for the video. A failure keeps the
-        frames before it.
-        """
-        self._start(item)
-        stamp = file_stamp(item.path)
-        count = 0
-
-        def iter_stored() -> Iterator[Prediction]:
-            nonlocal count
-            for prediction in self._iter_video(item):
-                fields = self.results.store(item, prediction, count)
-                self.journal.add_frame(count, **fields)
-                count += 1
-                yield prediction
-
-        try:
-            self.results.draw(item, iter_stored())
-        except InputError as error:
-            return self._add_failure(item, stamp, str(error))
-        self.journal.add(item, stamp, self.results.drawing, frames=count)
-        return item
-
-    def _iter_video(self, item: Item) -> Iterator[Prediction]:
-        """Predict the frames of a video. An error is an `InputError`."""
-        try:
-            frames = iter_frames(item.path)
-            while batch := list(islice(frames, self.predictor.batch_size)):
-                yield from self.predictor(batch)
-        except Exception as error:  # decoders, models and pipelines raise many types
-            raise InputError(reason(error)) from error

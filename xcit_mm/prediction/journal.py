@@ -6,11 +6,11 @@ Each process appends lines of JSON to a file of its own, and nothing is ever rem
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
 - `{"frame": NUMBER, ...}` for each frame of a video, between its start and its record,
 - `{"drawn": PATH, ...}` after an item is drawn again,
-- `{"end": true}` if the process ends by an error that is no item's fault.
+- `{"end": true}` if the process ends by an error that no item has caused.
 
 Journals are read in the order in which they were begun. An item is done if it has a record, and its
-last record counts. A process that died leaves starts without records, and perhaps a last line that
-is incomplete.
+last record counts. A process that died leaves starts without records, and perhaps an incomplete
+last line.
 """
 
 import json
@@ -29,8 +29,8 @@ JOURNAL = "journal"
 
 
 def file_stamp(path: str) -> list[int] | None:
-    """Return size and time of modification in nanoseconds, by which a file is recognised, or None
-    for a URL or a missing file.
+    """Return size and time of modification in nanoseconds of a file, or None for a URL or a missing
+    file. Another stamp means another file.
     """
     try:
         status = os.stat(path)
@@ -46,7 +46,7 @@ class Entry:
     Attributes:
         error: Why the item failed, or None.
         drawing: Options of the drawing, or None if nothing was drawn.
-        begin, offset: Positions in the journal, in bytes, of the item's start and of the record.
+        start, offset: Positions in the journal, in bytes, of the item's start and of the record.
     """
 
     item: Item
@@ -54,11 +54,11 @@ class Entry:
     error: str | None
     drawing: dict[str, Any] | None
     journal: Path
-    begin: int
+    start: int
     offset: int
 
     def has_changed(self) -> bool:
-        """Return whether the file is another than the predicted one. A missing file is not."""
+        """Return whether the file exists and is another than the predicted one."""
         stamp = file_stamp(self.item.path)
         return stamp is not None and stamp != self.stamp
 
@@ -69,7 +69,7 @@ class Entry:
                 file.seek(self.offset)
                 yield json.loads(file.readline())
                 return
-            file.seek(self.begin)
+            file.seek(self.start)
             while file.tell() < self.offset:
                 line = json.loads(file.readline())
                 if "frame" in line:
@@ -82,8 +82,8 @@ class Progress:
 
     Attributes:
         entries: Items with a record, by path, in the order of their first records.
-        deaths: Paths of items in flight when a process died, since their last record, with the
-            number of deaths with no other item in flight, so that this one may be the cause.
+        deaths: By path of each item that was in flight when a process died: the number of deaths
+            in which no other item was in flight. The item's next record removes it.
         names: Names of all items that were started.
     """
 
@@ -115,15 +115,16 @@ class Progress:
             if item.id is None:
                 continue
             earlier_id = ids.get(item.path, item.id)
-            if earlier_id != item.id or owners.setdefault(item.id, item.path) != item.path:
+            owner = owners.setdefault(item.id, item.path)
+            if earlier_id != item.id or owner != item.path:
                 raise ValueError(
                     f"{item.path} has the id {item.id} in its json, and another image or id in the "
                     "results: give another --out"
                 )
 
     def ids(self) -> dict[str, int | str]:
-        """Return the id of each item: that of its COCO json, else from 1 on, which more records
-        leave as it is.
+        """Return the id of each item by its path: that of its COCO json, or else the next free
+        number from 1. Later records change no id.
         """
         ids = {path: entry.item.id for path, entry in self.entries.items()}
         json_ids = set(ids.values())
@@ -132,42 +133,41 @@ class Progress:
 
     def _read(self, journal: Path) -> None:
         starts: dict[str, int] = {}
-        offset = 0
-        with journal.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                begin = offset
-                offset += len(line)
-                if not line.endswith(b"\n"):  # the process died while it wrote
-                    break
-                if line.startswith(b'{"frame"'):
-                    continue
-                try:
-                    content = json.loads(line)
-                except ValueError:
-                    place = f"{journal}, line {number}"
-                    fix = "remove the file to predict its images again"
-                    raise ValueError(f"{place} is damaged: {fix}") from None
-                if "start" in content:
-                    starts[content["start"]] = begin
-                    self.names.add(content["name"])
-                elif "path" in content:
-                    start = starts.pop(content["path"], begin)
-                    self._add_record(content, journal, start, begin)
-                elif "drawn" in content and content["drawn"] in self.entries:
-                    self.entries[content["drawn"]].drawing = content["drawing"]
-                elif "end" in content:
-                    return
+        for offset, line in _iter_lines(journal):
+            if "start" in line:
+                starts[line["start"]] = offset
+                self.names.add(line["name"])
+            elif "path" in line:
+                item = Item(line["path"], line["name"], line["id"])
+                result = line["stamp"], line.get("error"), line["drawing"]
+                start = starts.pop(item.path, offset)
+                self.entries[item.path] = Entry(item, *result, journal, start, offset)
+                self.deaths.pop(item.path, None)
+            elif "drawn" in line and line["drawn"] in self.entries:
+                self.entries[line["drawn"]].drawing = line["drawing"]
+            elif "end" in line:
+                starts.clear()
         for path in starts:
-            deaths = self.deaths.setdefault(path, 0)
-            if len(starts) == 1:
-                self.deaths[path] = deaths + 1
+            is_alone = len(starts) == 1
+            self.deaths[path] = self.deaths.get(path, 0) + int(is_alone)
 
-    def _add_record(self, record: dict[str, Any], journal: Path, begin: int, offset: int) -> None:
-        item = Item(record["path"], record["name"], record["id"])
-        error = record.get("error")
-        entry = Entry(item, record["stamp"], error, record["drawing"], journal, begin, offset)
-        self.entries[item.path] = entry
-        self.deaths.pop(item.path, None)
+
+def _iter_lines(journal: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the complete lines of a journal with their positions, except for frames of videos."""
+    offset = 0
+    with journal.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):  # the process died while it wrote
+                return
+            if not line.startswith(b'{"frame"'):
+                try:
+                    yield offset, json.loads(line)
+                except ValueError:
+                    raise ValueError(
+                        f"{journal}, line {number} is damaged: remove the file to predict its "
+                        "images again"
+                    ) from None
+            offset += len(line)
 
 
 def read_journals(folder: Path) -> Progress:
@@ -199,8 +199,11 @@ class Journal:
         drawing: dict[str, Any] | None = None,
         **result: Any,
     ) -> None:
-        """Add the record of an item. The result is `height`, `width` and a detector's `objects`,
-        or `frames`, their number, or `error`.
+        """Add the record of an item.
+
+        Args:
+            result: `height`, `width` and a detector's `objects` of an image, the number of `frames`
+                of a video, or `error`.
         """
         self._append(item._asdict() | dict(stamp=stamp, drawing=drawing) | result)
 
@@ -211,11 +214,11 @@ class Journal:
         self._append(dict(drawn=item.path, drawing=drawing))
 
     def end(self) -> None:
-        """Note that no item is to blame for the end of this process."""
+        """Note that no item is the cause of this process's end."""
         self._append(dict(end=True))
 
     def unfinished(self, suffix: str) -> Path:
-        """Return the path of a file that this process is writing, which a kill may leave."""
+        """Return the path of an incomplete file of this process. A kill may leave the file."""
         return self.path.with_suffix(f".unfinished{suffix}")
 
     def _append(self, content: dict[str, Any]) -> None:

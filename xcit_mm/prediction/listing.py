@@ -46,9 +46,7 @@ class Item(NamedTuple):
 
 @dataclass
 class Listing:
-    """Items in the order of their sources, notes on files that were left out, and ids of classes in
-    a COCO json.
-    """
+    """Items, notes on files that were left out, and the ids of categories in a COCO json."""
 
     items: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -76,17 +74,19 @@ def find_items(
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
-    files = [name for name in names if _is_url(name) or os.path.isfile(name)]
-    lists = [name for name in files if not _is_url(name) and name.endswith((".txt", ".json"))]
-    files = [name for name in files if name not in lists]
+    lists = [name for name in names if os.path.isfile(name) and name.endswith((".txt", ".json"))]
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    items = _list_paths(files)
-    for name in names:
-        if name in lists:
-            read = _read_coco if name.endswith(".json") else _read_text_list
-            items += read(Path(name), root, listing)
-        elif name not in files:
+    others = [name for name in names if name not in lists]
+    files = [name for name in others if _is_url(name) or os.path.isfile(name)]
+    items = _list_files(files, root="")
+    for name in lists:
+        if name.endswith(".json"):
+            items += _read_coco(Path(name), root, listing)
+        else:
+            items += _list_files(_read_lines(Path(name)), root or "")
+    for name in others:
+        if name not in files:
             items += _search(name, out, listing.notes)
     listing.items = make_unique(list({item.path: item for item in items}.values()))
     repeated = len(items) - len(listing.items)
@@ -96,8 +96,10 @@ def find_items(
 
 
 def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
-    """Give items names that stay in a folder, are not too long, and are unique, as names of
-    drawings too. `taken` are the names of other items.
+    """Give items short and unique names of results, which do not lead out of their folder.
+
+    Args:
+        taken: Names of other items.
     """
     used = set(map(drawing_name, taken))
     renamed = []
@@ -117,9 +119,7 @@ def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
 
 
 def drawing_name(name: str) -> str:
-    """Return the file name of an item's drawing. Another suffix than .jpg or .mp4 stays before
-    it.
-    """
+    """Return the file name of an item's drawing: a.jpg of a.jpg, b.png.jpg of b.png."""
     suffix = ".mp4" if _suffix(name) in VIDEO_SUFFIXES else ".jpg"
     return name if name.endswith(suffix) else name + suffix
 
@@ -141,8 +141,8 @@ def _locate(path: str, root: str | Path) -> str:
 
 
 def _name(path: str, folder: str | Path) -> str:
-    """Return a file's path relative to a folder, or host and path of a URL, with a digest of its
-    query.
+    """Return a file's path relative to a folder, or a URL's host and path, with a digest of the URL
+    if it has a query.
     """
     if not _is_url(path):
         return os.path.relpath(path, folder)
@@ -151,45 +151,38 @@ def _name(path: str, folder: str | Path) -> str:
     return f"{stem}-{_digest(path)}{suffix}" if parts.query else stem + suffix
 
 
-def _list_paths(paths: Sequence[str], root: str | Path = "") -> list[Item]:
+def _list_files(paths: Sequence[str], root: str | Path) -> list[Item]:
     """List files and URLs. Names of files are relative to the folder that all share."""
     located = [_locate(path, root) for path in paths]
     folders = [os.path.dirname(path) for path in located if not _is_url(path)]
-    common = os.path.commonpath(folders) if folders else ""
-    return [Item(path, _name(path, common)) for path in located]
+    shared_folder = os.path.commonpath(folders) if folders else ""
+    return [Item(path, _name(path, shared_folder)) for path in located]
 
 
 def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
-    """Search a folder or a glob, and add notes on what is left out.
+    """Search a folder or a glob, and add notes on the files that are left out.
 
     Names are relative to the folder, or to the part of the glob before its first wildcard.
     """
     root = Path(source)
     if root.is_dir():
         paths = set(iter_files(root))
-    else:  # pathlib does not follow links for `**`, which glob.glob does for ever
+    else:  # pathlib does not follow links for `**`, which glob.glob does without end
         root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts[:-1]))
         pattern = os.path.relpath(source, root)
         paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
     items = []
     left_out = Counter[str]()
-    others = Counter[str]()
     for path in sorted(path for path in paths if not path.is_dir()):
         name = path.relative_to(root)
-        if any(part.startswith(".") for part in name.parts):
-            left_out["hidden"] += 1
-        elif not path.is_file():
-            left_out["no regular files"] += 1
-        elif out is not None and path.resolve().is_relative_to(out.resolve()):
-            left_out[f"below the results' folder {out}"] += 1
-        elif _suffix(path.name) in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
-            items.append(Item(os.path.abspath(path), name.as_posix()))
+        problem = _why_left_out(path, name, out)
+        if problem:
+            left_out[problem] += 1
         else:
-            others[_suffix(path.name) or "without a suffix"] += 1
-    notes += [f"left out {count} {reason}" for reason, count in left_out.items()]
-    if others:
-        counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(9))
-        notes.append(f"left out {others.total()} neither image nor video: {counts}")
+            items.append(Item(os.path.abspath(path), name.as_posix()))
+    if left_out:
+        counts = ", ".join(f"{count} {problem}" for problem, count in left_out.most_common(9))
+        notes.append(f"left out {left_out.total()} files: {counts}")
     if not items:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise FileNotFoundError(
@@ -198,14 +191,28 @@ def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
     return items
 
 
-def _read_text_list(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
+def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
+    if any(part.startswith(".") for part in name.parts):
+        return "hidden"
+    if not path.is_file():
+        return "no regular file"
+    if out is not None and path.resolve().is_relative_to(out.resolve()):
+        return f"below the results' folder {out}"
+    suffix = _suffix(path.name)
+    if suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
+        return suffix or "without a suffix"
+    return None
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a list of paths, except for empty lines."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a list of paths: {error}") from None
     if not any(lines):
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return _list_paths([line for line in lines if line], root or "")
+    return [line for line in lines if line]
 
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:

@@ -4,8 +4,8 @@ mmdet pastes each mask into an image of its own: 100 objects of 8000 x 6000 pixe
 mmseg resizes the logits of all classes: 150 classes of 1024 x 1024 pixels take 0.6 GB.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -33,7 +33,7 @@ class Crop(NamedTuple):
 
 
 def crop_of(masks: np.ndarray | sv.CompactMask, number: int) -> Crop:
-    """Return one of several masks: of an array (n, H, W) the whole, else the part that is kept."""
+    """Return a mask of an array (n, H, W), whole, or of compact masks, in its box."""
     if isinstance(masks, np.ndarray):
         return Crop(0, 0, masks[number])
     left, top = masks.offsets[number].tolist()
@@ -42,20 +42,20 @@ def crop_of(masks: np.ndarray | sv.CompactMask, number: int) -> Crop:
 
 def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     """Return crops as the masks of an image of this height and width."""
-    nothing = np.zeros((0, 2), np.int32)
-    masks = [sv.CompactMask([], nothing, nothing, size)]
+    no_corners = np.zeros((0, 2), np.int32)
+    masks = [sv.CompactMask([], no_corners, no_corners, size)]
     for left, top, mask in crops:
         height, width = mask.shape
-        last_pixels = np.array([[0, 0, width - 1, height - 1]])
-        crop = sv.CompactMask.from_dense(mask[None], last_pixels, mask.shape)
+        box = np.array([[0, 0, width - 1, height - 1]])
+        crop = sv.CompactMask.from_dense(mask[None], box, mask.shape)
         masks.append(crop.with_offset(left, top, size))
     return sv.CompactMask.merge(masks)
 
 
 @contextmanager
 def in_less_memory(model: nn.Module, min_score: float | None) -> Iterator[None]:
-    """Let a model of mmdet give masks as a `Crop` for each object where its head is that of Mask
-    R-CNN, and a model of mmseg labels without logits.
+    """Let the mask head of Mask R-CNN return a `Crop` of each object instead of a mask, and a
+    segmentor return labels without logits, while the block runs.
 
     Args:
         min_score: Score below which objects get no mask, or None for the model's own.
@@ -63,22 +63,28 @@ def in_less_memory(model: nn.Module, min_score: float | None) -> Iterator[None]:
     with ExitStack() as patches:
         test_cfg = getattr(getattr(model, "roi_head", None), "test_cfg", None)
         if test_cfg is not None and min_score is not None:
-            # Higher scores alone pass; suppression never lets a lower score change a higher one.
-            threshold = max(test_cfg.score_thr, float(np.nextafter(np.float32(min_score), -1)))
+            # NMS never lets an object change one of a higher score. mmdet keeps scores above the
+            # threshold, `min_score` those equal to it too.
+            just_below = float(np.nextafter(np.float32(min_score), -1))
+            threshold = max(test_cfg.score_thr, just_below)
             patches.enter_context(patch.dict(test_cfg, score_thr=threshold))
         for module in model.modules():
-            predict = getattr(type(module), "predict_by_feat", None)
-            if getattr(predict, "__qualname__", "") == "FCNMaskHead.predict_by_feat":
-                crops = partial(_predict_crops, module.predict_by_feat)
-                patches.enter_context(patch.object(module, "predict_by_feat", crops))
+            method = getattr(type(module), "predict_by_feat", None)
+            # Subclasses with a method of their own stay.
+            if getattr(method, "__qualname__", "") == "FCNMaskHead.predict_by_feat":
+                patches.enter_context(_replaced(module, "predict_by_feat", _predict_crops))
         if hasattr(model, "postprocess_result"):
-            labels = partial(_predict_labels, model.postprocess_result)
-            patches.enter_context(patch.object(model, "postprocess_result", labels))
+            patches.enter_context(_replaced(model, "postprocess_result", _predict_labels))
         yield
 
 
+def _replaced(module: nn.Module, name: str, function: Callable) -> AbstractContextManager:
+    """Replace a method by a function, whose first argument is the method."""
+    return patch.object(module, name, partial(function, getattr(module, name)))
+
+
 def _predict_labels(predict: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
-    """Call mmseg's `postprocess_result` for groups of classes, and keep the best of each pixel."""
+    """Call mmseg's `postprocess_result` for groups of classes, and keep each pixel's best class."""
     classes = logits.shape[1]
     if classes == 1:
         return predict(logits, samples)
@@ -110,23 +116,24 @@ def _predict_crops(
     rescale: bool = False,
     activate_map: bool = False,
 ) -> list[InstanceData]:
-    """Call `FCNMaskHead.predict_by_feat` for each object, on an image that ends at its box."""
+    """Call `FCNMaskHead.predict_by_feat` for each object, as if the image were the object's box."""
     options = dict(rescale=rescale, activate_map=activate_map)
     if not rescale:
         return predict(mask_preds, results_list, batch_img_metas, rcnn_test_cfg, **options)
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
         boxes = results.bboxes
         boxes /= boxes.new_tensor(meta["scale_factor"]).repeat((1, 2))
-        limits = boxes.new_tensor(meta["ori_shape"][1::-1])
+        image_size = boxes.new_tensor(meta["ori_shape"][1::-1])
+        # Interpolation reaches one pixel beyond a box.
         corners = (boxes[:, :2].floor() - 1).clamp(min=0)
-        sizes = (torch.minimum(boxes[:, 2:].ceil() + 1, limits) - corners).clamp(min=1)
+        sizes = (torch.minimum(boxes[:, 2:].ceil() + 1, image_size) - corners).clamp(min=1)
         crops = []
         for number, (corner, size) in enumerate(zip(corners, sizes, strict=True)):
-            this = slice(number, number + 1)
-            moved = InstanceData(bboxes=boxes[this] - corner.repeat(2), labels=results.labels[this])
+            only = slice(number, number + 1)
+            moved = InstanceData(bboxes=boxes[only] - corner.repeat(2), labels=results.labels[only])
             width, height = size.int().tolist()
-            image = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
-            (pasted,) = predict([scores[this]], [moved], [image], rcnn_test_cfg, **options)
+            crop_meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
+            (pasted,) = predict([scores[only]], [moved], [crop_meta], rcnn_test_cfg, **options)
             left, top = corner.int().tolist()
             crops.append(Crop(left, top, pasted.masks[0].cpu().numpy()))
         results.masks = crops

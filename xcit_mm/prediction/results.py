@@ -1,6 +1,5 @@
-"""The drawing and the maps of an item in a folder of predictions: written, and read again."""
+"""Drawings and maps in a folder of predictions, and predictions restored from the folder."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ def map_path(out: Path, name: str, frame: int | None = None) -> Path:
 
 
 def result_paths(out: Path, name: str) -> Iterator[Path]:
-    """Yield the paths of the drawing and the maps that an item has, or may have."""
+    """Yield the paths of all drawings and maps that an item may have."""
     yield drawing_path(out, name)
     yield map_path(out, name)
     yield from (out / LABELS / name).glob("[0-9][0-9][0-9][0-9][0-9][0-9]*.png")
@@ -58,7 +57,7 @@ class Results:
     journal: Journal
 
     def remove(self, item: Item) -> None:
-        """Remove what another file left to which the item's path led."""
+        """Remove drawing and maps of an item."""
         for path in result_paths(self.out, item.name):
             path.unlink(missing_ok=True)
 
@@ -77,28 +76,30 @@ class Results:
             file.write(png.tobytes())
         return fields
 
-    def draw(self, item: Item, predictions: Iterable[Prediction]) -> None:
-        """Draw the prediction of an image, or those of a video's frames."""
-        options = self.drawing
-        if options is None:
-            deque(predictions, maxlen=0)
+    def draw(self, item: Item, prediction: Prediction) -> None:
+        """Draw the prediction of an image. A line says so if it cannot be drawn."""
+        if self.drawing is None:
+            return
+        try:
+            is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**self.drawing))
+            problem = "" if is_encoded else "too large for JPEG"
+        except ValueError as error:  # the image has bands other than BGR
+            problem = str(error)
+        if problem:
+            print_line(f"not drawn: {item.path}: {problem}")
             return
         path = drawing_path(self.out, item.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if item.is_video:
-            drawings = (prediction.draw(**options) for prediction in predictions)
-            write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))
-            return
-        for prediction in predictions:
-            try:
-                is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**options))
-            except ValueError as error:  # an image of other bands
-                print_line(f"not drawn: {item.path}: {error}")
-                continue
-            if is_encoded:
-                path.write_bytes(jpeg.tobytes())
-            else:
-                print_line(f"not drawn: {item.path}: too large for JPEG")
+        path.write_bytes(jpeg.tobytes())
+
+    def draw_video(self, item: Item, predictions: Iterable[Prediction]) -> int:
+        """Draw the predictions of a video's frames, and return their number."""
+        drawing = self.drawing
+        if drawing is None:
+            return sum(1 for _ in predictions)
+        drawings = (prediction.draw(**drawing) for prediction in predictions)
+        path = drawing_path(self.out, item.name)
+        return write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))
 
     def draw_again(self, entry: Entry) -> None:
         """Draw a stored result with the present options, without another prediction.
@@ -107,22 +108,28 @@ class Results:
             InputError: If the file has vanished or changed.
         """
         assert self.drawing is not None
-        self.draw(entry.item, self._iter_stored(entry))
+        predictions = self._iter_stored(entry)
+        if entry.item.is_video:
+            self.draw_video(entry.item, predictions)
+        else:
+            self.draw(entry.item, next(predictions))
         self.journal.note_drawn(entry.item, self.drawing)
 
     def _iter_stored(self, entry: Entry) -> Iterator[Prediction]:
+        """Restore the prediction of an image, or those of a video's frames."""
         path = entry.item.path
         try:
             if file_stamp(path) != entry.stamp:
                 raise ValueError(f"{path} has changed or vanished")
-            read = iter_frames if entry.item.is_video else self._read
-            for record, image in zip(entry.iter_results(), read(path), strict=True):
+            images: Iterable[np.ndarray]
+            if entry.item.is_video:
+                images = iter_frames(path)
+            else:
+                images = [self.predictor.preprocess.read(path)]
+            for record, image in zip(entry.iter_results(), images, strict=True):
                 yield self._restore(entry.item, record, image)
         except Exception as error:
             raise InputError(reason(error)) from error
-
-    def _read(self, path: str) -> Iterator[np.ndarray]:
-        yield self.predictor.preprocess.read(path)
 
     def _restore(self, item: Item, record: dict[str, Any], image: np.ndarray) -> Prediction:
         names = self.predictor.names
@@ -130,6 +137,6 @@ class Results:
         if self.predictor.is_detector:
             objects = record["objects"]
             return Prediction.from_coco(objects, image, names, self.category_ids, palette)
-        content = np.fromfile(map_path(self.out, item.name, record.get("frame")), np.uint8)
-        segmentation = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
+        png = np.fromfile(map_path(self.out, item.name, record.get("frame")), np.uint8)
+        segmentation = cv2.imdecode(png, cv2.IMREAD_UNCHANGED)
         return Prediction(image, None, segmentation, names, palette)

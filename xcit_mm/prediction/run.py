@@ -78,36 +78,45 @@ def predict_many(
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
     out = Path(os.path.abspath(out))
-    rank, size = rank_and_size()
-    if workers is None:  # a model on the CPU uses all cores itself
-        workers = 0 if predictor.device == "cpu" else 2
     category_ids = _category_ids(predictor, listing.categories)
     results = Results(out, predictor, category_ids, drawing, Journal(out))
-    opened = _open(results, listing, overwrite) if rank == 0 else nullcontext()
-    with opened:
+    is_first = rank_and_size()[0] == 0
+    with _opened(results, listing, overwrite) if is_first else nullcontext():
         wait_for_ranks()
         progress = read_journals(out)
         pending = progress.list_pending(listing.items, retry_failed)
-        if rank == 0:
+        if is_first:
             _print_notes(pending, progress.entries)
-        engine = Engine(results, workers)
-        if ray is not None:
-            predicted: Iterator[object] = predict_on_ray(ray, engine, pending)
+        if workers is None:  # a model on the CPU uses all cores itself
+            workers = 0 if predictor.device == "cpu" else 2
+        if ray is None:
+            _predict(results, pending, progress.deaths, workers)
         else:
-            pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
-            predicted = engine.predict(pending, progress.deaths)
-        name = f"rank {rank}" if size > 1 else None
-        options = dict(desc=name, position=rank, disable=not pending)
-        with progress_bar(len(pending), "image", **options) as bar:
-            for _ in predicted:
-                bar.update()
+            _show_progress(predict_on_ray(ray, results, workers, pending), len(pending))
         wait_for_ranks()
-        if rank > 0:
+        if not is_first:
             return None
         progress = read_journals(out)
         report = _merge(results, progress)
         _draw_again(results, progress.entries)
         return report
+
+
+def _predict(
+    results: Results, pending: Sequence[Item], deaths: Mapping[str, int], workers: int
+) -> None:
+    """Predict the items of this rank of torchrun."""
+    rank, size = rank_and_size()
+    items = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
+    _show_progress(Engine(results, workers).predict(items, deaths), len(items))
+
+
+def _show_progress(predicted: Iterable[object], total: int) -> None:
+    rank, size = rank_and_size()
+    name = f"rank {rank}" if size > 1 else None
+    with progress_bar(total, "image", desc=name, position=rank, disable=not total) as bar:
+        for _ in predicted:
+            bar.update()
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
@@ -117,25 +126,26 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
         return list(range(len(names)))  # the values of the maps
     if categories is None:
         return list(range(1, len(names) + 1))
-    if missing := [name for name in names if name not in categories]:
-        has = ", ".join(categories)[:200]
+    missing = [name for name in names if name not in categories]
+    if missing:
         raise ValueError(
-            f"the json has no category {', '.join(missing)[:200]}, a class of the model, but {has}"
+            f"the json has no category {preview(missing)}, a class of the model, but "
+            f"{preview(categories)}"
         )
     return [categories[name] for name in names]
 
 
 @contextmanager
-def _open(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
+def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder, after checks that nothing of the user's is replaced."""
     out = results.out
     arguments = results.predictor.arguments or {}
     model_files = [arguments[name] for name in ("config", "checkpoint") if name in arguments]
     check_output(out, [*model_files, *(item.path for item in listing.items)])
-    foreign: tuple[str, ...] = (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS)
-    if (out / SETTINGS).exists():
-        foreign = ("parts",)  # of a former version
-    for name in foreign:
+    is_resumed = (out / SETTINGS).exists()
+    former_version = ("parts",)
+    own = (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS)
+    for name in former_version if is_resumed else own:
         if (out / name).exists():
             raise FileExistsError(
                 f"{out / name} is not of a run of this version: give another --out, or remove it"
@@ -169,18 +179,11 @@ def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
 
 def _merge(results: Results, progress: Progress) -> RunReport:
     """Write images.json, and of a detector predictions.json."""
-    images: list[dict[str, Any]] = []
-
-    def iter_objects() -> Iterator[dict[str, Any]]:
-        for image, objects in _iter_images(progress):
-            images.append(image)
-            for result in objects:
-                yield dict(image_id=image["id"]) | result
-
+    images_and_objects = _iter_images(progress)
     if results.predictor.is_detector:
-        _write_list(results.out / PREDICTIONS, iter_objects())
+        images = _write_objects(results.out / PREDICTIONS, images_and_objects)
     else:
-        images = [image for image, _ in _iter_images(progress)]
+        images = [image for image, _ in images_and_objects]
     classes = zip(results.category_ids, results.predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
     content = dict(images=images, categories=categories, annotations=[])
@@ -218,22 +221,30 @@ def _open_result(path: Path) -> AbstractContextManager[Any]:
     return atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished")
 
 
-def _write_list(path: Path, objects: Iterable[dict[str, Any]]) -> None:
-    """Write a JSON file of objects that are not kept in memory."""
+def _write_objects(
+    path: Path, images_and_objects: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
+) -> list[dict[str, Any]]:
+    """Write the objects of all images one by one, to save memory, and return the images."""
+    images = []
     with _open_result(path) as file:
         separator = b"["
-        for result in objects:
-            file.write(separator + json.dumps(result).encode())
-            separator = b",\n"
+        for image, objects in images_and_objects:
+            images.append(image)
+            for result in objects:
+                line = json.dumps(dict(image_id=image["id"]) | result)
+                file.write(separator + line.encode())
+                separator = b",\n"
         file.write(b"[]" if separator == b"[" else b"]")
+    return images
 
 
 def _draw_again(results: Results, entries: Mapping[str, Entry]) -> None:
     """Draw what was drawn with other options, and print how many cannot be drawn."""
+    if results.drawing is None:
+        return
     problems = []
     for entry in entries.values():
-        is_current = results.drawing is None or entry.drawing == results.drawing
-        if entry.error is None and not is_current:
+        if entry.error is None and entry.drawing != results.drawing:
             try:
                 results.draw_again(entry)
             except InputError as error:

@@ -1,6 +1,4 @@
-"""Objects that several tiles report: kept once, and joined as polygons where the edges of tiles cut
-them.
-"""
+"""Objects that several tiles report: each is kept once, and joined where edges of tiles cut it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import shapely
 
-MIN_AGREEMENT = 0.5
+MIN_AGREEMENT = 0.5  # of two reports of one object
 
 
 class Objects(NamedTuple):
@@ -32,15 +30,20 @@ class Objects(NamedTuple):
 
     def select(self, which: np.ndarray) -> "Objects":
         """Select objects by their numbers or a mask."""
-        return Objects(*(values[which] for values in self))
+        return Objects(*(array[which] for array in self))
 
 
 def concatenate(objects: Iterable[Objects]) -> Objects:
     """Concatenate the objects of tiles."""
-    shapes = [(0,), (0, 4), (0,), (0,), (0, 4), (0, 4)]
-    types = [object, float, float, int, int, bool]
-    empty: Iterable[np.ndarray] = map(np.zeros, shapes, types)
-    return Objects(*map(np.concatenate, zip(empty, *objects, strict=True)))
+    no_objects = Objects(
+        shapes=np.zeros(0, object),
+        boxes=np.zeros((0, 4)),
+        scores=np.zeros(0),
+        labels=np.zeros(0, int),
+        tiles=np.zeros((0, 4), int),
+        open=np.zeros((0, 4), bool),
+    )
+    return Objects(*map(np.concatenate, zip(no_objects, *objects, strict=True)))
 
 
 def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
@@ -68,20 +71,15 @@ def merge_objects(objects: Objects) -> Objects:
     objects = objects.select(np.argsort(-objects.scores, kind="stable"))
     shapes = objects.shapes
     boxes = objects.boxes
-    tiles = objects.tiles
     groups = [[number] for number in range(len(shapes))]
     for first, second in _agreeing(objects):
         group = groups[first]
         joined = groups[second]
-        # The model has found both of two objects that overlap in one tile.
-        if group is not joined and not any(
-            (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT
-            for i in group
-            for j in joined
-        ):
-            group.extend(joined)
-            for number in joined:
-                groups[number] = group
+        if group is joined or _are_told_apart(objects, group, joined):
+            continue
+        group.extend(joined)
+        for number in joined:
+            groups[number] = group
     kept = []
     for number, members in enumerate(groups):
         if number != min(members):
@@ -94,6 +92,17 @@ def merge_objects(objects: Objects) -> Objects:
     return objects.select(np.sort(np.array(kept, int)))
 
 
+def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) -> bool:
+    """Return whether a tile reports two overlapping objects, one of each group."""
+    boxes = objects.boxes
+    tiles = objects.tiles
+    return any(
+        (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT
+        for i in group
+        for j in other_group
+    )
+
+
 def _overlap(box: np.ndarray, other: np.ndarray) -> float:
     """Return the shared area of two boxes, as a part of the smaller."""
     sides = [(corners[2:] - corners[:2]).clip(min=1e-9) for corners in (box, other)]
@@ -104,32 +113,52 @@ def _overlap(box: np.ndarray, other: np.ndarray) -> float:
 def _agreeing(objects: Objects) -> list[tuple[int, int]]:
     """Return the pairs that are the same object, in descending order of their agreement."""
     shapes = objects.shapes
-    tiles = objects.tiles
-    first, second = shapely.STRtree(shapes).query(shapes)
-    is_pair = (first < second) & (objects.labels[first] == objects.labels[second])
-    is_pair &= (tiles[first] != tiles[second]).any(axis=1)
-    first, second = first[is_pair], second[is_pair]
-    pairs, number = np.unique(np.hstack([tiles[first], tiles[second]]), axis=0, return_inverse=True)
-    areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
-    shapely.prepare(areas)
-    seen = areas[number]
+    first, second = _list_candidates(objects)
+    seen = _area_of_both(objects.tiles[first], objects.tiles[second])
     shared = shapely.intersection(shapes[first], shapes[second])
     parts = [shared, _clip(shapes[first], seen), _clip(shapes[second], seen)]
+    # Tiles that only touch see a line together.
     sizes = np.where(shapely.area(seen) > 0, shapely.area(parts), shapely.length(parts))
     both, first_size, second_size = sizes
     agreement = both / np.maximum(first_size + second_size - both, 1e-9)
-    if (shapely.get_num_coordinates(shapes) > 5).any():  # masks
+    has_masks = (shapely.get_num_coordinates(shapes) > 5).any()  # a box has five
+    if has_masks:
         for part, other, size in ((first, second, first_size), (second, first, second_size)):
-            is_inside = (
-                objects.open[part] & ((tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0)
-            ).any(axis=1)
-            agreement = np.maximum(agreement, is_inside * both / np.maximum(size, 1e-9))
-    order = np.argsort(-agreement, kind="stable")[: np.count_nonzero(agreement > MIN_AGREEMENT)]
+            covered = np.where(_continues(objects, part, other), both / np.maximum(size, 1e-9), 0)
+            agreement = np.maximum(agreement, covered)
+    order = np.argsort(-agreement, kind="stable")
+    order = order[agreement[order] > MIN_AGREEMENT]
     return list(zip(first[order].tolist(), second[order].tolist(), strict=True))
 
 
+def _list_candidates(objects: Objects) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of one class in different tiles whose boxes touch, as two arrays."""
+    first, second = shapely.STRtree(objects.shapes).query(objects.shapes)
+    is_pair = first < second
+    is_pair &= objects.labels[first] == objects.labels[second]
+    is_pair &= (objects.tiles[first] != objects.tiles[second]).any(axis=1)
+    return first[is_pair], second[is_pair]
+
+
+def _area_of_both(tiles: np.ndarray, other_tiles: np.ndarray) -> np.ndarray:
+    """Return the area, or line, that each pair of tiles (n, 4) shares. Few pairs are different."""
+    pairs, number = np.unique(np.hstack([tiles, other_tiles]), axis=0, return_inverse=True)
+    areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
+    shapely.prepare(areas)
+    return areas[number]
+
+
+def _continues(objects: Objects, part: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return whether the tile of an object may cut it at an edge beyond which the other tile
+    reaches.
+    """
+    outwards = [-1, -1, 1, 1]
+    is_beyond = (objects.tiles[other] - objects.tiles[part]) * outwards > 0
+    return (objects.open[part] & is_beyond).any(axis=1)
+
+
 def _clip(shapes: np.ndarray, areas: np.ndarray) -> np.ndarray:
-    """Return the parts of shapes in an area each. Most shapes lie in it, which is quick to see."""
+    """Return the part of each shape in its area. Most shapes lie inside, as a quick test shows."""
     parts = shapes.copy()
     cut = ~shapely.covers(areas, shapes)
     parts[cut] = shapely.intersection(shapes[cut], areas[cut])

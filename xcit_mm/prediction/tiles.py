@@ -53,12 +53,14 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
     tile = min(tile, length)
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
-    seams = [0, *((left + tile + right) // 2 for left, right in pairwise(starts)), length]
-    margin = min((left + tile - right for left, right in pairwise(starts)), default=0) / 8
-    return [
-        Window(start, start + tile, slice(*ends), margin, (start > 0, start + tile < length))
-        for start, ends in zip(starts, pairwise(seams), strict=True)
-    ]
+    overlaps = [start + tile - next_start for start, next_start in pairwise(starts)]
+    margin = min(overlaps, default=0) / 8
+    seams = [start + shared // 2 for start, shared in zip(starts[1:], overlaps, strict=True)]
+    spread = []
+    for start, ends in zip(starts, pairwise([0, *seams, length]), strict=True):
+        edges = (start > 0, start + tile < length)
+        spread.append(Window(start, start + tile, slice(*ends), margin, edges))
+    return spread
 
 
 def overlap_of_tiles(tile: int, overlap: int | None) -> int:
@@ -73,26 +75,30 @@ def overlap_of_tiles(tile: int, overlap: int | None) -> int:
 
 
 def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> Objects:
-    """Select the objects of a tile whose centre lies in its interior, or near it if the tile's edge
-    does not cut them: of an object not larger than the overlap, a tile that contains it whole.
+    """Select the objects of a tile whose centre lies in its interior, or in the margin around it if
+    the tile's edge does not cut the object.
+
+    So an object that is not larger than the overlap comes from a tile that contains it whole.
     """
     boxes = prediction.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
     keep = np.ones(len(boxes), bool)
-    sides = np.zeros((len(boxes), 4), bool)
+    is_open = np.zeros((len(boxes), 4), bool)
     for axis, window in enumerate((columns, rows)):
-        low, high = boxes[:, axis], boxes[:, axis + 2]
-        start, stop = window.inside.start, window.inside.stop
-        centre = (low + high) / 2
-        before = centre - start
-        after = stop - centre
-        keep &= np.minimum(before, after) >= -window.margin
-        keep &= ~((before < 0) & (low <= window.start + 1))
-        keep &= ~((after < 0) & (high >= window.stop - 1))
-        sides[:, axis] = (low <= window.start + window.margin) & window.edges[0]
-        sides[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
+        low = boxes[:, axis]
+        high = boxes[:, axis + 2]
+        # If this tile cuts an object whose centre lies beyond a seam, the next tile sees more.
+        before = window.inside.start - (low + high) / 2
+        after = (low + high) / 2 - window.inside.stop
+        is_near = np.maximum(before, after) <= window.margin
+        is_cut_before = (before > 0) & (low <= window.start + 1)
+        is_cut_after = (after > 0) & (high >= window.stop - 1)
+        keep &= is_near & ~is_cut_before & ~is_cut_after
+        is_open[:, axis] = (low <= window.start + window.margin) & window.edges[0]
+        is_open[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
-    masks = None if prediction.instances is None else prediction.instances.mask
-    if masks is not None:  # decoded one by one, in their boxes
+    instances: Any = prediction.instances
+    masks = instances.mask
+    if masks is not None:
         for position, number in enumerate(np.flatnonzero(keep)):
             left, top, mask = crop_of(masks, int(number))
             shapes[position] = outline(mask, (columns.start + left, rows.start + top))
@@ -103,7 +109,7 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
         prediction.scores[keep].astype(float),
         prediction.labels[keep],
         tiles,
-        sides[keep],
+        is_open[keep],
     )
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import cv2
@@ -12,16 +12,16 @@ from ..utils.atomic import atomic_path
 from ..utils.cli import print_line
 from ..utils.images import URL_PREFIXES
 
-MIN_SHARE = 0.9  # of the frames in a video's header, whose number may be an estimate
-RATES = (1, 240)  # frames per second in a header that are plausible
-TIMED = 100  # frames whose times give the rate otherwise
+MIN_SHARE = 0.9  # of the number of frames in a header, which may be an estimate
+RATES = (1, 240)  # plausible frames per second
+TIMED = 100  # first frames, whose times give the rate if the header's is not plausible
 
 
 def iter_frames(path: str) -> Iterator[np.ndarray]:
     """Yield the frames of a video, (H, W, 3), BGR, uint8.
 
-    The number of frames in a header may be wrong, or the file cut short. A line says so if over a
-    tenth is missing.
+    A line says so if more than a tenth of the frames in the header is missing: the header is wrong
+    or the file was cut short.
 
     Raises:
         OSError: If the file cannot be opened.
@@ -51,41 +51,41 @@ def frame_rate(path: str) -> float:
     video = cv2.VideoCapture(path)
     rate = video.get(cv2.CAP_PROP_FPS)
     if not RATES[0] <= rate <= RATES[1]:
-        times: list[float] = []
-        while len(times) < TIMED and video.grab():
-            times.append(video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
-        duration = times[-1] - times[0] if times else 0
-        rate = (len(times) - 1) / duration if duration else 25.0
+        seconds: list[float] = []
+        while len(seconds) < TIMED and video.grab():
+            seconds.append(video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
+        duration = seconds[-1] - seconds[0] if seconds else 0
+        rate = (len(seconds) - 1) / duration if duration else 25.0
     video.release()
     return rate
 
 
-def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinished: Path) -> None:
-    """Write images (H, W, 3), BGR, of one size as an MP4 with the frame rate of the video `source`.
+def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinished: Path) -> int:
+    """Write an MP4 with the frame rate of the video `source`, and return the number of frames.
 
     Args:
+        images: At least one frame (H, W, 3), BGR. All have the same size.
         unfinished: Where the file is written before it is read back and renamed to `path`.
 
     Raises:
         OSError: If the file cannot be read back, for example because the disk is full.
     """
     images = iter(images)
-    for first in islice(images, 1):
-        with atomic_path(path, unfinished):
-            code = cv2.VideoWriter.fourcc(*"mp4v")
-            rate = frame_rate(source)
-            writer = cv2.VideoWriter(str(unfinished), code, rate, first.shape[1::-1])
-            written = 0
-            try:
-                for image in chain([first], images):
-                    writer.write(image)
-                    written += 1
-            finally:
-                writer.release()
-            readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
-            if readable < written:
-                counts = f"{readable} of {written} frames"
-                raise OSError(f"{counts} of {path.name} can be read back")
+    first = next(images)
+    count = 0
+    with atomic_path(path, unfinished):
+        code = cv2.VideoWriter.fourcc(*"mp4v")
+        writer = cv2.VideoWriter(str(unfinished), code, frame_rate(source), first.shape[1::-1])
+        try:
+            for image in chain([first], images):
+                writer.write(image)
+                count += 1
+        finally:
+            writer.release()
+        readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
+        if readable < count:
+            raise OSError(f"{readable} of {count} frames of {path.name} can be read back")
+    return count
 
 
 def _count_frames(path: Path) -> int:
