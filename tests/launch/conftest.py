@@ -24,67 +24,63 @@ def folder(monkeypatch, tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def trained(models, tmp_path) -> Path:
-    """The work folder of a Mask R-CNN for four classes, of a training that was resumed."""
-    work = tmp_path / "trained"
+def write_work_folder(work: Path, config: str, checkpoint: str) -> Path:
+    """Write the work folder of a training that was resumed."""
     work.mkdir()
-    cfg = Config.fromfile(models["det"][0])
+    cfg = Config.fromfile(config)
     cfg.merge_from_dict(dict(work_dir=str(work), resume=True))
     cfg.dump(work / "mine.py")
-    (work / "last_checkpoint").write_text(models["det"][1])
+    (work / "last_checkpoint").write_text(checkpoint)
     return work
 
 
 @pytest.fixture
-def started(monkeypatch) -> Callable[..., Config]:
-    """Returns the config with which the command starts mmengine."""
-
-    def start(cfg: Config) -> None:
-        raise Started(cfg)
-
-    def run(*args: object) -> Config:
-        monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", start)
-        with pytest.raises(Started) as found:
-            finetune(["--from", *map(str, args)])
-        return found.value.args[0]
-
-    def run_config(config: Path) -> Config:
-        with pytest.raises(Started) as found:
-            run_tool("train", [str(config)])
-        return found.value.args[0]
-
-    run.again = run_config
-    return run
+def trained(models, tmp_path) -> Path:
+    """The work folder of a Mask R-CNN for four classes."""
+    return write_work_folder(tmp_path / "trained", *models["det"])
 
 
 @pytest.fixture
 def trained_segmentor(models, tmp_path) -> Path:
     """The work folder of a Semantic FPN."""
-    work = tmp_path / "segmentor"
-    work.mkdir()
-    Config.fromfile(models["seg"][0]).dump(work / "mine.py")
-    (work / "last_checkpoint").write_text(models["seg"][1])
-    return work
+    return write_work_folder(tmp_path / "segmentor", *models["seg"])
 
 
-def two_classes(content: dict) -> None:
-    content["categories"] = content["categories"][:2]
-    content["annotations"] = [each for each in content["annotations"] if each["category_id"] <= 2]
+@pytest.fixture
+def start(monkeypatch) -> Callable[..., Config]:
+    """Returns the config with which a command of `train` starts mmengine."""
+
+    def stop(cfg: Config) -> None:
+        raise Started(cfg)
+
+    def run(*args: object) -> Config:
+        monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", stop)
+        argv = [str(arg) for arg in args]
+        with pytest.raises(Started) as started:
+            finetune(argv) if "--from" in argv else run_tool("train", argv)
+        return started.value.args[0]
+
+    return run
 
 
 @pytest.fixture
 def data(shapes, tmp_path) -> Path:
     """A folder with jsons of two classes and images."""
-    shutil.copytree(shapes, tmp_path / "my data")
-    for path in (tmp_path / "my data" / "annotations").glob("*.json"):
-        edit_json(path, two_classes)
-    return tmp_path / "my data"
+    folder = tmp_path / "my data"
+    shutil.copytree(shapes, folder)
+    for path in (folder / "annotations").glob("*.json"):
+        edit_json(path, keep_two_classes)
+    return folder
+
+
+def keep_two_classes(coco: dict) -> None:
+    coco["categories"] = coco["categories"][:2]
+    coco["annotations"] = [entry for entry in coco["annotations"] if entry["category_id"] <= 2]
 
 
 @pytest.fixture
 def refused() -> Callable[..., str]:
-    """Returns the error of the command, which must not train."""
+    """Returns the error of `train --from`, which must not train."""
 
     def run(*args: object) -> str:
         with pytest.raises(SystemExit) as end:

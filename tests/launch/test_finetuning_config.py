@@ -1,6 +1,7 @@
 """`train --from MODEL --data DATA` writes a config that fits both, checks it, and trains it."""
 
 import importlib
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from helpers.doctor_data import edit_json
+from helpers.doctor_data import edit_annotations, edit_json
 from helpers.finetuning import QUICK
 from mmengine.config import Config
 
@@ -17,55 +18,53 @@ from xcit_mm.launch import write_finetuning_config
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
+TRAINING = "annotations/instances_training.json"
 
 
-def without_masks(content: dict) -> None:
-    for annotation in content["annotations"]:
-        annotation["segmentation"] = []
-
-
-def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, started, folder):
-    cfg = started(trained, "--data", data)
+def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, start, folder):
+    cfg = start("--from", trained, "--data", data)
     header = (folder / "my-data.py").read_text().splitlines()[:2]
     assert header[0].startswith(f"# Fine-tunes {trained}. Written by")
     assert header[1].startswith("# my data: 8 photos, ") and "held out 4 photos" in header[1]
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
-    assert (
-        cfg.work_dir == "work_dirs/my-data" and not cfg.resume
-    )  # the model was resumed in its own
+    assert cfg.work_dir == "work_dirs/my-data"
+    assert not cfg.resume  # though the model was resumed in its own folder
     assert cfg.model.roi_head.bbox_head.num_classes == cfg.model.roi_head.mask_head.num_classes == 2
     held_out = str(folder / "my-data-coco" / "val.json")
     assert cfg.val_dataloader.dataset.ann_file == cfg.val_evaluator.ann_file == held_out
-    assert cfg.load_from == find_model(str(trained))[1] and cfg.train_cfg.max_iters == 1000
+    assert cfg.load_from == find_model(str(trained))[1]
+    assert cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
 
 
-def test_a_json_alone_is_trained_without_validation(trained, data, started):
-    def many(content: dict) -> None:
-        first = content["images"][0]
-        content["images"] += [first | dict(id=1000 + number) for number in range(400)]
+def test_a_json_alone_is_trained_without_validation_then_its_model_on_a_folder(
+    trained, data, start, folder
+):
+    def add_images(coco: dict) -> None:
+        coco["images"] += [dict(coco["images"][0], id=1000 + number) for number in range(400)]
 
-    path = data / "annotations" / "instances_training.json"
-    edit_json(path, many)
-    cfg = started(trained, "--data", path, "--config", "own.py")
-    assert cfg.val_dataloader is None and cfg.train_cfg.max_iters == 12 * 408 // 2
+    edit_json(data / TRAINING, add_images)
+    cfg = start("--from", trained, "--data", data / TRAINING, "--config", "own.py")
+    assert cfg.val_dataloader is None
+    assert cfg.train_cfg.max_iters == 12 * 408 // 2
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
+    (folder / "first").mkdir()
+    cfg.dump(folder / "first" / "own.py")
+    shutil.copy(trained / "last_checkpoint", folder / "first")
+    cfg = start("--from", folder / "first", "--data", data)
+    assert cfg.val_dataloader.dataset.ann_file == str(folder / "my-data-coco" / "val.json")
+    assert cfg.val_cfg.type == "ValLoop"
 
 
-def test_folders_of_images_and_maps_train_a_semantic_fpn(models, shapes, started, folder):
-    work = folder / "segmentor"
-    work.mkdir()
-    Config.fromfile(models["seg"][0]).dump(work / "mine.py")
-    (work / "last_checkpoint").write_text(models["seg"][1])
+def test_folders_of_images_and_maps_train_a_semantic_fpn(trained_segmentor, shapes, start, folder):
     data = folder / "maps"
-    for kind in ("images", "annotations"):
-        shutil.copytree(shapes / kind, data / kind, ignore=shutil.ignore_patterns("*.json"))
+    for part in ("images", "annotations"):
+        shutil.copytree(shapes / part, data / part, ignore=shutil.ignore_patterns("*.json"))
     (data / "classes.txt").write_text("none\nground\ncircle\nsquare\ntriangle\nstar\n")
-    cfg = started(work, "--data", data)
+    cfg = start("--from", trained_segmentor, "--data", data)
     assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
-    assert cfg.model.decode_head.num_classes == 6 and not cfg.train_dataloader.dataset.get(
-        "reduce_zero_label"
-    )
+    assert cfg.model.decode_head.num_classes == 6
+    assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
     maps = Path(cfg.val_dataloader.dataset.data_prefix.seg_map_path)
     assert len(list(maps.rglob("*.png"))) == 4
 
@@ -73,7 +72,7 @@ def test_folders_of_images_and_maps_train_a_semantic_fpn(models, shapes, started
 @pytest.mark.slow
 def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, call, folder):
     for path in (data / "annotations").glob("*.json"):
-        edit_json(path, without_masks)
+        edit_annotations(path, lambda annotation: annotation.update(segmentation=[]))
     sys.argv = ["train.py", "--from", str(trained), "--data", str(data), "--cfg-options", *QUICK]
     assert importlib.import_module("train").main() == 0
     work = folder / "work_dirs" / "my-data"
@@ -83,46 +82,22 @@ def test_boxes_without_masks_train_a_faster_rcnn_that_predicts(trained, data, ca
     assert call("infer", image, "--model", work, "--out", folder / "found")[0] == 0
 
 
-def test_a_fine_tuned_model_is_fine_tuned_on_other_data(trained, data, started, folder):
-    training = data / "annotations" / "instances_training.json"
-    write_finetuning_config(str(trained), training, folder / "first.py")
-    (folder / "again").mkdir()
-    Config.fromfile(folder / "first.py").dump(folder / "again" / "first.py")
-    shutil.copy(trained / "last_checkpoint", folder / "again")
-    cfg = started(folder / "again", "--data", data)
-    held_out = str(folder / "my-data-coco" / "val.json")
-    assert cfg.val_dataloader.dataset.ann_file == held_out and cfg.val_cfg.type == "ValLoop"
-
-
-def test_captions_of_coco_are_no_training_images(trained, data, folder):
-    (data / "annotations" / "captions_training.json").write_text("{}")
-    write_finetuning_config(str(trained), data, folder / "coco.py")
-    assert "held_out = dict(" in (folder / "coco.py").read_text()
-
-
-def test_a_json_of_all_images_is_not_held_out(trained, data, folder):
-    (data / "annotations" / "instances_validation.json").unlink()
-    shutil.move(data / "images" / "training", data / "annotations" / "trainval")
-    (data / "annotations" / "instances_training.json").rename(
-        data / "annotations" / "trainval.json"
-    )
-    write_finetuning_config(str(trained), data, folder / "all.py")
-    assert "held_out = training\n" in (folder / "all.py").read_text()
+def test_annotations_without_a_mask_are_named_and_the_user_chooses(trained, data, refused, start):
+    edit_json(data / TRAINING, lambda coco: coco["annotations"][3].update(segmentation=[]))
+    annotation = json.loads((data / TRAINING).read_text())["annotations"][3]
+    message = refused(trained, "--data", data)
+    assert "1 of " in message and f"have no mask: {annotation['id']} of 0000" in message
+    cfg = start("--from", trained, "--data", data, "--boxes")
+    assert cfg.model.type == "FasterRCNN"
 
 
 def test_a_published_name_is_the_base_in_any_folder(data, folder):
     write_finetuning_config("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
     cfg = Config.fromfile(folder / "mine.py")
-    assert (
-        cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16" and cfg.model.backbone.init_cfg is None
-    )
-    assert cfg.optim_wrapper.paramwise_cfg == dict(
-        layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))
-    )
-    assert cfg.model.backbone.arch == "s12" and cfg.train_cfg.type == "IterBasedTrainLoop"
-
-
-TRAINING = "annotations/instances_training.json"
+    assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16"
+    assert cfg.model.backbone.init_cfg is None and cfg.model.backbone.arch == "s12"
+    assert cfg.optim_wrapper.paramwise_cfg.layer_decay_rate == 0.8
+    assert cfg.train_cfg.type == "IterBasedTrainLoop"
 
 
 def with_another_json(data: Path) -> None:
@@ -131,15 +106,15 @@ def with_another_json(data: Path) -> None:
 
 def with_bands(data: Path) -> None:
     cv2.imwrite(str(data / "images/training/four.tif"), np.zeros((96, 96, 4), np.uint16))
-    edit_json(data / TRAINING, lambda content: content["images"][0].update(file_name="four.tif"))
+    edit_json(data / TRAINING, lambda coco: coco["images"][0].update(file_name="four.tif"))
 
 
-def without_images_on_disk(data: Path) -> None:
+def without_images(data: Path) -> None:
     shutil.rmtree(data / "images")
 
 
-def changed(**lists: list) -> Callable[[Path], None]:
-    return lambda data: edit_json(data / TRAINING, lambda content: content.update(lists))
+def with_lists(**lists: list | None) -> Callable[[Path], None]:
+    return lambda data: edit_json(data / TRAINING, lambda coco: coco.update(lists))
 
 
 @pytest.mark.parametrize(
@@ -147,12 +122,12 @@ def changed(**lists: list) -> Callable[[Path], None]:
     [
         (shutil.rmtree, "no folder or file at"),
         (with_another_json, f"but has {TRAINING}, instances_train.json"),
-        (changed(categories=[]), "has 0 categories and"),
-        (changed(annotations=[]), "and 0 annotations: annotate it"),
-        (changed(images=[]), "lists no images"),
-        (changed(annotations=None), "is not in COCO's format"),
+        (with_lists(categories=[]), "has 0 categories and"),
+        (with_lists(annotations=[]), "and 0 annotations: annotate it"),
+        (with_lists(images=[]), "lists no images"),
+        (with_lists(annotations=None), "is not in COCO's format"),
         (with_bands, "write a config as in docs/bands.md"),
-        (without_images_on_disk, "00000.jpg of"),
+        (without_images, "00000.jpg of"),
     ],
 )
 def test_data_that_cannot_train_is_one_line(break_data, message, refused, trained, data, folder):
@@ -172,24 +147,23 @@ def test_model_that_cannot_be_fine_tuned_is_one_line(model, message, refused, da
     assert message in refused(model, "--data", data)
 
 
-def test_a_config_is_not_replaced(refused, trained, data, folder):
-    (folder / "taken.py").touch()
-    line = refused(trained, "--data", data, "--config", "taken.py")
-    assert "taken.py exists: train it" in line
-    assert (folder / "taken.py").read_text() == ""
-
-
-def test_several_processes_train_a_config_that_exists(refused, trained, data):
-    line = refused(trained, "--data", data, "--launcher", "pytorch")
-    assert "then train it with --launcher" in line
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--config", "taken.py"], "taken.py exists: train it"),
+        (["--launcher", "pytorch"], "then train it with --launcher"),
+        (["--tile", "100"], "--tile is for rasters: give --labels"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, data, folder):
+    (folder / "taken.py").write_text("mine")
+    assert message in refused(trained, "--data", data, *options)
+    assert (folder / "taken.py").read_text() == "mine"
 
 
 def test_a_failed_check_stops_the_run_and_keeps_the_config(refused, trained, data, folder, capsys):
-    path = data / "annotations" / "instances_training.json"
-    edit_json(
-        path,
-        lambda content: [each.update(bbox=[0, 0, 0.1, 0.1]) for each in content["annotations"]],
-    )
+    edit_annotations(data / TRAINING, lambda annotation: annotation.update(bbox=[0, 0, 0.1, 0.1]))
     message = refused(trained, "--data", data)
-    assert message.startswith("ValueError: D408 train: ") and (folder / "my-data.py").is_file()
+    assert message.startswith("ValueError: D408 train: ")
+    assert (folder / "my-data.py").is_file()
     assert "written: my-data.py. If a check fails, correct" in capsys.readouterr().err

@@ -1,35 +1,22 @@
 """Objects of each format are read as drawn, and what is wrong is one line with the file."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-import cv2
 import pytest
 from helpers.doctor_data import edit_json
+from helpers.layouts import VOC, write_files, write_photo
 from PIL import Image
 
 from xcit_mm.launch.files import split_of
 from xcit_mm.launch.formats import read_objects
+from xcit_mm.launch.maps import read_maps
 
 OUTLINE = [12, 12, 20, 12, 20, 20, 12, 20]
 PARTS = " ".join(str(value / 32) for value in OUTLINE)
-POINTS = "".join(f"<v>{value + 1}</v>" for value in OUTLINE)
-BOX = "<xmin>13</xmin><ymin>13</ymin><xmax>20</xmax><ymax>20</ymax>"
+POLYGON = "".join(f"<v>{value + 1}</v>" for value in OUTLINE)
 SHAPE = dict(label="thing", points=[OUTLINE[:2], OUTLINE[2:4], OUTLINE[4:6], OUTLINE[6:]])
-
-
-def write_photo(path: Path, **options: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (32, 32)).save(path, **options)
-
-
-@pytest.fixture
-def yolo(folder) -> Path:
-    """A data set of YOLO of a photo with a polygon."""
-    write_photo(folder / "train/0.jpg")
-    (folder / "train/0.txt").write_text(f"1 {PARTS}\n")
-    (folder / "data.yaml").write_text("train: train\nnames: [other, thing]\n")
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -37,17 +24,12 @@ def yolo(folder) -> Path:
     [
         ("0.txt", f"0 {PARTS}"),
         ("0.txt", f"0 {PARTS} 0.9"),  # with a score
-        (
-            "0.xml",
-            f"<a><object><name>thing</name><bndbox>{BOX}</bndbox><polygon>{POINTS}</polygon>"
-            "</object></a>",
-        ),
+        ("0.xml", VOC.replace("</bndbox>", f"</bndbox><polygon>{POLYGON}</polygon>")),
         ("0.json", json.dumps(dict(shapes=[SHAPE]))),
     ],
 )
 def test_the_outline_of_an_object_is_kept(file, text, folder):
-    write_photo(folder / "0.jpg")
-    (folder / file).write_text(text)
+    write_files(folder, "0.jpg", {file: text})
     if file == "0.txt":
         (folder / "classes.txt").write_text("thing")
     (photo,) = read_objects(folder).training.photos
@@ -57,38 +39,62 @@ def test_the_outline_of_an_object_is_kept(file, text, folder):
 
 
 def test_shapes_of_a_group_of_labelme_are_one_object(folder):
-    write_photo(folder / "0.jpg")
     parts = [dict(SHAPE, group_id=7), dict(SHAPE, group_id=7), SHAPE]
-    (folder / "0.json").write_text(json.dumps(dict(shapes=parts)))
+    write_files(folder, "0.jpg", {"0.json": json.dumps(dict(shapes=parts))})
     (photo,) = read_objects(folder).training.photos
     assert [len(shape.polygons) for shape in photo.shapes] == [2, 1]
 
 
-def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(yolo):
+def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.new("RGB", (96, 64)).save(yolo / "train/0.jpg", exif=exif)
-    assert read_objects(yolo).training.photos[0].size == (64, 96)
-    assert cv2.imread(str(yolo / "train/0.jpg")).shape == (96, 64, 3)
+    write_files(folder, "0.txt", {"classes.txt": "thing"})
+    Image.new("RGB", (96, 64)).save(folder / "0.jpg", exif=exif)
+    assert read_objects(folder).training.photos[0].size == (64, 96)
+
+
+YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
 
 
 @pytest.mark.parametrize(
-    "file, text, message",
+    "texts, message",
     [
-        ("data.yaml", "names: [", "cannot be read (while parsing"),
-        ("data.yaml", "train: train", "cannot be read ('names'): expected names"),
-        ("data.yaml", "names: [a]\nval: train", "has no training images: expected 'train'"),
-        ("data.yaml", "names: [a]\ntrain: none", "none must be a folder or a list of images"),
-        ("train/0.txt", "0 .1 .1 .2 .2\n0 a", "0.txt has '0 a' in line 2: expected a class of"),
-        ("train/0.txt", "2 .1 .1 .2 .2", "line 1: expected a class of 0 to 1 with a box or a"),
-        ("train/0.jpg", "no image", "0.jpg cannot be read: cannot identify"),
+        ({"data.yaml": "names: ["}, "data.yaml cannot be read (while parsing"),
+        ({"data.yaml": "text"}, "data.yaml cannot be read"),
+        ({"data.yaml": "train: ."}, "data.yaml cannot be read ('names'): expected names"),
+        ({"data.yaml": "names: [a]\nval: ."}, "has no training images: expected 'train'"),
+        ({"data.yaml": "names: [a]\ntrain: none"}, "none must be a folder or a list of images"),
+        (
+            {"data.yaml": "names: [a]\ntrain: train.txt", "train.txt": "none.jpg"},
+            "train.txt lists none.jpg, which is not found",
+        ),
+        (YAML | {"0.txt": "0 .1 .1 .2 .2\n0 a"}, "0.txt has '0 a' in line 2: expected a class of"),
+        (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
+        (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: cannot identify"),
+        ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
+        ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
+        ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
+        ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
+        ({"a/train.json": '{"annotations"', "b/train.json": '{"annotations"'}, "must have one"),
+        ({"1.jpg": "", "a/classes.txt": "a", "b/classes.txt": "a"}, "give the folder of one"),
+        ({}, "has no labels: expected a COCO json"),
     ],
 )
-def test_what_is_wrong_in_a_yolo_data_set_is_one_line_with_the_file(file, text, message, yolo):
-    (yolo / file).write_text(text)
+def test_what_is_wrong_in_a_data_set_is_one_line_with_the_file(texts, message, folder):
+    write_files(folder, "0.jpg", texts)
     with pytest.raises((ValueError, FileNotFoundError)) as error:
-        read_objects(yolo)
+        read_objects(folder)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_truncated_map_is_one_line_with_its_name(folder):
+    write_photo(folder / "images/0.jpg")
+    write_photo(folder / "masks/0.png", "L")
+    Image.effect_noise((32, 32), 9).save(folder / "masks/0.png")
+    whole = (folder / "masks/0.png").read_bytes()
+    (folder / "masks/0.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"masks/0\.png cannot be read: "):
+        read_maps(folder)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +111,76 @@ def test_folders_are_named_after_splits(name, split):
     assert split_of(Path(name)) == split
 
 
-def test_photos_without_labels_have_no_objects(yolo):
-    write_photo(yolo / "train/1.jpg")
-    assert "2 photos, 1 without objects, 1 objects of 2 classes" in read_objects(yolo).describe()
+def with_text_ids(coco: dict) -> None:
+    for entry in [*coco["images"], *coco["categories"], *coco["annotations"]]:
+        entry["id"] = f"id {entry['id']}"
+    for annotation in coco["annotations"]:
+        annotation["image_id"] = f"id {annotation['image_id']}"
+        annotation["category_id"] = f"id {annotation['category_id']}"
 
 
-def test_images_of_a_json_that_are_missing_are_counted(data):
-    path = data / "annotations" / "instances_training.json"
-    edit_json(path, lambda content: content["images"][0].update(file_name="none.jpg"))
-    line = read_objects(path).describe()
-    assert "7 photos" in line and line.endswith("1 train images that are missing, such as none.jpg")
+def with_ids_from_zero(coco: dict) -> None:
+    for number, annotation in enumerate(coco["annotations"]):
+        annotation["id"] = number
+
+
+def with_numbers_as_text(coco: dict) -> None:
+    for annotation in coco["annotations"]:
+        annotation["bbox"] = [str(value) for value in annotation["bbox"]]
+        annotation["image_id"] = str(annotation["image_id"])
+        del annotation["area"], annotation["iscrowd"]
+    for image in coco["images"]:
+        image["width"] = str(image["width"])
+
+
+def without_sizes(coco: dict) -> None:
+    for image in coco["images"]:
+        image.update(width=0, height=0)
+
+
+def with_a_category_twice(coco: dict) -> None:
+    coco["categories"].append(dict(coco["categories"][0], id=9))
+    for annotation in coco["annotations"][::2]:
+        if annotation["category_id"] == coco["categories"][0]["id"]:
+            annotation["category_id"] = 9
+
+
+def in_another_order(coco: dict) -> None:
+    coco["categories"].reverse()
+
+
+def numbered_otherwise(coco: dict) -> None:
+    for category in coco["categories"]:
+        category["id"] = 3 - category["id"]
+    for annotation in coco["annotations"]:
+        annotation["category_id"] = 3 - annotation["category_id"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_text_ids,
+        with_ids_from_zero,
+        with_numbers_as_text,
+        without_sizes,
+        with_a_category_twice,
+        in_another_order,
+        numbered_otherwise,
+    ],
+)
+def test_a_json_that_would_be_misread_is_read_as_it_is_meant(change: Callable, data, folder):
+    def read() -> tuple:
+        dataset = read_objects(data)
+        objects = [
+            (photo.path, photo.size, [(shape.label, shape.box) for shape in photo.shapes])
+            for photo in dataset.held_out.photos
+        ]
+        return dataset.classes, objects, dataset.held_out
+
+    classes, objects, _ = read()
+    edit_json(data / "annotations/instances_validation.json", change)
+    changed_classes, changed_objects, held_out = read()
+    assert (changed_classes, changed_objects) == (classes, objects)
+    copy = held_out.write(folder, "val", classes)["ann_file"]
+    ids = [annotation["id"] for annotation in json.loads(Path(copy).read_text())["annotations"]]
+    assert len(set(ids)) == len(ids) and all(type(value) is int and value > 0 for value in ids)

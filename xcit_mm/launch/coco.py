@@ -4,8 +4,8 @@ Each tool writes ids of its own. What is read has none: an object belongs to its
 category is a name.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,30 @@ _NUMBERS = ("area", "iscrowd", "ignore")
 _KEPT = ("id", "segmentation", *_NUMBERS)
 
 
-def find_jsons(data: Path) -> dict[str, Path]:
-    """Return the json of each split in a folder, none if it has no COCO jsons."""
+def find_jsons(data: Path, left_out: Counter[str]) -> dict[str, Path]:
+    """Return the json of each split in a folder, none if it has no COCO jsons.
+
+    A json of no split is that of training, or counted in `left_out` if another is of training.
+    """
     paths = [path for path in list_files(data, ".json") if _has_annotations(path)]
     # COCO also has captions and keypoints.
     paths = [path for path in paths if path.name.startswith("instances")] or paths
-    splits: dict[str, list[Path]] = {}
+    if not paths:
+        return {}
+    splits: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        split = split_of(path.relative_to(data).with_suffix(""))
-        splits.setdefault(split or "", []).append(path)
+        splits[split_of(path.relative_to(data).with_suffix("")) or ""].append(path)
     unnamed = splits.pop("", [])
-    if paths:
-        splits.setdefault("train", unnamed)
+    if "train" in splits:
+        left_out["jsons of no split"] = len(unnamed)
+    else:
+        splits["train"] = unnamed
     for split, jsons in splits.items():
         if len(jsons) != 1:
             listed = ", ".join(str(path.relative_to(data)) for path in jsons) or "none"
             problem = f"{data} must have one json with {split!r} in its path, but has {listed}"
             raise ValueError(f"{problem}: give the json itself")
-    return {split: jsons[0] for split, jsons in splits.items()}
+    return {split: path for split, (path,) in splits.items()}
 
 
 def _has_annotations(path: Path) -> bool:
@@ -49,33 +55,37 @@ def _has_annotations(path: Path) -> bool:
     return any(key.encode(name) in encoded for name in ("utf-8", "utf-16-le", "utf-16-be"))
 
 
-def read_jsons(paths: dict[str, Path], root: Path) -> Dataset[Objects]:
+def read_json(path: Path) -> Dataset[Objects]:
+    """Describe one json, whose images are below its folder or beside its folder annotations."""
+    folder = path.parent
+    root = folder.parent if "ann" in folder.name else folder
+    return read_jsons({"train": path}, root, Counter())
+
+
+def read_jsons(paths: Mapping[str, Path], root: Path, left_out: Counter[str]) -> Dataset[Objects]:
     """Describe the jsons of splits, whose images are below `root` or where the jsons say."""
     jsons = {
         split: read_coco(path, _REQUIRED, correct=_read_values) for split, path in paths.items()
     }
     training = jsons["train"]
-    classes = tuple(dict.fromkeys(category["name"] for category in training["categories"]))
+    classes = list(dict.fromkeys(category["name"] for category in training["categories"]))
     if not classes or not training["annotations"]:
         counts = f"{len(classes)} categories and {len(training['annotations'])} annotations"
         raise ValueError(f"{paths['train']} has {counts}: annotate it")
-    left_out: Counter[str] = Counter()
     splits = {}
     for split, coco in jsons.items():
         shapes = _read_shapes(coco, classes, left_out)
         places = _find_photos(paths[split], coco["images"], root)
-        splits[split] = Objects([])
-        missing = []
-        for image in coco["images"]:
-            path = places[image["id"]]
-            if path:
-                size = (image["width"], image["height"])
-                size = size if all(size) else image_size(path)
-                splits[split].photos.append(Photo(path, size, shapes[image["id"]]))
-            else:
-                missing.append(image["file_name"])
+        missing = [image["file_name"] for image in coco["images"] if not places[image["id"]]]
         if missing:
             left_out[f"{split} images that are missing, such as {missing[0]}"] = len(missing)
+        splits[split] = Objects([])
+        for image in coco["images"]:
+            place = places[image["id"]]
+            if place:
+                stated = (image["width"], image["height"])
+                size = stated if all(stated) else image_size(place)
+                splits[split].photos.append(Photo(place, size, shapes[image["id"]]))
     return new_dataset(classes, splits, left_out)
 
 

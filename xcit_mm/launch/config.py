@@ -1,7 +1,6 @@
 """The config of a fine-tuning, written from a model and the description of a data set."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -9,43 +8,64 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..utils.atomic import atomic_write
-from ..utils.configs import read_config, type_name
+from ..utils.configs import read_config
 from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
 from .copies import write_copies
-from .dataset import Dataset, Maps, Objects
+from .dataset import Dataset, check_bands
 from .formats import read_objects
-from .maps import read_maps
+from .maps import IGNORED, read_maps
 from .model import (
+    Adapted,
+    Pipeline,
     adapt_detector,
-    adapt_maps,
-    adapt_objects,
     adapt_segmentor,
-    check_bands,
+    difference,
     find_pipelines,
     has_xcit,
+    remove_pretrained,
 )
-from .rasters import adapt_model, adapt_steps, has_other_bands
+from .rasters import adapt_to_tiles, has_other_bands
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
 
 _BATCH_SIZE = 2
 _RATE = 1e-4
-_COPIES = dict(objects="coco", maps="maps")  # ends of the names of folders of copies
-_ONE_SIZE = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
 _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
 _VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
 val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
-_RASTER = "  # how rasters are read: defaults of xcit-mm raster\n"
+
+_OBJECTS = dict(
+    copies="coco",  # end of the name of the folder of copies
+    dataset_type="CocoDataset",
+    labels="",
+    gain="+5.4 mask AP on nuts",
+    all_photos="filter_cfg=None, ",
+    background="  # without objects: background",
+    balanced="""
+# train_data = dict(type="ClassBalancedDataset", oversample_thr=0.5, dataset=train_data)  # rare \
+classes: -6.5 mask AP of few figs among nuts""",
+)
+_MAPS = dict(
+    copies="maps",
+    dataset_type="BaseSegDataset",
+    labels=f"  # of the labels 0, 1, ... of the maps; {IGNORED} is ignored",
+    gain="-1.7 mIoU on CamVid in 200 iterations",
+    all_photos="",
+    background="",
+    balanced="",
+    evaluator='type="IoUMetric", iou_metrics=["mIoU"]',
+    best="'mIoU'",
+)
 
 
 def find_start(model: str) -> tuple[str, str | None]:
-    """Return the path of a model's config and its checkpoint, as `find_model`. A config alone has
-    no checkpoint: it trains from its own start.
+    """Return the path of a model's config and its checkpoint, as `find_model` does. A config alone
+    has no checkpoint: it trains from its own start.
     """
     return (model, None) if model.endswith(".py") else find_model(model)
 
@@ -77,132 +97,103 @@ def write_finetuning_config(
     base, checkpoint = find_start(model)
     cfg = read_config(base)
     find_pipelines(model, cfg)  # raises before the data are read
+    dataset: Dataset[Any]
     if cfg.default_scope == "mmdet":
-        fitted = _fit_detector(model, cfg, read_objects(data), boxes, has_tiles=tiles is not None)
+        dataset = read_objects(data)
+        if tiles is None:
+            check_bands(dataset)
+        adapted = adapt_detector(model, cfg, dataset, boxes)
+        task = _describe_objects(adapted.masks)
     else:
-        fitted = _fit_segmentor(model, cfg, read_maps(data))
+        dataset = read_maps(data)
+        adapted = adapt_segmentor(model, cfg, len(dataset.classes))
+        task = _MAPS
+    if checkpoint:
+        remove_pretrained(adapted.model)
     if tiles is not None:
-        fitted.changes = adapt_model(cfg, fitted.changes, tiles)
-        fitted.pipelines = [adapt_steps(steps, cfg, tiles) for steps in fitted.pipelines]
-    if checkpoint is None:  # of the backbone alone, if the config says so
-        fitted.changes.get("backbone", {}).pop("init_cfg", None)
-    copies = config.resolve().with_name(f"{config.stem}-{_COPIES[fitted.task]}")
-    arguments = write_copies(fitted.dataset, data, copies)
-    held_out = arguments.get("val")
-    description = f"{data.stem if data.is_file() else data.name}: {fitted.dataset.describe()}"
+        adapt_to_tiles(adapted, cfg, tiles)
+    description = f"{data.stem if data.is_file() else data.name}: {dataset.describe()}"
+    copies = config.resolve().with_name(f"{config.stem}-{task['copies']}")
     values = dict(
+        task,
         model=model,
         description=description,
         source=to_code(dict(path=str(data), copies=str(copies))),
-        training=to_code(arguments["train"]),
-        held_out=to_code(held_out) if held_out else "training",
-        validation=_VALIDATION if held_out else _NO_VALIDATION,
-        best=repr(fitted.best if held_out else None),
-        **_describe_start(base, checkpoint, cfg, tiles),
-        **_describe_fitted(fitted, cfg),
+        **_describe_data(dataset, write_copies(dataset, data, copies)),
+        **_describe_start(base, checkpoint, cfg),
+        **_describe_tiles(cfg, tiles),
+        **_describe_adapted(adapted, cfg),
     )
-    folder = shipped_folder("configs") / "_base_"
-    task = (folder / f"finetuning_{fitted.task}.txt").read_text()
-    frame = (folder / "finetuning.txt").read_text().replace("$task", task)
+    if not dataset.held_out:
+        values["best"] = "None"
+    template = shipped_folder("configs") / "_base_" / "finetuning.txt"
     with atomic_write(config) as file:
-        file.write(Template(frame).substitute(values).encode())
+        file.write(Template(template.read_text()).substitute(values).encode())
     return description
 
 
-@dataclass
-class _Fitted:
-    """A data set, and what a model's config has to change for it.
-
-    Attributes:
-        task: 'objects' or 'maps'.
-        pipelines: Steps of training and test.
-        metric: Metrics of a detector.
-        best: Key of the score that tells the best checkpoint.
-    """
-
-    task: str
-    dataset: Dataset[Any]
-    changes: dict[str, Any]
-    pipelines: list[list[dict]]
-    metric: list[str]
-    best: str
+# Each of the following functions returns values of the template.
 
 
-def _fit_detector(
-    model: str, cfg: Config, dataset: Dataset[Objects], boxes: bool, has_tiles: bool
-) -> _Fitted:
-    if not has_tiles:
-        check_bands(dataset)
-    changes, masks = adapt_detector(model, cfg.model, dataset, boxes)
-    background = dataset.training.empty > 0
-    pipelines = find_pipelines(model, cfg)
-    train_steps, test_steps = (adapt_objects(steps, masks, background) for steps in pipelines)
+def _describe_objects(masks: bool) -> dict[str, str]:
     metric = ["bbox", "segm"] if masks else ["bbox"]
-    best = f"coco/{metric[-1]}_mAP"
-    pipelines = [_resize_randomly(train_steps), test_steps]
-    return _Fitted("objects", dataset, changes, pipelines, metric, best)
+    evaluator = f'type="CocoMetric", ann_file=held_out["ann_file"], metric={metric}, classwise=True'
+    return dict(_OBJECTS, evaluator=evaluator, best=repr(f"coco/{metric[-1]}_mAP"))
 
 
-def _fit_segmentor(model: str, cfg: Config, dataset: Dataset[Maps]) -> _Fitted:
-    changes = adapt_segmentor(model, cfg.model, len(dataset.classes))
-    pipelines = [adapt_maps(steps) for steps in find_pipelines(model, cfg)]
-    return _Fitted("maps", dataset, changes, pipelines, [], "mIoU")
-
-
-def _describe_start(
-    base: str, checkpoint: str | None, cfg: Config, tiles: "Tiles | None"
+def _describe_data(
+    dataset: Dataset[Any], arguments: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the values of a written config that name the model from which it starts."""
+    held_out = arguments.get("val")
+    return dict(
+        training=to_code(arguments["train"]),
+        held_out=to_code(held_out) if held_out else "training",
+        validation=_VALIDATION if held_out else _NO_VALIDATION,
+        classes=dataset.classes,
+        iterations=max(1000, 12 * len(dataset.training) // _BATCH_SIZE),
+        batch_size=_BATCH_SIZE,
+    )
+
+
+def _describe_start(base: str, checkpoint: str | None, cfg: Config) -> dict[str, Any]:
     shipped = Path(base).as_posix().partition("/xcit_mm/.mim/configs/")[2]
     if checkpoint is not None and Path(checkpoint).is_file():
         checkpoint = str(Path(checkpoint).resolve())
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     imports = [imports] if isinstance(imports, str) else list(imports)
-    has_new_stem = tiles is not None and has_other_bands(cfg, tiles)
+    optim_wrapper = cfg.get("optim_wrapper") or {}
     return dict(
         base=repr(f"xcit_mm::{shipped}" if shipped else str(Path(base).resolve())),
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
-        raster="" if tiles is None else f"raster = {to_code(tiles.settings)}{_RASTER}",
-        fill_stem=', fill_stem="rgb-mean"' if has_new_stem else "",
-        rate=_RATE if checkpoint else cfg.optim_wrapper.optimizer.lr,
+        rate=_RATE if checkpoint else optim_wrapper["optimizer"]["lr"],
         rates=_LAYER_DECAY if checkpoint and has_xcit(cfg) else _ONE_RATE,
-        clip_grad=to_code(cfg.get("optim_wrapper", {}).get("clip_grad")),
+        clip_grad=to_code(optim_wrapper.get("clip_grad")),
     )
 
 
-def _describe_fitted(fitted: _Fitted, cfg: Config) -> dict[str, Any]:
-    """Return the values of a written config that fit the model to the data set."""
+def _describe_tiles(cfg: Config, tiles: "Tiles | None") -> dict[str, str]:
+    if tiles is None:
+        return dict(raster="", fill_stem="")
+    settings = f"raster = {to_code(tiles.settings)}"
+    return dict(
+        raster=f"{settings}  # how rasters are read: defaults of xcit-mm raster\n",
+        fill_stem=', fill_stem="rgb-mean"' if has_other_bands(cfg, tiles) else "",
+    )
+
+
+def _describe_adapted(adapted: Adapted, cfg: Config) -> dict[str, str]:
+    train_steps, test_steps = adapted.pipelines
     test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
     return dict(
-        classes=fitted.dataset.classes,
-        changes=to_code(fitted.changes),
-        train_pipeline=_lines(fitted.pipelines[0]),
+        changes=to_code(difference(cfg.model.to_dict(), adapted.model)),
+        train_pipeline=_lines(train_steps),
+        test_pipeline=_lines(test_steps),
         test_loader=to_code(dict(_delete_=True) | test_loader),
-        test_pipeline=_lines(fitted.pipelines[1]),
-        metric=fitted.metric,
-        iterations=max(1000, 12 * len(fitted.dataset.training) // _BATCH_SIZE),
-        batch_size=_BATCH_SIZE,
     )
 
 
-def _resize_randomly(steps: list[dict]) -> list[dict]:
-    """Replace the one size of photos by random sizes, unless the pipeline has other steps too.
-
-    Measured in docs/benchmark.md, "Fine-tuning".
-    """
-    if {type_name(step) for step in steps} != _ONE_SIZE:
-        return steps
-    changed = []
-    for step in steps:
-        if type_name(step) == "Resize" and step.get("scale"):
-            changed.append(dict(step, type="RandomResize", ratio_range=(0.67, 1.5)))
-        else:
-            changed.append(step)
-    return changed
-
-
-def _lines(steps: Sequence[dict]) -> str:
+def _lines(steps: Pipeline) -> str:
     """Return the Python of a pipeline, a line for each step."""
     return "".join(f"\n    {to_code(step)}," for step in steps)
 
@@ -212,8 +203,9 @@ def to_code(value: Any) -> str:
     configs.
     """
     if isinstance(value, dict):
-        keys = sorted(value, key="type".__ne__)
-        items = [f"{key}={to_code(value[key])}" for key in keys]
+        items = [f"{key}={to_code(item)}" for key, item in value.items() if key != "type"]
+        if "type" in value:
+            items.insert(0, f"type={to_code(value['type'])}")
         return f"dict({', '.join(items)})"
     if isinstance(value, list):
         return f"[{', '.join(map(to_code, value))}]"

@@ -1,4 +1,4 @@
-"""What the library reads of a data set, in a folder beside the config, as long as it is true."""
+"""Copies of a data set that the library reads, beside the config. They follow the source."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def write_copies(dataset: Dataset[Any], source: Path, copies: Path) -> dict[str,
 
 
 def _describe_state(dataset: Dataset[Any]) -> dict[str, Any]:
-    """Return what a config has taken from a data set."""
+    """Return the properties of a data set that a written config depends on."""
     return dict(classes=list(dataset.classes), held_out=bool(dataset.held_out))
 
 
@@ -48,8 +48,8 @@ def _fingerprint(source: Path) -> str:
 
 
 def refresh_copies(cfg: Config) -> None:
-    """Write what a config of `train --from` reads again if its source has changed, or if it is
-    missing.
+    """Write the copies of a config of `train --from` again if the source has changed, or if they
+    are missing.
 
     Raises:
         FileNotFoundError: If the source has moved.
@@ -62,12 +62,13 @@ def refresh_copies(cfg: Config) -> None:
     copies = Path(source["copies"])
     is_written = (copies / _STATE).is_file()
     state = json.loads((copies / _STATE).read_bytes()) if is_written else {}
-    if path.exists() and _fingerprint(path) == state.pop("files", None):
+    written_from = state.pop("files", None)
+    if path.exists() and _fingerprint(path) == written_from:
         return
     dataset: Dataset[Any] = read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
-    now = _describe_state(dataset)
-    if is_written and now != state:
-        problem = f"{path} has {now}, and had {state} when the config was written"
+    new_state = _describe_state(dataset)
+    if is_written and new_state != state:
+        problem = f"{path} has {new_state}, and had {state} when the config was written"
         raise ValueError(f"{problem}: write another config by --from")
     write_copies(dataset, path, copies)
     reason = f"{path} has changed" if is_written else f"{copies} is missing"

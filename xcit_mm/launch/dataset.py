@@ -7,13 +7,18 @@ The readers of the formats make this description once. What the library reads is
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
 from ..utils.atomic import atomic_write
 from ..utils.coco import new_annotation
+from ..utils.errors import preview
 
 
 class Shape(NamedTuple):
@@ -22,7 +27,7 @@ class Shape(NamedTuple):
     Attributes:
         label: Name of its class.
         box: x, y, width and height.
-        polygons: Outlines of its parts, x, y, x, y, ... None if it has only a box.
+        polygons: Outlines of its parts, x, y, x, y, ... Empty if it has only a box.
         extras: Values of a COCO json that are kept, such as segmentation and area.
     """
 
@@ -34,6 +39,12 @@ class Shape(NamedTuple):
     @property
     def has_mask(self) -> bool:
         return bool(self.polygons or self.extras.get("segmentation"))
+
+
+def box_around(points: np.ndarray) -> list[float]:
+    """Return x, y, width and height of the box around points (n, 2)."""
+    corner = points.min(axis=0)
+    return [*corner.tolist(), *(points.max(axis=0) - corner).tolist()]
 
 
 class Photo(NamedTuple):
@@ -53,15 +64,15 @@ class Objects:
     def __len__(self) -> int:
         return len(self.photos)
 
-    @property
-    def empty(self) -> int:
-        """Number of photos without objects."""
+    def count_empty(self) -> int:
+        """Return the number of photos without objects."""
         return sum(not photo.shapes for photo in self.photos)
 
     def describe(self, classes: Sequence[str]) -> str:
         objects = sum(len(photo.shapes) for photo in self.photos)
-        empty = f"{self.empty:,} without objects, " if self.empty else ""
-        return f"{len(self):,} photos, {empty}{objects:,} objects of {len(classes)} classes"
+        empty = self.count_empty()
+        without = f"{empty:,} without objects, " if empty else ""
+        return f"{len(self):,} photos, {without}{objects:,} objects of {len(classes)} classes"
 
     def write(self, folder: Path, split: str, classes: Sequence[str]) -> dict[str, Any]:
         """Write a COCO json, and return the arguments by which mmdet's CocoDataset reads it."""
@@ -73,8 +84,7 @@ class Objects:
             for label, box, polygons, extras in shapes:
                 annotation = new_annotation(category_ids[label], box, polygons)
                 annotations.append(annotation | dict(extras, image_id=image_id))
-        ids = [annotation.get("id") for annotation in annotations]
-        if len(set(ids)) < len(ids) or not all(type(value) is int and value > 0 for value in ids):
+        if not _have_usable_ids(annotations):
             for number, annotation in enumerate(annotations, start=1):
                 annotation["id"] = number
         categories = [dict(id=number, name=name) for name, number in category_ids.items()]
@@ -82,6 +92,13 @@ class Objects:
         with atomic_write(folder / f"{split}.json") as file:
             file.write(json.dumps(coco).encode())
         return dict(ann_file=str(folder / f"{split}.json"), data_prefix=dict(img=""))
+
+
+def _have_usable_ids(annotations: Sequence[dict]) -> bool:
+    """Return whether the ids are different positive integers, as COCO's evaluation needs them."""
+    ids = [annotation.get("id") for annotation in annotations]
+    are_positive = all(type(value) is int and value > 0 for value in ids)
+    return are_positive and len(set(ids)) == len(ids)
 
 
 @dataclass
@@ -138,13 +155,8 @@ class Dataset(Generic[Split]):
 
     classes: tuple[str, ...]
     training: Split
-    held_out: Split | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def parts(self) -> list[Split]:
-        """What is trained on and, if any, what is held out."""
-        return [self.training, self.held_out] if self.held_out else [self.training]
+    held_out: Split | None
+    left_out: Counter[str]
 
     def describe(self) -> str:
         """Return what is trained on, held out and left out."""
@@ -167,3 +179,44 @@ def new_dataset(
         left_out["photos of test, because val is held out"] = len(splits["test"])
     held_out = splits.get("val") or splits.get("test")
     return Dataset(tuple(classes), splits["train"], held_out, left_out)
+
+
+def _all_photos(dataset: Dataset[Objects]) -> Iterator[Photo]:
+    yield from dataset.training.photos
+    if dataset.held_out:
+        yield from dataset.held_out.photos
+
+
+def check_masks(dataset: Dataset[Objects]) -> bool:
+    """Return whether the objects have masks.
+
+    Raises:
+        ValueError: If only some have masks. The message names those without.
+    """
+    count = 0
+    without_mask = []
+    for photo in _all_photos(dataset):
+        count += len(photo.shapes)
+        for shape in photo.shapes:
+            if not shape.has_mask:
+                name = shape.extras.get("id", shape.label)
+                without_mask.append(f"{name} of {photo.path.name}")
+    if 0 < len(without_mask) < count:
+        problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
+        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
+    return not without_mask
+
+
+def check_bands(dataset: Dataset[Objects]) -> None:
+    """Raise ValueError for a tif with bands or depths that OpenCV would drop in silence."""
+    for photo in _all_photos(dataset):
+        is_tif = photo.path.suffix.lower() in (".tif", ".tiff")
+        if is_tif and _image_mode(photo.path) not in ("L", "P", "RGB"):
+            problem = f"{photo.path} may have many bands or 16 bits"
+            raise ValueError(f"{problem}: write a config as in docs/bands.md")
+
+
+def _image_mode(path: Path) -> str | None:
+    with suppress(UnidentifiedImageError), Image.open(path) as image:
+        return image.mode
+    return None

@@ -1,14 +1,14 @@
 """The files of a data set: its photos, their splits, and which label belongs to which photo."""
 
 import codecs
-import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 
 from ..utils.walk import iter_files
 
+# Names that people give to the splits of a data set.
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -19,29 +19,26 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-"""Names that people give to the splits of a data set, with the split."""
-
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-
 LAYOUTS = "docs/your-own-data.md shows the layouts that are read"
 
+# Names of the folders in which photos and labels lie apart.
 PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
 LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
-"""Names of folders that divide photos and labels."""
 
-_OTHER_TEXTS = {"classes", "readme", *SPLITS}
-"""Names of texts that may be no labels: names of classes, lists of photos."""
-
+_NO_LABELS = {"classes", "readme", *SPLITS}  # texts that list classes or photos
 _ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 
 
-def list_files(folder: Path, *suffixes: str) -> list[Path]:
-    """List the files below a folder, also behind links, without those that systems leave."""
+def list_files(folder: Path, *endings: str) -> list[Path]:
+    """List the files below a folder, by default all, also behind links, without hidden files and
+    folders.
+    """
     paths = []
     for path in iter_files(folder):
         parts = path.relative_to(folder).parts
         is_hidden = any(part.startswith((".", "__MACOSX")) for part in parts)
-        if not is_hidden and path.name.lower().endswith(suffixes or ""):
+        if not is_hidden and (not endings or path.name.lower().endswith(endings)):
             paths.append(path)
     return sorted(paths)
 
@@ -63,31 +60,28 @@ def read_lines(path: Path) -> list[str]:
 
 
 class PhotoIndex:
-    """The photos below a folder, found by the last parts of a path of another machine."""
+    """The photos below a folder, found by the paths that they had on another machine."""
 
     def __init__(self, folder: Path) -> None:
-        self._paths: dict[str, list[Path]] = {}
+        self._by_name: dict[str, list[Path]] = defaultdict(list)
         for path in find_photos(folder):
-            self._paths.setdefault(path.name, []).append(path)
+            self._by_name[path.name].append(path)
 
     def find(self, name: str) -> Path | None:
-        """Return the photo whose path has most of the last parts of `name`. Several are an
-        error.
+        """Return the photo whose path shares the longest end with `name`, or None.
+
+        Raises:
+            ValueError: If several photos share it.
         """
         parts = PureWindowsPath(name).parts  # also reads paths of other systems
         for length in range(len(parts), 0, -1):
-            tail = parts[-length:]
-            paths = [path for path in self._paths.get(tail[-1], []) if path.parts[-length:] == tail]
+            end = parts[-length:]
+            paths = [path for path in self._by_name.get(end[-1], []) if path.parts[-length:] == end]
             if len(paths) > 1:
                 raise ValueError(f"{name} may be {paths[0]} or {paths[1]}: write more of its path")
             if paths:
                 return paths[0]
         return None
-
-
-def common_folder(paths: Iterable[Path]) -> Path:
-    """Return the deepest folder that holds all files."""
-    return Path(os.path.commonpath([path.parent for path in paths]))
 
 
 def split_of(folder: Path) -> str | None:
@@ -99,84 +93,108 @@ def split_of(folder: Path) -> str | None:
     return None
 
 
-def divide_photos(photos: Iterable[Path], root: Path, task: str) -> dict[str, list[Path]]:
+def divide_photos(photos: Iterable[Path], root: Path, task: str = "Main") -> dict[str, list[Path]]:
     """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
 
     Photos that no list names are in the split ''.
     """
-    texts = [path for path in list_files(root, ".txt") if path.stem in SPLITS]
-    lists = [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
-    split_by_name: dict[Path, str] = {}
-    for path in sorted(lists, key=_is_part):
-        for stem in read_lines(path):
-            split_by_name[path.parents[2] / stem] = SPLITS[path.stem]
-    splits: dict[str, list[Path]] = {}
+    listed = _read_lists(root, task)
+    splits: dict[str, list[Path]] = defaultdict(list)
     for photo in photos:
         split = split_of(photo.parent.relative_to(root)) or "train"
-        if lists:
+        if listed:
             names = [parent / photo.stem for parent in photo.parents]
-            split = next((split_by_name[name] for name in names if name in split_by_name), "")
-        splits.setdefault(split, []).append(photo)
+            split = next((listed[name] for name in names if name in listed), "")
+        splits[split].append(photo)
+    return dict(splits)
+
+
+def _read_lists(root: Path, task: str) -> dict[Path, str]:
+    """Return the split of each photo that Pascal VOC's lists name: its folder of the year, with
+    its stem.
+    """
+    texts = [path for path in list_files(root, ".txt") if path.stem in SPLITS]
+    lists = [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
+    splits = {}
+    # trainval.txt comes first: photos that val.txt names too are held out.
+    for path in sorted(lists, key=lambda path: path.stem != "trainval"):
+        for stem in read_lines(path):
+            splits[path.parents[2] / stem] = SPLITS[path.stem]
     return splits
 
 
-def _is_part(path: Path) -> bool:
-    """Return whether a list is read after trainval.txt, of which it is a part."""
-    return path.stem != "trainval"
+Pairs = dict[str, list[tuple[Path, Path | None]]]
+"""The photos of each split, each with its label if it has one."""
 
 
 def pair_splits(
-    splits: Mapping[str, Sequence[Path]], labels: Sequence[Path], root: Path
-) -> tuple[dict[str, list[tuple[Path, Path | None]]], Counter[str]]:
-    """Return the photos of each split with their labels, and the number of files left out: those of
-    the split '', and labels without a photo.
+    splits: Mapping[str, Sequence[Path]],
+    labels: Sequence[Path],
+    root: Path,
+    left_out: Counter[str],
+) -> Pairs:
+    """Return the photos of each split with their labels.
 
     A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
-    its path below `root` differs only by a folder such as labels/ in place of images/. Two labels
-    of a photo are an error.
+    its path below `root` differs only by a folder such as labels/ in place of images/.
+
+    Args:
+        left_out: Counts the photos of the split '' and the labels without a photo, in place.
+
+    Raises:
+        ValueError: If a photo has several labels, or no photo is in the split 'train'.
     """
-    labels_by_key: dict[tuple[str, ...], list[Path]] = {}
+    labels_by_key: dict[tuple, list[Path]] = defaultdict(list)
     for label in labels:
         for key in _keys(label, root):
-            labels_by_key.setdefault(key, []).append(label)
-    pairs: dict[str, list[tuple[Path, Path | None]]] = {split: [] for split in splits}
+            labels_by_key[key].append(label)
+    pairs: Pairs = {}
     for split, photos in splits.items():
-        for photo in photos:
-            keys = [key for key in _keys(photo, root) if key in labels_by_key]
-            matching = labels_by_key[keys[0]] if keys else [None]
-            if len(matching) > 1:
-                listed = f"{matching[0]} and {matching[1]}"
-                raise ValueError(f"{photo} has the labels {listed}: remove one")
-            pairs[split].append((photo, matching[0]))
-    used = {label for labelled in pairs.values() for _, label in labelled}
-    unused = [path for path in labels if path not in used and not _is_other_text(path)]
-    left_out = Counter({"labels without a photo": len(unused)})
+        pairs[split] = [(photo, _find_label(photo, root, labels_by_key)) for photo in photos]
+    used = {label for pairs_of_split in pairs.values() for _, label in pairs_of_split}
+    unused = [path for path in labels if path not in used]
+    left_out["labels without a photo"] = sum(not _is_other_text(path) for path in unused)
     left_out["photos in no split"] = len(pairs.pop("", []))
     if not pairs.get("train"):
         raise ValueError(f"{root} has no photos for training: {LAYOUTS}")
-    return pairs, left_out
+    return pairs
 
 
-def _keys(path: Path, root: Path) -> list[tuple[str, ...]]:
-    """Return what a photo and its label may have in common, first the place, then the folders that
-    do not divide photos and labels, with the name or its begin.
+def _find_label(
+    photo: Path, root: Path, labels_by_key: Mapping[tuple, Sequence[Path]]
+) -> Path | None:
+    for key in _keys(photo, root):
+        labels = labels_by_key.get(key, ())
+        if len(labels) > 1:
+            raise ValueError(f"{photo} has the labels {labels[0]} and {labels[1]}: remove one")
+        if labels:
+            return labels[0]
+    return None
+
+
+def _keys(path: Path, root: Path) -> list[tuple]:
+    """Return the keys by which a photo finds its label, the surest first.
+
+    They are the folder with the stem; the parts of the path below `root`, without folders such as
+    images/ and labels/; and these without an ending such as _mask. For example, train/images/a.jpg
+    and Training/masks/a_mask.png have the key ("train", "a").
     """
     names = path.relative_to(root).parts[:-1]
-    dividing = PHOTO_FOLDERS | LABEL_FOLDERS
-    folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in dividing]
-    begin = _ENDINGS.sub("", path.stem)
-    keys = [(str(path.parent), "", path.stem), (*folders, path.stem), (*folders, begin)]
+    apart = PHOTO_FOLDERS | LABEL_FOLDERS
+    folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in apart]
+    short_stem = _ENDINGS.sub("", path.stem)
+    keys = [(path.parent, path.stem), (*folders, path.stem), (*folders, short_stem)]
     return list(dict.fromkeys(keys))
 
 
 def _is_other_text(path: Path) -> bool:
-    return path.stem.split(".")[0].lower() in _OTHER_TEXTS
+    return path.stem.split(".")[0].lower() in _NO_LABELS
 
 
 def drop_unlabelled(
-    pairs: Mapping[str, Sequence[tuple[Path, Path | None]]], root: Path, left_out: Counter[str]
+    pairs: Pairs, root: Path, left_out: Counter[str]
 ) -> dict[str, list[tuple[Path, Path]]]:
-    """Return the pairs of photos with labels, and count the other photos as left out."""
+    """Return the pairs of photos with labels, and count the other photos in `left_out`."""
     splits: dict[str, list[tuple[Path, Path]]] = {}
     for split, photos in pairs.items():
         labelled = [(photo, label) for photo, label in photos if label]

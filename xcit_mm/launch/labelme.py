@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..utils.coco import from_corners
-from .dataset import Shape
+from .dataset import Shape, box_around
 
 
 def read_shapes(path: Path, left_out: Counter[str]) -> list[Shape]:
@@ -31,10 +30,10 @@ def read_shapes(path: Path, left_out: Counter[str]) -> list[Shape]:
 
 
 def _join(label: str, shapes: Sequence[dict]) -> Shape:
-    """Join shapes. A rectangle is two corners, and makes its object a box without a mask."""
+    """Join the parts of an object. A rectangle, given by two corners, makes it a box without a
+    mask.
+    """
     parts = [np.asarray(shape["points"], float).reshape(-1, 2) for shape in shapes]
-    points = np.concatenate(parts)
-    box = from_corners([*points.min(axis=0), *points.max(axis=0)])[0]
     has_rectangle = any(shape.get("shape_type") == "rectangle" for shape in shapes)
     polygons = [] if has_rectangle else [part.ravel().tolist() for part in parts]
-    return Shape(label, box, polygons)
+    return Shape(label, box_around(np.concatenate(parts)), polygons)

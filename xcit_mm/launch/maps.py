@@ -1,5 +1,6 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,29 +26,34 @@ IGNORED = 255  # the label of unlabelled pixels
 def read_maps(data: Path) -> Dataset[Maps]:
     """Describe a folder with photos and segmentation maps.
 
-    They are told apart by the names of their folders, by endings such as _mask, or by their
-    channels. Splits are folders, or Pascal VOC's lists.
+    Maps are recognised by the names of folders, by endings such as _mask, or by having one channel.
+    Splits are folders, or Pascal VOC's lists.
+
+    Raises:
+        ValueError: If a file cannot be read, no training photo has a map, or the maps have one
+            class.
     """
     files = find_photos(data)
     maps = [path for path in files if _is_map(path, data)]
     photos = sorted(set(files).difference(maps))
-    splits = divide_photos(photos, data, "Segmentation")
-    pairs, left_out = pair_splits(splits, maps, data)
+    left_out: Counter[str] = Counter()
+    pairs = pair_splits(divide_photos(photos, data, "Segmentation"), maps, data, left_out)
     labelled = drop_unlabelled(pairs, data, left_out)
     classes = _read_classes(data, [label for _, label in labelled["train"]])
     if len(classes) < 2:
         problem = f"{data} has one class, {classes[0]!r}"
         fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
         raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
-    return new_dataset(
-        classes, {split: Maps(labelled[split], data) for split in labelled}, left_out
-    )
+    splits = {split: Maps(pairs_of_split, data) for split, pairs_of_split in labelled.items()}
+    return new_dataset(classes, splits, left_out)
 
 
 @contextmanager
-def _naming_errors(path: Path) -> Iterator[None]:
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Open an image. What goes wrong inside the context is an error with its path."""
     try:
-        yield
+        with Image.open(path) as image:
+            yield image
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
@@ -60,7 +66,7 @@ def _is_map(path: Path, root: Path) -> bool:
             return False
     if has_label_ending(path):
         return True
-    with _naming_errors(path), Image.open(path) as image:
+    with _open(path) as image:
         return image.format != "JPEG" and len(image.getbands()) == 1
 
 
@@ -71,6 +77,6 @@ def _read_classes(data: Path, maps: list[Path]) -> list[str]:
         return read_lines(file)
     labels: set[int] = set()
     for path in maps:
-        with _naming_errors(path), Image.open(path) as image:
+        with _open(path) as image:
             labels.update(np.unique(np.asarray(image)).tolist())
     return [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]

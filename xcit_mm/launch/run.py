@@ -47,23 +47,21 @@ def run_tool(tool: str, argv: list[str]) -> int:
     Returns:
         The exit code.
     """
-    prepare = _prepare_training if tool == "train" else _prepare_test
     options, flags = _parser(tool).parse_known_intermixed_args(argv)
     options.flags = flags
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    options.prints = rank == "0"
+    options.is_first = rank == "0"  # of the processes of this machine
 
     def run() -> int:
         try:
-            script = prepare(options)
+            script = _prepare_training(options) if tool == "train" else _prepare_test(options)
         except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
             sys.exit(reason(error))
         if script is None:
             return 0
-        _set_command_line(options)
         with log_config_to_file_only():
             script.main()
-        if tool == "train" and options.prints:
+        if tool == "train" and options.is_first:
             for line in report(options.work_dir, options.cfg):
                 print(line, file=sys.stderr)
         return 0
@@ -77,19 +75,18 @@ def run_tool(tool: str, argv: list[str]) -> int:
 
 def _parser(tool: str) -> argparse.ArgumentParser:
     """Return a parser of those flags of the libraries' scripts that the checks need."""
-    is_training = tool == "train"
-    hint = " To fine-tune a published model: train --from MODEL --data DATA."
-    parser = argparse.ArgumentParser(
-        usage=f"{Path(sys.argv[0]).name} CONFIG {'' if is_training else '[CHECKPOINT] '}[FLAG ...]",
-        epilog=f"Other flags are those of the config's library.{hint if is_training else ''}",
-    )
+    parser = argparse.ArgumentParser()
+    parser.epilog = "Other flags are those of the config's library."
     add = parser.add_argument
     add("config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
-    if is_training:
+    if tool == "train":
+        parser.usage = "%(prog)s CONFIG [FLAG ...]"
+        parser.epilog += " To fine-tune a published model: train --from MODEL --data DATA."
         resume_help = "resume from a checkpoint (default: the run's last)"
         add("--resume", nargs="?", const="", help=resume_help)
         add("--amp", action="store_true", help="train in mixed precision")
     else:
+        parser.usage = "%(prog)s CONFIG [CHECKPOINT] [FLAG ...]"
         add("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
         add("--show-dir", help="draw predictions beside ground truth")
         add("--tta", action="store_true", help="predict several views of each image")
@@ -109,25 +106,48 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     cfg = _read_config("train", options)
     options.cfg = cfg
     _choose_precision(options, cfg)
+    end, unit = length(cfg)
+    state = None if options.resume is None else find_state(options.resume, options.work_dir)
+    if options.resume is not None and state is None:
+        problem = f"{options.work_dir} has no checkpoint yet"
+        _say(options, f"{problem}: the run starts at the first iteration")
+    checkpoint = None
+    if state is not None:
+        checkpoint, content = state
+        if end and is_complete(content, unit, end):
+            complete = f"the run is complete: {checkpoint} has all {end} {unit}"
+            _say(options, f"{complete}; raise max_{unit} to extend it")
+            return None
+    start = checkpoint or cfg.get("load_from") or "the weights of its init_cfg"
+    copied_config = _add_resume(options, cfg, checkpoint)
     script = _load_script(options)
-    checkpoint, is_end = _find_state(options, cfg)
-    if is_end:
-        return None
-    start = checkpoint or cfg.get("load_from") or "its init_cfg"
-    checked = copy.deepcopy(cfg)
-    if checkpoint:
-        checked.load_from = None  # the run does not read it
-    _check(options, check_training(checked))
-    if checkpoint:
-        _resume(options, cfg, checkpoint)
-    if options.prints:
-        end, unit = length(cfg)
-        print(
-            f"{type_name(cfg.model)}, {end} {unit} from {start}; "
-            f"logs and config: {options.work_dir}",
-            file=sys.stderr,
-        )
+    _check(options, check_training(copy.deepcopy(cfg)))
+    if copied_config:
+        cfg.load_from = checkpoint
+        with atomic_path(copied_config) as unfinished:
+            cfg.dump(unfinished)
+    work = f"logs and config: {options.work_dir}"
+    _say(options, f"{type_name(cfg.model)}, {end} {unit} from {start}; {work}")
     return script
+
+
+def _add_resume(options: argparse.Namespace, cfg: Config, checkpoint: str | None) -> Path | None:
+    """Let the library's script resume from a checkpoint, if there is one. Return the path of the
+    config to write for that, if any.
+    """
+    if checkpoint is None:
+        return None
+    cfg.load_from = None  # the run does not read it
+    if cfg.default_scope != "mmseg":
+        options.flags += ["--resume", checkpoint]
+        return None
+    # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
+    # into the config, at the place where the run stores its config anyway.
+    copied_config = options.work_dir / f"{Path(options.config).stem}.py"
+    options.config = str(copied_config)
+    options.cfg_options = []
+    options.flags.append("--resume")
+    return copied_config
 
 
 def _prepare_test(options: argparse.Namespace) -> ModuleType:
@@ -148,7 +168,7 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
 def _read_config(tool: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, find its library's script, and choose its work folder."""
     cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
-    if options.prints:
+    if options.is_first:
         refresh_copies(cfg)
     if options.launcher != "none" and get_device() in ("cpu", "mps"):
         problem = "mmengine starts several processes on GPUs only, and this machine has none"
@@ -160,19 +180,14 @@ def _read_config(tool: str, options: argparse.Namespace) -> Config:
 
 
 def _load_script(options: argparse.Namespace) -> ModuleType:
-    """Import the library's script. Its own parser ends the command if it does not know a flag."""
-    script = load_script(options.script)
-    _set_command_line(options)
-    script.parse_args()
-    return script
-
-
-def _set_command_line(options: argparse.Namespace) -> None:
-    """Set the command line of the library's script."""
+    """Import the library's script, and set its command line, whose errors end the program."""
     sys.argv = [str(options.script), options.config, *options.flags]
     sys.argv += ["--work-dir", str(options.work_dir), "--launcher", options.launcher]
     if options.cfg_options:
         sys.argv += ["--cfg-options", *options.cfg_options]
+    script = load_script(options.script)
+    script.parse_args()  # again in its main(), but checks come before
+    return script
 
 
 def _choose_precision(options: argparse.Namespace, cfg: Config) -> None:
@@ -189,44 +204,16 @@ def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
     """Print notes, and raise an error for the first failure, unless checks are skipped. Other
     processes of a machine wait for the first in the library's script.
     """
-    if options.skip_checks or not options.prints:
+    if options.skip_checks or not options.is_first:
         return
     for finding in findings:
         if finding.level == "FAIL":
             raise ValueError(f"{finding.message()} (--skip-checks starts the run without checks)")
         if finding.level == "note":
-            print(finding, file=sys.stderr)
+            _say(options, str(finding))
 
 
-def _find_state(options: argparse.Namespace, cfg: Config) -> tuple[str | None, bool]:
-    """Return the checkpoint from which the run resumes, if any, and whether it is the run's end."""
-    state = None if options.resume is None else find_state(options.resume, options.work_dir)
-    line = f"{options.work_dir} has no checkpoint yet: the run starts at the first iteration"
-    if state is None:
-        if options.prints and options.resume is not None:
-            print(line, file=sys.stderr)
-        return None, False
-    path, content = state
-    end, unit = length(cfg)
-    if not end or not is_complete(content, unit, end):
-        return path, False
-    if options.prints:
-        line = f"the run is complete: {path} has all {end} {unit}; raise max_{unit} to extend it"
+def _say(options: argparse.Namespace, line: str) -> None:
+    """Print a line on stderr in the first process."""
+    if options.is_first:
         print(line, file=sys.stderr)
-    return path, True
-
-
-def _resume(options: argparse.Namespace, cfg: Config, checkpoint: str) -> None:
-    """Let the library's script resume from a checkpoint."""
-    if cfg.default_scope != "mmseg":
-        options.flags += ["--resume", checkpoint]
-        return
-    # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
-    # into the config, at the place where the run stores its config anyway.
-    config = options.work_dir / f"{Path(options.config).stem}.py"
-    cfg.load_from = checkpoint
-    with atomic_path(config) as unfinished:
-        cfg.dump(unfinished)
-    options.config = str(config)
-    options.cfg_options = []
-    options.flags.append("--resume")
