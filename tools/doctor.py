@@ -17,7 +17,8 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import packages_distributions
 
 from broken_pipe import ignore_broken_pipe
@@ -37,27 +38,21 @@ def stack() -> list[str]:
     """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same
     import names.
     """
-    found = packages_distributions()
-    return sorted(
-        {
-            name
-            for module in ("mmengine", "mmcv", "mmdet", "mmseg")
-            for name in found.get(module, [])
-        }
-    )
+    distributions = packages_distributions()
+    modules = ("mmengine", "mmcv", "mmdet", "mmseg")
+    return sorted({name for module in modules for name in distributions.get(module, [])})
 
 
 def check_one_stack() -> str:
     """Check that the libraries are all of OpenMMLab, or all of the OneDL forks."""
-    found = stack()
-    forks = [name for name in found if name.startswith("onedl-")]
-    if {"mmcv", "mmcv-lite"} <= set(found):
+    installed = stack()
+    names = ", ".join(installed)
+    forks = [name for name in installed if name.startswith("onedl-")]
+    if {"mmcv", "mmcv-lite"} <= set(installed):
         raise ImportError(f"mmcv and mmcv-lite are both installed, in one folder: {FIXES['mmcv']}")
-    if 0 < len(forks) < len(found):
-        raise ImportError(
-            f"libraries of OpenMMLab and its OneDL forks are mixed: {', '.join(found)}"
-        )
-    return f"one stack: {', '.join(found)}"
+    if 0 < len(forks) < len(installed):
+        raise ImportError(f"libraries of OpenMMLab and its OneDL forks are mixed: {names}")
+    return f"one stack: {names}"
 
 
 def check_version(name: str) -> str:
@@ -66,14 +61,13 @@ def check_version(name: str) -> str:
     """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed: {OPTIONAL[name]}"
-    found = importlib.import_module(name).__version__
+    version = importlib.import_module(name).__version__
     from mmengine.utils import digit_version
 
-    if (
-        digit_version(found)[:3] < digit_version(NEEDED[name])[:3]
-    ):  # 2.1.0a0 of NVIDIA's containers counts as 2.1.0
-        raise ImportError(f"{name} {found} is installed, and xcit_mm needs >= {NEEDED[name]}")
-    return f"{name} {found}"
+    # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
+    if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
+        raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
+    return f"{name} {version}"
 
 
 def check_use() -> str:
@@ -96,24 +90,28 @@ def check_use() -> str:
         importlib.import_module(f"{name}.models")
         if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
             raise ImportError(f"type='XCiT' is not registered with {name}")
-    device = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else "no GPU, training runs on CPU"
-    )
+    device = "no GPU, training runs on CPU"
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
     operators = "compiled" if compiled else "of xcit_mm"
     return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {operators}, {device}"
 
 
+def line_of(check: Callable[[], str], fix: str = SETUP) -> str:
+    """Return the line of a check, with a fix if it fails."""
+    try:
+        return f"{'ok':<11}{check()}"
+    except Exception as error:  # the doctor reports every failure
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"FAIL D101  {message} -- fix: {fix}"
+
+
 def findings(config: str | None) -> Iterator[str]:
     """Yield lines about the stack, then lines about the config."""
-    versions = ((name, check_version, name) for name in NEEDED)
-    for name, check, *given in [("", check_one_stack), *versions, ("", check_use)]:
-        try:
-            yield f"{'ok':<11}{check(*given)}"
-        except Exception as error:  # the doctor reports every failure
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            yield f"FAIL D101  {text} -- fix: {FIXES.get(name, SETUP)}"
+    yield line_of(check_one_stack)
+    for name in NEEDED:
+        yield line_of(partial(check_version, name), FIXES.get(name, SETUP))
+    yield line_of(check_use)
     if config:
         try:
             from xcit_mm.checks.doctor import diagnose

@@ -94,23 +94,25 @@ def _check_heads(
 
 
 def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding]:
-    """Compare the first two lists of classes that differ, each with its origin."""
+    """Compare the first two lists of classes that differ, given the origin of each."""
     if len(origins) < 2:
         return
-    (first, origin), (second, other) = list(origins.items())[:2]
-    pairs = [pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]]
-    differing = [f"{ours} and {theirs}" for ours, theirs in pairs]
-    if not differing:
-        differing = [f"{len(first)} and {len(second)} classes"]
-    is_renamed = len(first) == len(second) and all(theirs not in first for _, theirs in pairs)
-    level = note if is_renamed else fail
-    problem = f"{origin} and {other} have different classes: {preview(differing)}"
+    classes, other_classes = list(origins)[:2]
+    pairs = list(zip(classes, other_classes, strict=False))
+    differing = [(name, other) for name, other in pairs if name != other]
+    examples = [f"{name} and {other}" for name, other in differing]
+    if not examples:
+        examples = [f"{len(classes)} and {len(other_classes)} classes"]
+    are_new_names = all(other not in classes for _, other in differing)
+    level = note if len(classes) == len(other_classes) and are_new_names else fail
+    where = f"{origins[classes]} and {origins[other_classes]}"
+    problem = f"{where} have different classes: {preview(examples)}"
     fix = "give both the same metainfo.classes, in the order that the model has learned"
     yield level("D305", problem, fix)
 
 
 def _data_format(dataset: dict) -> str:
-    """Return the name of the class that defines how the data set's class reads its files."""
+    """Return the name of the class whose `load_data_list` reads a data set's files."""
     return getattr(dataset_class(dataset), "load_data_list", dict).__qualname__.partition(".")[0]
 
 

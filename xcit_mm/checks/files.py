@@ -1,5 +1,6 @@
-"""What the headers of image files say, and the labels of segmentation maps, of all files of a data
-set. A later start reads what has changed.
+"""What the headers of all image files of a data set say, and which labels segmentation maps have.
+
+A later start reads the files that have changed.
 """
 
 import contextlib
@@ -25,12 +26,12 @@ _TAIL = 1024  # bytes in which a whole file has its end
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 
 
-class Facts(NamedTuple):
-    """What is known of an image file.
+class ImageInfo(NamedTuple):
+    """Properties of an image file. The cache stores them in this order.
 
     Attributes:
         width: As stored, before EXIF turns the image.
-        orientation: EXIF's, 1 to 8. From 5 on width and height are exchanged.
+        orientation: Orientation in EXIF, 1 to 8. From 5 on it exchanges width and height.
         bits: Bits of a channel.
         problem: Why the file cannot be read, or ''.
         labels: Each label of a segmentation map with its number of pixels.
@@ -50,21 +51,23 @@ class Facts(NamedTuple):
         return (self.width, self.height) if is_exchanged else (self.height, self.width)
 
 
-def read_facts(paths: Sequence[str], are_maps: bool = False) -> dict[str, Facts]:
+def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageInfo]:
     """Read the headers of image files, and the labels if they are maps, with a progress bar.
 
-    Facts of former calls are taken from the user's cache if size and time of a file are the same.
+    Files whose size and time have not changed since a former call are taken from the user's cache.
     """
-    cache = _cache_path(paths[0], are_maps) if paths else Path()
-    known = _read_cache(cache)
+    if not paths:
+        return {}
+    cache_path = _cache_path(paths[0], are_maps)
+    cache = _read_cache(cache_path)
     states = {path: _state(path) for path in paths}
-    facts = {}
+    infos = {}
     for path, state in states.items():
-        if path in known and known[path][:2] == state:
-            facts[path] = Facts(*known[path][2:])
-    changed = [path for path in paths if path not in facts]
+        if path in cache and cache[path][:2] == state:
+            infos[path] = ImageInfo(*cache[path][2:])
+    changed = [path for path in paths if path not in infos]
     if not changed:
-        return facts
+        return infos
 
     read = partial(_read_file, is_map=are_maps)
     is_long = len(changed) >= _BAR
@@ -72,21 +75,22 @@ def read_facts(paths: Sequence[str], are_maps: bool = False) -> dict[str, Facts]
         ThreadPoolExecutor(_THREADS) as pool,
         progress_bar(len(changed), "file", disable=not is_long, leave=False) as bar,
     ):
-        for path, fact in zip(changed, pool.map(read, changed), strict=True):
-            facts[path] = fact
-            known[path] = [*states[path], *fact]
+        for path, info in zip(changed, pool.map(read, changed), strict=True):
+            infos[path] = info
+            cache[path] = [*states[path], *info]
             bar.update()
-    # Without a place to write the next start reads all files again.
-    with contextlib.suppress(OSError), atomic_write(cache) as file:
-        file.write(json.dumps(known).encode())
-    return facts
+    # If the cache cannot be written, the next start reads all files again.
+    with contextlib.suppress(OSError), atomic_write(cache_path) as file:
+        file.write(json.dumps(cache).encode())
+    return infos
 
 
 def _cache_path(path: str, are_maps: bool) -> Path:
-    folder = f"{os.path.realpath(os.path.dirname(path))} {os.getcwd()} {are_maps}"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    name = f"{sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
-    return Path(cache).expanduser() / "xcit_mm" / name
+    # Paths in a cache may be relative to the working folder.
+    key = f"{os.path.realpath(os.path.dirname(path))} {os.getcwd()} {are_maps}"
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    name = f"{sha256(os.fsencode(key)).hexdigest()[:16]}.json"
+    return Path(root).expanduser() / "xcit_mm" / name
 
 
 def _read_cache(path: Path) -> dict[str, list]:
@@ -101,28 +105,29 @@ def _state(path: str) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
-def _read_file(path: str, is_map: bool) -> Facts:
-    facts = Facts()
+def _read_file(path: str, is_map: bool) -> ImageInfo:
+    info = ImageInfo()
     try:
         if not os.path.getsize(path):
-            return Facts(problem="the file is empty")
+            return ImageInfo(problem="the file is empty")
         with Image.open(path) as image:
-            bits = _bits(path, image)
-            size = image.size
-            facts = Facts(*size, read_orientation(image), len(image.getbands()), bits)
+            width, height = image.size
+            channels = len(image.getbands())
+            bits = _count_bits(path, image)
+            info = ImageInfo(width, height, read_orientation(image), channels, bits)
             if is_map or not _has_end(path, image.format):
                 image.load()
-            if is_map and facts.channels == 1:
-                facts = facts._replace(labels=_count(np.asarray(image)))
+            if is_map and channels == 1:
+                info = info._replace(labels=_count_labels(np.asarray(image)))
     except UnidentifiedImageError:
-        return Facts(problem="it is not an image")
+        return ImageInfo(problem="it is not an image")
     except Exception as error:  # every decoder has its own exceptions
-        return facts._replace(problem=" ".join(str(error).split()))
-    return facts
+        return info._replace(problem=" ".join(str(error).split()))
+    return info
 
 
-def _bits(path: str, image: Image.Image) -> int:
-    if image.format == "PNG":
+def _count_bits(path: str, image: Image.Image) -> int:
+    if image.format == "PNG":  # Pillow does not tell, byte 24 does
         with open(path, "rb") as file:
             return file.read(25)[24]
     tags: Any = getattr(image, "tag_v2", {})
@@ -130,13 +135,13 @@ def _bits(path: str, image: Image.Image) -> int:
 
 
 def _has_end(path: str, image_format: str | None) -> bool:
-    """Return whether a file is surely not cut off."""
-    end = _ENDS.get(image_format or "")
+    """Return whether a file ends as its format demands, so that it is not cut off."""
+    end = _ENDS.get(image_format or "", b"")
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - _TAIL))
-        return end is None or end in file.read()
+        return end in file.read()
 
 
-def _count(labels: np.ndarray) -> list[tuple[int, int]]:
+def _count_labels(labels: np.ndarray) -> list[tuple[int, int]]:
     values, pixels = np.unique(labels, return_counts=True)
     return list(zip(map(int, values), map(int, pixels), strict=True))

@@ -7,8 +7,9 @@ from ..utils.errors import preview, reason
 
 
 class Finding(NamedTuple):
-    """A line of the doctor, of level 'ok', 'note' or 'FAIL'. docs/doctor.md explains its code,
-    unless it is empty.
+    """A line of the doctor, of level 'ok', 'note' or 'FAIL'.
+
+    docs/doctor.md explains the codes. A line without code has the message of a library.
     """
 
     level: str
@@ -17,9 +18,8 @@ class Finding(NamedTuple):
     fix: str = ""
 
     def __str__(self) -> str:
-        return f"{self.level:<5}{self.code:<6}{self.text}" + (
-            f" -- fix: {self.fix}" if self.fix else ""
-        )
+        fix = f" -- fix: {self.fix}" if self.fix else ""
+        return f"{self.level:<5}{self.code:<6}{self.text}{fix}"
 
     def message(self) -> str:
         """Return the message of an error: the line without its level."""
@@ -39,15 +39,13 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
 
 
 def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> list[Finding]:
-    """Return a finding with the number of some files and the first of them, none without files."""
+    """Return a finding about files with a problem, or no finding if there are no such files."""
     text = f"{len(names)} {problem}: {preview(names)}"
     return [Finding(level, code, text, fix)] if names else []
 
 
 def collect(findings: Iterable[Finding]) -> list[Finding]:
-    """List the findings of a check. An exception is a failure that ends the list. A failure leaves
-    out what is ok.
-    """
+    """List the findings of a check, without ok if it failed. An exception becomes a failure."""
     collected: list[Finding] = []
     try:
         collected.extend(findings)

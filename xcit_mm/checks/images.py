@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS, TRANSFORMS
 from ..utils.configs import loading_step, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image
-from .files import Facts, read_facts
+from .files import ImageInfo, read_infos
 from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width
@@ -37,42 +37,47 @@ class Photos:
     """The photos of a data set.
 
     Attributes:
-        present: Paths of those that exist.
-        color_type: As in LoadImageFromFile.
-        is_turned: Whether the pipeline turns them as EXIF says.
-        facts: What the headers say of each that exists. Empty if the pipeline does not load them by
-            mmcv's LoadImageFromFile.
-        turned: Those that EXIF turns.
+        present: Paths of the photos that exist.
+        step: Config of the step of the pipeline that loads them.
+        is_turned: Whether this step turns photos as EXIF says.
+        infos: Properties of the photos that exist, by path. Empty if the step is not mmcv's
+            LoadImageFromFile.
+        turned: Paths of the photos that EXIF turns.
     """
 
     def __init__(self, dataset: dict, paths: Sequence[str]) -> None:
         self.paths = paths
         self.step = loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile")
-        self.present = [path for path in paths if os.path.isfile(path)]
-        is_plain = type_name(self.step) == "LoadImageFromFile"
         self.color_type = self.step.get("color_type", "color")
         self.is_turned = self.color_type in ("color", "grayscale")
-        self.facts: Mapping[str, Facts] = read_facts(self.present) if is_plain else {}
-        self.turned = {path for path, facts in self.facts.items() if facts.orientation > 1}
+        self.present = [path for path in paths if os.path.isfile(path)]
+        self.infos: Mapping[str, ImageInfo] = {}
+        if type_name(self.step) == "LoadImageFromFile":
+            self.infos = read_infos(self.present)
+        self.turned = {path for path, info in self.infos.items() if info.orientation > 1}
 
     def shape(self, path: str) -> Shape | None:
         """Return height and width as the pipeline loads a photo, None if they are unknown."""
-        facts = self.facts.get(path)
-        return facts.shape(self.is_turned) if facts and facts.width else None
+        info = self.infos.get(path)
+        return info.shape(self.is_turned) if info and info.width else None
 
-    def load_sample(self) -> Iterator[tuple[str, Shape | str]]:
-        """Yield some paths, each with height and width as loaded, or why it cannot be loaded.
+    def load_sample(self) -> tuple[dict[str, Shape], dict[str, str]]:
+        """Load some photos, and those with a problem, as the pipeline does.
 
-        Files with a broken header are among them.
+        Returns:
+            Height and width of the loaded photos by path, and why others cannot be loaded.
         """
         load = TRANSFORMS.build(self.step)
-        suspects = [path for path, facts in self.facts.items() if facts.problem]
+        suspects = [path for path, info in self.infos.items() if info.problem]
+        shapes = {}
+        problems = {}
         for path in dict.fromkeys([*sample(suspects, _SUSPECTS), *sample(self.present)]):
             try:
-                yield path, tuple(load(dict(img_path=path))["img_shape"])
+                shapes[path] = tuple(load(dict(img_path=path))["img_shape"])
             except Exception as error:  # every decoder has its own exceptions
-                problem = self.facts[path].problem if path in self.facts else ""
-                yield path, problem or reason(error)
+                info = self.infos.get(path, ImageInfo())
+                problems[path] = info.problem or reason(error)
+        return shapes, problems
 
 
 def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Finding]:
@@ -84,16 +89,16 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
     missing = [path for path in photos.paths if not os.path.isfile(path)]
     problem = f"of {len(photos.paths)} images are missing"
     yield from listed("FAIL", "D314", missing, problem, "add these files, or correct data_prefix")
-    loaded = dict(photos.load_sample())
-    unreadable = [f"{path} ({why})" for path, why in loaded.items() if isinstance(why, str)]
+    loaded, problems = photos.load_sample()
+    unreadable = [f"{path} ({problem})" for path, problem in problems.items()]
     fix = "replace or remove these files"
     yield from listed("FAIL", "D315", unreadable, "images cannot be read", fix)
-    cut_off = [
-        f"{path} ({facts.problem})"
-        for path, facts in photos.facts.items()
-        if facts.problem and facts.width and isinstance(loaded.get(path), tuple)
+    filled = [
+        f"{path} ({info.problem})"
+        for path, info in photos.infos.items()
+        if info.problem and info.width and path in loaded
     ]
-    yield from listed("note", "D315", cut_off, "images are damaged, and a part is filled", fix)
+    yield from listed("note", "D315", filled, "images are damaged, and a part is filled", fix)
     fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
     yield from listed("FAIL", "D315", _find_dark(photos), "images would be nearly black", fix)
     yield from _check_sizes(photos, loaded, shapes)
@@ -104,7 +109,7 @@ def _find_dark(photos: Photos) -> list[str]:
     dark: list[str] = []
     if not photos.color_type.startswith("color"):
         return dark
-    deep = [path for path, facts in photos.facts.items() if facts.bits > 8]
+    deep = [path for path, info in photos.infos.items() if info.bits > 8]
     for path in sample(deep):
         try:
             read_image(path)
@@ -114,9 +119,11 @@ def _find_dark(photos: Photos) -> list[str]:
 
 
 def _check_sizes(
-    photos: Photos, loaded: Mapping[str, Shape | str], shapes: Mapping[str, Shape]
+    photos: Photos, loaded: Mapping[str, Shape], shapes: Mapping[str, Shape]
 ) -> Iterator[Finding]:
-    """Compare the photos with the sizes in a json."""
+    """Compare the photos with the sizes in a json. Sizes of some photos are known only when they
+    are loaded.
+    """
     turned = []
     wrong = []
     for path, expected in shapes.items():
@@ -124,7 +131,7 @@ def _check_sizes(
         difference = f"{path} has {shape} pixels, {expected} in the json"
         if shape == expected[::-1] and shape != expected:
             turned.append(difference)
-        elif shape != expected and not isinstance(shape, str):
+        elif shape != expected:
             wrong.append(difference)
     fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
     yield from listed("note", "D315", turned, "images are turned", fix)

@@ -12,14 +12,14 @@ from torch import nn
 
 from ..utils.configs import find_step, part_class
 from ..utils.errors import preview
-from .files import Facts, read_facts
+from .files import ImageInfo, read_infos
 from .findings import Finding, fail, listed, note, ok
 from .images import STORED, Photos, build_dataset, check_images, sample
 from .orientation import fit_stored
 
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
-_MANY = 20  # maps, of which a label in one of a thousand, at least in one, may be a slip
+_MANY = 20  # maps among which a label that few maps have may be a slip
 
 
 @dataclass
@@ -63,15 +63,15 @@ def check_maps(
     yield from check_images(photos, {})
     if missing or _has_own_step(dataset):
         return
-    maps = read_facts(list(pairs.values()), are_maps=True)
+    maps = read_infos(list(pairs.values()), are_maps=True)
     labels = _merge_labels(built, maps)
     checks = [_check_files(maps), _check_places(photos, pairs, maps)]
     checks += [_check_head(name, head, labels, built) for name, head in heads.items()]
     failures = [failure for check in checks for failure in check]
     yield from failures
     if not failures:
-        ignored = next((getattr(head, "ignore_index", IGNORED) for head in heads.values()), IGNORED)
-        labels.pop(ignored, None)
+        head = next(iter(heads.values()), None)
+        labels.pop(getattr(head, "ignore_index", IGNORED), None)
         names = built.metainfo.get("classes") or ()
         names = ["background", *names] if len(names) == 1 else names
         yield from _check_absent(names, labels, len(maps), is_only_training_set)
@@ -80,58 +80,61 @@ def check_maps(
 
 
 def _has_own_step(dataset: dict) -> bool:
-    """Return whether no step, or one of the user's, reads or corrects the maps."""
+    """Return whether a step of the user may read or correct the maps."""
+    if find_step(dataset["pipeline"], "LoadAnnotations") is None:
+        return True
     types = [part_class(step, TRANSFORMS) for step in dataset["pipeline"]]
     libraries = {step.__module__.partition(".")[0] for step in types if step}
-    return find_step(dataset["pipeline"], "LoadAnnotations") is None or bool(libraries - _LIBRARIES)
+    return not libraries <= _LIBRARIES
 
 
-def _check_files(maps: Mapping[str, Facts]) -> Iterator[Finding]:
-    unreadable = [f"{path} ({facts.problem})" for path, facts in maps.items() if facts.problem]
+def _check_files(maps: Mapping[str, ImageInfo]) -> Iterator[Finding]:
+    unreadable = [f"{path} ({info.problem})" for path, info in maps.items() if info.problem]
     problem = "segmentation maps cannot be read"
     yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
-    coloured = [path for path, facts in maps.items() if facts.channels > 1]
+    coloured = [path for path, info in maps.items() if info.channels > 1]
     problem = "segmentation maps have colours instead of labels"
     fix = "write maps of one channel, or with a palette, whose values are class numbers"
     yield from listed("FAIL", "D505", coloured, problem, fix)
 
 
 def _check_places(
-    photos: Photos, pairs: Mapping[str, str], maps: Mapping[str, Facts]
+    photos: Photos, pairs: Mapping[str, str], maps: Mapping[str, ImageInfo]
 ) -> Iterator[Finding]:
     """Check that maps have the sizes of their photos, and their orientation."""
     shapes = {photo: maps[path].shape(is_turned=False) for photo, path in pairs.items()}
-    misplaced = {}
+    misfits = {}
     for photo, path in pairs.items():
         expected = photos.shape(photo)
         if expected and shapes[photo] != expected and not maps[path].problem:
-            misplaced[photo] = f"{path} has {shapes[photo]} pixels, its image {expected}"
+            misfits[photo] = f"{path} has {shapes[photo]} pixels, its image {expected}"
     turned = sorted(photos.turned) if photos.is_turned else []
-    if turned and all(photos.facts[p].shape(is_turned=False) == shapes[p] for p in turned):
-        opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(turned))
-        is_stored = misplaced.keys() <= photos.turned if misplaced else fit_stored(opened)
-        if is_stored:
-            problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
-            fix = f"{STORED}, or turn these maps as EXIF turns the photos"
-            yield from listed("FAIL", "D511", turned, problem, fix)
-            return
+    stored = [p for p in turned if photos.infos[p].shape(is_turned=False) == shapes[p]]
+    # If a photo is stored upside down, the sizes are the same and the content decides.
+    opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(stored))
+    if not misfits.keys().isdisjoint(stored) or fit_stored(opened):
+        problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
+        fix = f"{STORED}, or turn these maps as EXIF turns the photos"
+        yield from listed("FAIL", "D511", stored, problem, fix)
+        for photo in stored:
+            misfits.pop(photo, None)
     problem = f"of {len(pairs)} maps have another size"
     fix = "write each map in the size of its image"
-    yield from listed("FAIL", "D511", misplaced.values(), problem, fix)
+    yield from listed("FAIL", "D511", misfits.values(), problem, fix)
 
 
-def _merge_labels(built: Any, maps: Mapping[str, Facts]) -> dict[int, Label]:
-    """Return the labels of all maps as training sees them. Those above 8 bits stay as they are."""
+def _merge_labels(built: Any, maps: Mapping[str, ImageInfo]) -> dict[int, Label]:
+    """Return the labels of all maps as training sees them. Labels above 8 bits stay as they are."""
     labels: dict[int, Label] = {}
-    for path, facts in maps.items():
-        for value, pixels in facts.labels:
-            label = labels.setdefault(_seen(value, built), Label())
+    for path, info in maps.items():
+        for value, pixels in info.labels:
+            label = labels.setdefault(_trained_label(value, built), Label())
             label.pixels += pixels
             label.maps.append(path)
     return dict(sorted(labels.items()))
 
 
-def _seen(value: int, built: Any) -> int:
+def _trained_label(value: int, built: Any) -> int:
     """Return the label that mmseg makes of a value of a map."""
     if value > IGNORED:
         return IGNORED if value == 65535 else value
@@ -143,10 +146,11 @@ def _seen(value: int, built: Any) -> int:
 def _check_head(name: str, head: Any, labels: Mapping[int, Label], built: Any) -> Iterator[Finding]:
     """Check labels against a head."""
     number = head.num_classes
+    end = number
     ignored = getattr(head, "ignore_index", IGNORED)
-    # A threshold separates a single class from the background, label 0.
-    is_binary = getattr(getattr(head, "loss_decode", None), "use_sigmoid", False)
-    end = max(number, 2) if is_binary and head.out_channels == 1 else number
+    has_sigmoid = getattr(getattr(head, "loss_decode", None), "use_sigmoid", False)
+    if has_sigmoid and head.out_channels == 1:
+        end = max(number, 2)  # a threshold separates a single class from the background, label 0
     beyond = [value for value in labels if value != ignored and (value >= end or value > IGNORED)]
     if beyond:
         held = preview([f"label {value} {labels[value]}" for value in beyond])

@@ -10,23 +10,45 @@ from typing import Any
 import numpy as np
 
 from ..utils.coco import polygon_area
-from .annotations import Annotations, Rule, report
+from .annotations import Annotations, Fault, report
 from .findings import Finding
 
-_NO_POLYGON = "have no list of polygons [x, y, x, y, ...] of at least three points"
-_SHORT_PART = "have polygons of fewer than three points beside others, which are left out"
-_OTHER_SIZE = "have RLE of another size than their image"
-_RLE = "have RLE, which mmdet drops under poly2mask=False"
-_NO_AREA = "have polygons without area"
-_ELSEWHERE = "have polygons that lie elsewhere than their bbox"
-_RULES = [
-    Rule("D412", _NO_POLYGON, "segmentation=[[x1, y1, x2, y2, x3, y3, ...]]", fails_at=0),
-    Rule("D412", _SHORT_PART, "remove these polygons", fails_at=0.5),
-    Rule("D412", _OTHER_SIZE, "encode these masks in the size of the image", fails_at=0),
-    Rule("D412", _RLE, "poly2mask=True in LoadAnnotations, or polygons", fails_at=0),
-    Rule("D412", _NO_AREA, "list the points along the outline, in pixels", fails_at=0.5),
-    Rule("D412", _ELSEWHERE, "polygons in pixels, around the object of the bbox", fails_at=0.5),
-]
+_NO_POLYGON = Fault(
+    "D412",
+    "have no list of polygons [x, y, x, y, ...] of at least three points",
+    "segmentation=[[x1, y1, x2, y2, x3, y3, ...]]",
+    fails_at=0,
+)
+_SHORT_PART = Fault(
+    "D412",
+    "have polygons of fewer than three points beside others, which are left out",
+    "remove these polygons",
+    fails_at=0.5,
+)
+_OTHER_SIZE = Fault(
+    "D412",
+    "have RLE of another size than their image",
+    "encode these masks in the size of the image",
+    fails_at=0,
+)
+_RLE = Fault(
+    "D412",
+    "have RLE, which mmdet drops under poly2mask=False",
+    "poly2mask=True in LoadAnnotations, or polygons",
+    fails_at=0,
+)
+_NO_AREA = Fault(
+    "D412",
+    "have polygons without area",
+    "list the points along the outline, in pixels",
+    fails_at=0.5,
+)
+_ELSEWHERE = Fault(
+    "D412",
+    "have polygons that lie elsewhere than their bbox",
+    "polygons in pixels, around the object of the bbox",
+    fails_at=0.5,
+)
 
 
 def compact(entry: dict[str, Any]) -> dict[str, Any]:
@@ -50,20 +72,20 @@ def check_masks(annotations: Annotations, poly2mask: bool) -> Iterator[Finding]:
     Args:
         poly2mask: As in the `LoadAnnotations` of the pipeline.
     """
-    faults = np.full(len(annotations.entries), "", object)
-    for row in np.flatnonzero(annotations.loaded).tolist():
-        entry = annotations.entries[row]
-        mask = entry.get("segmentation")
-        if not isinstance(mask, dict):
-            faults[row] = _check_polygons(mask, entry["bbox"])
-        elif not _is_rle(mask):
-            faults[row] = _NO_POLYGON
-        elif not _has_size(mask, annotations.sizes[row].tolist()):
-            faults[row] = _OTHER_SIZE
-        elif not poly2mask and not annotations.crowds[row]:
-            faults[row] = _RLE
-    for rule in _RULES:
-        yield from report(rule, annotations, faults == rule.problem)
+    rows_by_fault: dict[Fault, list[int]] = {}
+    for row in np.flatnonzero(annotations.is_loaded).tolist():
+        mask = annotations.entries[row].get("segmentation")
+        if isinstance(mask, dict):
+            needs_polygons = not poly2mask and not annotations.is_crowd[row]
+            fault = _check_rle(mask, annotations.sizes[row].tolist(), needs_polygons)
+        else:
+            fault = _check_polygons(mask, annotations.entries[row]["bbox"])
+        if fault:
+            rows_by_fault.setdefault(fault, []).append(row)
+    for fault, rows in rows_by_fault.items():
+        has_fault = np.zeros(len(annotations.entries), bool)
+        has_fault[rows] = True
+        yield from report(fault, annotations, has_fault)
 
 
 def is_polygon(part: Any) -> bool:
@@ -71,20 +93,19 @@ def is_polygon(part: Any) -> bool:
     return isinstance(part, array) and len(part) >= 6 and len(part) % 2 == 0
 
 
-def _is_rle(mask: dict) -> bool:
+def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault | None:
+    """Return the fault of an RLE in an image of this width and height."""
     counts = mask.get("counts")
-    return isinstance(counts, (str, list)) and bool(counts)
+    if not counts or not isinstance(counts, (str, list)):
+        return _NO_POLYGON
+    is_cut_off = isinstance(counts, list) and sum(counts) != prod(size)
+    if mask.get("size") != size[::-1] or is_cut_off:
+        return _OTHER_SIZE
+    return _RLE if needs_polygons else None
 
 
-def _has_size(mask: dict, size: Sequence[float]) -> bool:
-    """Return whether an RLE has the width and height of its image."""
-    counts = mask["counts"]
-    is_whole = isinstance(counts, str) or sum(counts) == prod(size)
-    return mask.get("size") == size[::-1] and is_whole
-
-
-def _check_polygons(mask: Any, box: Sequence[float]) -> str:
-    """Return the fault of polygons with a box of x, y, width and height, or ''."""
+def _check_polygons(mask: Any, box: Sequence[float]) -> Fault | None:
+    """Return the fault of polygons with a box of x, y, width and height."""
     parts = mask if isinstance(mask, list) else []
     polygons = [part for part in parts if is_polygon(part)]
     # pycocotools reads all parts as it reads the first.
@@ -101,6 +122,6 @@ def _check_polygons(mask: Any, box: Sequence[float]) -> str:
     bottom = max(max(polygon[1::2]) for polygon in polygons)
     shared_width = min(right, x + width) - max(left, x)
     shared_height = min(bottom, y + height) - max(top, y)
-    shared = max(shared_width, 0) * max(shared_height, 0)
-    both = (right - left) * (bottom - top) + width * height - shared
-    return _ELSEWHERE if shared < 0.5 * both else ""
+    intersection = max(shared_width, 0) * max(shared_height, 0)
+    union = (right - left) * (bottom - top) + width * height - intersection
+    return _ELSEWHERE if intersection < 0.5 * union else None

@@ -41,18 +41,24 @@ def build_model(cfg: Config) -> nn.Module:
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:
     """Return the heads that predict the classes of the data set, by name."""
-    is_panoptic = hasattr(model, "panoptic_fusion_head")  # its RoI heads predict some classes
-    heads = {}
-    for name, module in model.named_modules():
-        is_head = _without_number(name).endswith("head")
-        # mmdet's RPN has no classes, and the boundaries of STDC have two.
-        is_other = name.endswith(("rpn_head", "semantic_head"))
-        is_other |= type(module).__name__.endswith(("RPNHead", "STDCHead"))
-        is_other |= is_panoptic and name.startswith("roi_head.")
-        is_other |= bool(getattr(module, "class_agnostic", False))
-        if is_head and not is_other and isinstance(getattr(module, "num_classes", None), int):
-            heads[name] = module
-    return heads
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if _without_number(name).endswith("head")
+        and isinstance(getattr(module, "num_classes", None), int)
+        and not _has_other_classes(model, name, module)
+    }
+
+
+def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
+    """Return whether a head predicts objects or boundaries only, or some of the classes."""
+    is_of_things = hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head.")
+    return (
+        is_of_things
+        or name.endswith(("rpn_head", "semantic_head"))
+        or type(head).__name__.endswith(("RPNHead", "STDCHead"))
+        or bool(getattr(head, "class_agnostic", False))
+    )
 
 
 def check_forward(model: Any) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
 
 
 def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
-    """Compare batch and optimizer, which a config may have from another recipe."""
+    """Check that learning rate and optimizer, which bases may set, suit the batch and an XCiT."""
     scaling = cfg.get("auto_scale_lr") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
     base = scaling.get("base_batch_size", batch)
@@ -44,8 +44,9 @@ def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
     optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
     if is_sgd and backbone_class(cfg) is XCiT:
-        lr, decay = (6e-5, 0.01) if cfg.default_scope == "mmseg" else (1e-4, 0.05)
         problem = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
-        adamw = f"dict(_delete_=True, type='AdamW', lr={lr}, weight_decay={decay})"
-        fix = f"optim_wrapper = dict(optimizer={adamw})"
+        options = "lr=6e-05, weight_decay=0.01"
+        if cfg.default_scope != "mmseg":
+            options = "lr=0.0001, weight_decay=0.05"
+        fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', {options}))"
         yield note("D205", f"{problem}: the recipes of XCiT take AdamW", fix)

@@ -22,16 +22,17 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
     init = cfg.model.backbone.get("init_cfg") or {}
-    if not isinstance(init, dict):
+    if isinstance(init, list):
         init = next((part for part in init if "checkpoint" in part), {})
-    hooks = cfg.get("custom_hooks") or []
-    scope = cfg.default_scope
-    strict = [hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook][:1]
-    load_from = dict(*strict, checkpoint=cfg.get("load_from"))
     if init.get("checkpoint"):
         yield from _check_file(cfg, "init_cfg", init, model, is_whole=False)
-    if load_from["checkpoint"]:
-        is_whole = bool(strict) and load_from.get("strict_heads", True)
+    strict = None
+    for hook in cfg.get("custom_hooks") or []:
+        if part_class(hook, HOOKS, cfg.default_scope) is StrictLoadHook:
+            strict = hook
+    if cfg.get("load_from"):
+        load_from = dict(strict or {}, checkpoint=cfg.load_from)
+        is_whole = strict is not None and strict.get("strict_heads", True)
         yield from _check_file(cfg, "load_from", load_from, model, is_whole)
     if not strict:
         problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
@@ -57,7 +58,8 @@ def _check_file(
     """Check a file against the whole model or its backbone.
 
     Args:
-        options: `init_cfg`, or the hook of `load_from`, with the name of the file as `checkpoint`.
+        option: Name of the option that names the file.
+        options: How the file is loaded: `checkpoint`, `fill_stem` and `use_ema`.
     """
     name = options["checkpoint"]
     is_published = name.startswith("xcit://") and bool(cfg.get("test_dataloader"))
@@ -79,4 +81,5 @@ def _check_file(
     except ValueError as error:
         fix = "take weights of this model, or correct the model"
         yield fail("D704", f"{option} {name} does not fit: {error}", fix)
+        return
     yield ok(f"{option} {name} fits")

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -57,16 +57,17 @@ class SeededDataset(Dataset):
 
 
 class NumberedBatches(Sampler):
-    """Batches of indices with numbers, as lists of ((epoch, batch, position), index).
+    """Batches of indices with numbers, as lists of ((epoch, batch, place in the batch), index).
 
-    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Only
-    the indices of earlier batches are read.
+    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Of
+    earlier batches only the indices are read.
 
     Args:
-        batch_sampler: Config of the batches. By default they are `batch_size` indices of `sampler`.
+        batch_sampler: Config of the batches, by default those of torch's BatchSampler.
     """
 
-    epoch = first = 0
+    epoch = 0
+    first = 0
 
     def __init__(
         self,
@@ -87,17 +88,17 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        goes_on = self._endless and len(self) > 0
-        numbers = itertools.count()
-        for epoch in itertools.count(self.epoch) if goes_on else [self.epoch]:
+        epochs: Iterable[int] = [self.epoch]
+        if self._endless and len(self) > 0:
+            epochs = itertools.count(self.epoch)
+        batch = 0
+        for epoch in epochs:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             for indices in self._batches:
-                batch = next(numbers)
                 if batch >= self.first:
-                    yield [
-                        ((epoch, batch, position), index) for position, index in enumerate(indices)
-                    ]
+                    yield [((epoch, batch, place), index) for place, index in enumerate(indices)]
+                batch += 1
 
 
 def numbered_loader(
@@ -120,10 +121,14 @@ def numbered_loader(
     return Runner.build_dataloader(config, seed=seed[0])
 
 
-class _Batches(itertools.chain):
+class _LoopIterator(itertools.chain):
+    """The batches of an iteration-based loop, which skips some when it resumes: mmengine (0.10.7)
+    by `next`, OneDL's mmengine (0.10.12) by `skip_iter`.
+    """
+
     def skip_iter(self, number: int) -> None:
-        """Skip batches. OneDL's mmengine (0.10.12) calls it, mmengine (0.10.7) skips one by one."""
-        list(itertools.islice(self, number))
+        for _ in range(number):
+            next(self)
 
 
 class NumberedLoop:
@@ -162,12 +167,12 @@ class NumberedLoop:
             self._batches.first = length if is_complete else loop.iter % length
             return
         self._batches.first = loop.iter
-        # The loop skips the batches before its place, so as many come before the loader's own.
+        # The loop skips the trained batches, for which None stands: the loader leaves them out.
         skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
-        loop.dataloader_iterator = _Batches(itertools.repeat(None, skipped), loop.dataloader)
+        loop.dataloader_iterator = _LoopIterator(itertools.repeat(None, skipped), loop.dataloader)
 
     def _run_iter(self, run_iter: Callable, *number_and_batch: Any) -> None:
-        # The epoch-based loop counts from 0 and passes a number, the other loop passes none.
+        # Only the epoch-based loop passes a number, which it counts from 0.
         *numbers, batch = number_and_batch
         seed_generators(*self._seed, self._loop.iter)
         run_iter(*[self._batches.first + number for number in numbers], batch)

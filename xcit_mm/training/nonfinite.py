@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -53,39 +53,34 @@ class NonFiniteHook(Hook):
         self.action = action
         self.max_skips = max_skips
         self.skips = 0
-        self._hooked = ExitStack()
 
     def before_train(self, runner: Runner) -> None:
-        self.after_train(runner)  # of a training that raised
         self._runner = runner
         self._optimizer = runner.optim_wrapper.optimizer
         model: Any = runner.model
         self._model = model.module if is_model_wrapper(model) else model
-        self._checked = -1  # the last iteration whose values were checked
+        self._checked_iteration = -1
         self._statistics = {
             name: buffer
             for name, buffer in self._model.named_buffers()
             if name.endswith(("running_mean", "running_var"))
         }
 
-        # A copy of the model shares these functions, whereas methods would be copied with the run.
+        # A copy of the model shares this function, whereas a method would be copied with the run.
         def after_forward(*arguments: Any) -> None:
             self._after_forward(*arguments)
 
-        def before_step(*_: Any) -> None:
-            self._before_step()
-
-        forward = self._model.register_forward_hook(
-            after_forward, with_kwargs=True, always_call=True
-        )
-        self._hooked.enter_context(forward)
-        self._hooked.enter_context(self._optimizer.register_step_pre_hook(before_step))
+        self._hooked = [
+            self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
+            self._optimizer.register_step_pre_hook(self._before_step),
+        ]
 
     def after_train(self, runner: Runner) -> None:
-        self._hooked.close()
+        for hooked in self._hooked:
+            hooked.remove()
 
     def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
-        if model is not self._model or not model.training:  # a copy has the same hooks
+        if model is not self._model or not model.training:  # a copy has the same hook
             return
         if output is not None:
             self._batch = (args, kwargs)
@@ -95,7 +90,7 @@ class NonFiniteHook(Hook):
             if cause:
                 print_log(cause, "current", logging.ERROR)
 
-    def _before_step(self) -> None:
+    def _before_step(self, *_: Any) -> None:
         # By `found_inf` the loss scaler makes a fused optimizer skip the step.
         if getattr(self._optimizer, "found_inf", 0):
             return
@@ -105,34 +100,32 @@ class NonFiniteHook(Hook):
         norm = get_total_norm(gradients)
         if not norm.isfinite():
             norm = get_total_norm(gradients, torch.inf)
-        self._check(norm)
+        if self._check(norm.isfinite()):
+            self.skips = 0
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        if self._checked == runner.iter:
+        if self._checked_iteration == runner.iter:
             return
-        # There was no step: gradients accumulate, or a loss scaler skipped it.
+        # There was no step: gradients accumulate, or the loss scaler skipped it.
         wrapper: Any = runner.optim_wrapper
         scaler = getattr(wrapper, "loss_scaler", None)
-        failed = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        self._check(torch.tensor(torch.inf if failed else 0.0))
+        has_given_up = scaler and wrapper.should_update() and scaler.get_scale() < 1
+        self._check(torch.tensor(not has_given_up))
 
     @torch.no_grad()
-    def _check(self, norm: Tensor) -> None:
-        """Stop or skip in all processes alike if loss, statistics or gradients are not finite.
+    def _check(self, are_gradients_finite: Tensor) -> bool:
+        """Stop or skip in all processes if a value of one process is not finite.
 
-        Args:
-            norm: Norm of the gradients, 0 if they accumulate.
+        Return whether gradients, loss and running statistics are finite in all processes.
         """
-        self._checked = self._runner.iter
+        self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
         largest = get_total_norm(list(self._statistics.values()), torch.inf)
-        values = [value.to(loss.device).isfinite() for value in (loss, norm, largest)]
-        all_finite = torch.stack(values).all().float()
+        checks = (loss.isfinite(), are_gradients_finite, largest.isfinite())
+        all_finite = torch.stack([check.to(loss.device) for check in checks]).all().float()
         all_reduce(all_finite, op="min")
         if all_finite:
-            if norm > 0:
-                self.skips = 0
-            return
+            return True
 
         causes_here = (self._describe_batch(*self._batch), self._describe_statistics())
         reports = all_gather_object(causes_here)
@@ -140,12 +133,13 @@ class NonFiniteHook(Hook):
         causes = [cause for report in reports for cause in report if cause]
         unknown = "loss or gradients are not finite, every output of a module is"
         message = f"iteration {self._runner.iter}: {'; '.join(causes) or unknown}"
-        is_broken = any(statistics for _, statistics in reports)
+        are_statistics_broken = any(statistics for _, statistics in reports)
         self.skips += 1
-        if self.action == "stop" or self.skips > self.max_skips or is_broken:
+        if self.action == "stop" or self.skips > self.max_skips or are_statistics_broken:
             raise FloatingPointError(message)
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
         print_log(f"{message}; {skips}", "current", logging.ERROR)
+        return False
 
     def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
         """Describe the first value of a batch that is not finite, in the precision of training."""
@@ -153,7 +147,6 @@ class NonFiniteHook(Hook):
             return describe_non_finite(self._model, args, kwargs)
 
     def _describe_statistics(self) -> str:
-        """Describe the first running statistic that is not finite."""
         for name, buffer in self._statistics.items():
             if not is_finite(buffer):
                 return f"the buffer {name} is not finite"
@@ -162,27 +155,39 @@ class NonFiniteHook(Hook):
 
 @torch.no_grad()
 def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Run a batch forward again and describe its first value that is not finite, with the images.
+    """Run a batch forward again, and name its first value that is not finite, and the images.
 
     Return '' if all values are finite.
     """
+    place = _find_non_finite(model, args, kwargs)
+    if not place:
+        return ""
+    samples = kwargs.get("data_samples") or ()
+    paths = [sample.get("img_path") for sample in samples]
+    images = preview([path for path in paths if path])
+    where = f" at {images}" if images else ""
+    return f"{place} is the first that is not finite{where}"
+
+
+def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
+    """Name the first of inputs, outputs of modules and gradients that is not finite, or ''."""
+    if not is_finite((args, kwargs)):
+        return "the input"
     names = {module: name for name, module in model.named_modules() if name}
-    places = [] if is_finite((args, kwargs)) else ["the input"]
+    outputs: list[str] = []
 
     def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in names and not places and not is_finite(output):
-            places.append(f"the output of {names[module]} ({type(module).__name__})")
+        if module in names and not outputs and not is_finite(output):
+            outputs.append(f"the output of {names[module]} ({type(module).__name__})")
 
     # The matching of Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself,
     # which may have called this function.
     with register_module_forward_hook(inspect), suppress(Exception):
         model.forward(*args, **kwargs)
-    if not places:  # the backward pass begins at the last parameter
-        named = reversed(list(model.named_parameters()))
-        places = [f"the gradient of {name}" for name, weight in named if not is_finite(weight.grad)]
-    if not places:
-        return ""
-    samples = kwargs.get("data_samples") or ()
-    paths = [sample.get("img_path") for sample in samples]
-    images = preview([path for path in paths if path])
-    return f"{places[0]} is the first that is not finite{' at ' + images if images else ''}"
+    if outputs:
+        return outputs[0]
+    # The backward pass begins at the last parameter.
+    for name, parameter in reversed(list(model.named_parameters())):
+        if not is_finite(parameter.grad):
+            return f"the gradient of {name}"
+    return ""

@@ -54,7 +54,7 @@ class AtomicBackend(LocalBackend):
 
 
 def _write(data: bytes | memoryview, path: Path) -> None:
-    """Write a file, which reaches the disk when the operating system likes, as with mmengine."""
+    """Write a file without waiting until it is on the disk, as mmengine does."""
     with atomic_path(path, path.with_name(".unfinished"), fsync=False) as unfinished:
         unfinished.write_bytes(data)
 
@@ -89,19 +89,23 @@ class ResumableCheckpointHook(CheckpointHook):
             follow_config(runner, checkpoint)
 
     def _resume_best(self, runner: Runner, checkpoint: dict) -> None:
-        """Let a run that was killed after it had saved a best checkpoint know of it, and remove the
-        former best. Files in other folders stay.
+        """Record the best checkpoint that the run saved after this checkpoint, before it was
+        killed, and remove the former best. Files in other folders stay.
         """
         folder = Path(runner.work_dir)
-        if self.out_dir:  # which mmengine extends so
+        if self.out_dir:  # mmengine saves in a subfolder of it
             folder = Path(self.out_dir, folder.name)
         former = SavedRun.of(folder, checkpoint)
-        newer = [find_newer_best(folder, former) if former and is_main_process() else None]
+        if former is None:
+            return
+        newer: list[Path | None] = [None]
+        if is_main_process():
+            newer = [find_newer_best(folder, former)]
         broadcast_object_list(newer)
         if newer[0]:
             checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
         best = own_best(folder, checkpoint["message_hub"]["runtime_info"])
-        if former and is_main_process():
+        if is_main_process():
             for name in former.best:
                 if name not in best:
                     (folder / name).unlink(missing_ok=True)
@@ -120,8 +124,6 @@ class ResumableCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
-                problem = (
-                    f"iteration {runner.iter}: {name} is not finite, so no checkpoint is written"
-                )
+                problem = f"iteration {runner.iter}: {name} is not finite"
                 fix = "resume from the last with NonFiniteHook, which finds the cause"
-                raise FloatingPointError(f"{problem}: {fix}")
+                raise FloatingPointError(f"{problem}, so no checkpoint is written: {fix}")

@@ -47,6 +47,7 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         CannotResume: If the run is longer than the config's, or its optimizer has other groups of
             parameters.
     """
+    # Both raise if the run is longer than the config's.
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         is_complete(checkpoint, "epochs", runner.max_epochs)
     else:
@@ -113,7 +114,7 @@ def _compare(name: str, old: Any, new: Any) -> Iterator[str]:
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
     """Step new schedulers as often, and in the order, as in a run up to a checkpoint."""
     epochs = 0
-    length = 1
+    length = 1  # iterations of an epoch
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         epochs = meta["epoch"]
         length = len(runner.train_loop.dataloader)
@@ -123,7 +124,8 @@ def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
             _step(schedulers, by_epoch=False)
             if iteration % length == 0 and iteration // length <= epochs:
                 _step(schedulers, by_epoch=True)
-        for _ in range(meta["iter"] // length, epochs):  # of a larger batch
+        # With larger batches than now, the same epochs had fewer iterations.
+        for _ in range(meta["iter"] // length, epochs):
             _step(schedulers, by_epoch=True)
 
 
@@ -140,9 +142,8 @@ def _replace_options(wrapper: OptimWrapper, checkpoint: dict) -> None:
     saved_groups = list(state["param_groups"])
     if "base_param_settings" in state:  # mmengine keeps the base rate in a group of its own
         saved_groups.append(state["base_param_settings"])
-    if [len(group["params"]) for group in groups] != [
-        len(group["params"]) for group in saved_groups
-    ]:
+    sizes = [len(group["params"]) for group in groups]
+    if sizes != [len(group["params"]) for group in saved_groups]:
         problem = f"the optimizer has {len(groups)} groups of parameters, {len(saved_groups)}"
         fix = "undo the edit of its constructor, paramwise_cfg or frozen layers, or use load_from"
         raise CannotResume(f"{problem} in the checkpoint, or of other sizes: {fix}")
