@@ -1,6 +1,5 @@
 """The doctor reads the headers of all files, and tells how EXIF turns photos."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,24 +23,25 @@ from helpers.doctor_data import (
 )
 from PIL import Image, ImageOps
 
-from xcit_mm.checks.findings import Finding
-
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
 PHOTOS = COCO / "train2017"
 OUTSIDE = PHOTOS / "copy050.jpg"  # of a sample
 
 
-def add_photos() -> None:
-    """Add photos to the json of the training, until they are more than a sample."""
+@pytest.fixture
+def many_photos(doctors_place) -> None:
+    """More photos of the training than a sample."""
 
     def add(content: dict) -> None:
-        image, annotation = content["images"][0], content["annotations"][0]
-        for number in range(100, 200):
-            path = PHOTOS / f"copy{number - 100:03}.jpg"
+        image = content["images"][0]
+        annotation = content["annotations"][0]
+        for number in range(100):
+            path = PHOTOS / f"copy{number:03}.jpg"
             write_image(path)
-            content["images"].append(dict(image, id=number, file_name=path.name))
-            content["annotations"].append(dict(annotation, id=number, image_id=number))
+            ids = dict(id=100 + number)
+            content["images"].append(dict(image, **ids, file_name=path.name))
+            content["annotations"].append(dict(annotation, **ids, image_id=ids["id"]))
 
     edit_json(TRAIN_JSON, add)
 
@@ -61,50 +61,36 @@ def write_12_bits(path: Path) -> None:
     path.with_suffix(".png").rename(path)
 
 
+def write_small(path: Path) -> None:
+    cv2.imwrite(str(path), np.zeros((9, 7, 3), np.uint8))
+
+
 FILES = {
-    "empty": (lambda path: path.write_bytes(b""), "FAIL", ["the file is empty"]),
-    "text": (lambda path: path.write_bytes(b"<html>"), "FAIL", ["not an image"]),
-    "cut off": (cut, "FAIL", ["truncated"]),
-    "12 bits in 16": (write_12_bits, "FAIL", ["nearly black"]),
-    "another size": (
-        lambda path: cv2.imwrite(str(path), np.zeros((9, 7, 3), np.uint8)),
-        *("FAIL", [(9, 7), (HEIGHT, WIDTH)]),
-    ),
+    "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
+    "text": (lambda path: path.write_bytes(b"<html>"), "not an image"),
+    "cut off": (cut, "truncated"),
+    "12 bits in 16": (write_12_bits, "nearly black"),
+    "another size": (write_small, (9, 7), (HEIGHT, WIDTH)),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_photo_with_a_fault_outside_the_sample_is_named(name):
-    break_data, level, values = FILES[name]
-    add_photos()
+def test_photo_with_a_fault_outside_the_sample_is_named(name, many_photos):
+    break_data, *values = FILES[name]
     break_data(OUTSIDE)
-    found = [each for each in findings(MASK_RCNN) if each.code == "D315"]
-    assert [each.level for each in found] == [level]
+    found = [finding for finding in findings(MASK_RCNN) if finding.code == "D315"]
+    assert [finding.level for finding in found] == ["FAIL"]
     assert_named(found, [("D315", "train", OUTSIDE, *values)])
 
 
-def test_later_start_reads_the_files_that_have_changed():
-    add_photos()
+def test_later_start_reads_the_files_that_have_changed(many_photos):
     assert failures(MASK_RCNN) == []
     state = OUTSIDE.stat()
     OUTSIDE.write_bytes(bytes(state.st_size))
     os.utime(OUTSIDE, ns=(state.st_atime_ns, state.st_mtime_ns))
     changed = OUTSIDE.with_name("copy051.jpg")
-    cv2.imwrite(str(changed), np.zeros((9, 7, 3), np.uint8))
-    found = [each for each in findings(MASK_RCNN) if each.code == "D315"]
-    assert_named(found, [("D315", "train", changed)])
-
-
-def write_turned(path: Path, orientation: int) -> Image.Image:
-    """Write a photo that EXIF turns, and return where its object is in the stored photo."""
-    pixels = np.random.default_rng(0).integers(90, 130, (HEIGHT, WIDTH)).astype(np.uint8)
-    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
-    labels[6:26, 8:28] = 1
-    pixels[labels > 0] = 220
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(path, exif=exif)
-    return Image.fromarray(labels)
+    write_small(changed)
+    assert_named(failures(MASK_RCNN), [("D315", "train", changed)])
 
 
 def turn(image: Image.Image, orientation: int) -> Image.Image:
@@ -114,68 +100,76 @@ def turn(image: Image.Image, orientation: int) -> Image.Image:
     return ImageOps.exif_transpose(image)
 
 
-MAPS_OF_SHAPES = Path("data/shapes/annotations/training")
-STORED = [
-    f"{split}_dataloader.dataset.pipeline.0.color_type=color_ignore_orientation"
-    for split in ("train", "val", "test")
-]
+def write_turned(path: Path, orientation: int, is_drawn_upright: bool) -> Image.Image:
+    """Write a photo that EXIF turns, and return where its object is, as somebody draws it."""
+    pixels = np.random.default_rng(0).integers(90, 130, (HEIGHT, WIDTH)).astype(np.uint8)
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[6:26, 8:28] = 1
+    pixels[labels > 0] = 220
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(path, exif=exif)
+    drawn = Image.fromarray(labels)
+    return turn(drawn, orientation) if is_drawn_upright else drawn
 
 
-def write_turned_maps(orientation: int, is_stored: bool) -> None:
-    for path in MAPS_OF_SHAPES.glob("*.png"):
-        photo = Path(f"data/shapes/images/training/{path.stem}.jpg")
-        labels = write_turned(photo, orientation)
-        shown = labels if is_stored else turn(labels, orientation)
-        shown.point(lambda label: label + 1).save(path)
-    write_map(MAPS_OF_SHAPES / "9.png", [1, 2, 3, 4, 5])
-    write_image(Path("data/shapes/images/training/9.jpg"))
+def write_turned_maps(orientation: int, is_drawn_upright: bool) -> None:
+    images = Path("data/shapes/images/training")
+    maps = Path("data/shapes/annotations/training")
+    for path in maps.glob("*.png"):
+        labels = write_turned(images / f"{path.stem}.jpg", orientation, is_drawn_upright)
+        labels.point(lambda label: label + 1).save(path)
+    write_map(maps / "9.png", [1, 2, 3, 4, 5])
+    write_image(images / "9.jpg")
 
 
+def write_turned_json(orientation: int, is_drawn_upright: bool) -> None:
+    def draw(content: dict) -> None:
+        for image in content["images"]:
+            path = PHOTOS / image["file_name"]
+            labels = write_turned(path, orientation, is_drawn_upright)
+            left, top, right, bottom = labels.getbbox()
+            box = [left, top, right - left, bottom - top]
+            polygon = [left, top, right, top, right, bottom, left, bottom]
+            image.update(width=labels.width, height=labels.height)
+            for annotation in content["annotations"]:
+                if annotation["image_id"] == image["id"]:
+                    annotation.update(bbox=box, segmentation=[polygon])
+
+    edit_json(TRAIN_JSON, draw)
+
+
+WRITERS = [(SHAPES, write_turned_maps, "D511"), (MASK_RCNN, write_turned_json, "D315")]
+
+
+@pytest.mark.parametrize("config, write, code", WRITERS, ids=["maps", "boxes"])
 @pytest.mark.parametrize("orientation", [3, 6])
-def test_maps_drawn_over_stored_photos_are_named_and_the_fix_works(orientation):
-    write_turned_maps(orientation, is_stored=True)
-    (failure,) = failures(SHAPES)
-    assert_named([failure], [("D511", "train", "3 maps", "as stored")])
-    assert failure.fix.startswith("color_type='color_ignore_orientation' in LoadImageFromFile")
-    assert failures(SHAPES, *STORED) == []
+class TestTurnedPhotos:
+    def test_labels_drawn_over_stored_photos_are_named_and_the_fix_works(
+        self, config: Path, write: Callable, code: str, orientation: int
+    ):
+        write(orientation, is_drawn_upright=False)
+        (failure,) = failures(config)
+        assert_named([failure], [(code, "train", "as stored")])
+        option = "color_type=color_ignore_orientation"
+        assert option.replace("=", "='") in failure.fix
+        loading = "_dataloader.dataset.pipeline.0"
+        options = [f"{split}{loading}.{option}" for split in ("train", "val", "test")]
+        assert failures(config, *options) == []
+
+    def test_labels_drawn_over_turned_photos_are_right(
+        self, config: Path, write: Callable, code: str, orientation: int
+    ):
+        write(orientation, is_drawn_upright=True)
+        assert failures(config) == []
 
 
-@pytest.mark.parametrize("orientation", [3, 6])
-def test_maps_drawn_over_turned_photos_are_right(orientation):
-    write_turned_maps(orientation, is_stored=False)
-    assert failures(SHAPES) == []
-
-
-def box_as_drawn(labels: Image.Image) -> tuple[list[float], list[list[float]]]:
-    left, top, right, bottom = labels.getbbox()
-    polygon = [left, top, right, top, right, bottom, left, bottom]
-    return [left, top, right - left, bottom - top], [polygon]
-
-
-def write_turned_json(orientation: int, change: Callable[[Image.Image], Image.Image]) -> None:
-    content = json.loads(TRAIN_JSON.read_text())
-    for image in content["images"]:
-        labels = change(write_turned(PHOTOS / image["file_name"], orientation))
-        image.update(width=labels.width, height=labels.height)
-        for annotation in content["annotations"]:
-            if annotation["image_id"] == image["id"]:
-                box, polygons = box_as_drawn(labels)
-                annotation.update(bbox=box, segmentation=polygons)
-    TRAIN_JSON.write_text(json.dumps(content))
-
-
-def failed(*options: str) -> list[Finding]:
-    return failures(MASK_RCNN, *options)
-
-
-@pytest.mark.parametrize("orientation", [3, 6])
-def test_boxes_drawn_over_stored_photos_are_named_and_the_fix_works(orientation):
-    write_turned_json(orientation, lambda labels: labels)
-    assert_named(failed(), [("D315", "train", "3 by EXIF", TRAIN_JSON)])
-    assert failed(*STORED) == []
-
-
-@pytest.mark.parametrize("orientation", [3, 6])
-def test_boxes_drawn_over_turned_photos_are_right(orientation):
-    write_turned_json(orientation, lambda labels: turn(labels, orientation))
-    assert failed() == []
+def test_maps_of_some_photos_as_stored_are_told_from_maps_of_another_size():
+    write_turned_maps(6, is_drawn_upright=True)
+    images = Path("data/shapes/images/training")
+    maps = Path("data/shapes/annotations/training")
+    labels = write_turned(images / "0.jpg", 6, is_drawn_upright=False)
+    labels.point(lambda label: label + 1).save(maps / "0.png")
+    cv2.imwrite(str(maps / "9.png"), np.ones((7, 9), np.uint8))
+    expected = [("D511", "train", "1 maps", images / "0.jpg"), ("D511", "train", maps / "9.png")]
+    assert_named(failures(SHAPES), expected)

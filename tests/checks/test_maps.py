@@ -23,22 +23,21 @@ from helpers.doctor_data import (
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
 
+MAP = MAPS / "0.png"
 MAP_BREAKS = {
     "label of no class": (
-        lambda: write_map(MAPS / "0.png", [1, 200]),
-        ("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 (1536 pixels"),
+        lambda: write_map(MAP, [1, 200]),
+        *("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 (1536 pixels"),
     ),
-    "no map": ((MAPS / "1.png").unlink, ("D314", "1 of 3", MAPS / "1.png")),
-    "broken map": (
-        lambda: (MAPS / "1.png").write_bytes(b"no image"),
-        ("D315", MAPS / "1.png", "not an image"),
-    ),
+    "no map": (MAP.unlink, "D314", "1 of 3", MAP),
+    "broken map": (lambda: MAP.write_bytes(b"no image"), "D315", MAP, "not an image"),
+    "colours": (lambda: write_image(MAP), "D505", MAP),
 }
 
 
 @pytest.mark.parametrize("name", MAP_BREAKS)
 def test_wrong_segmentation_map_is_the_only_failure(name):
-    break_data, expected = MAP_BREAKS[name]
+    break_data, *expected = MAP_BREAKS[name]
     break_data()
     assert_named(failures(SEMANTIC_FPN), [(*expected, "train")])
 
@@ -64,8 +63,8 @@ SHAPES_MAPS = Path("data/shapes/annotations/training")
 
 def copy_training_images(number: int) -> None:
     """Copy the first image and its map, until they are more than the doctor's sample."""
-    for kind, suffix in (("images", "jpg"), ("annotations", "png")):
-        folder = Path("data/shapes", kind, "training")
+    for files, suffix in (("images", "jpg"), ("annotations", "png")):
+        folder = Path("data/shapes", files, "training")
         for copy in range(number):
             shutil.copy(folder / f"0.{suffix}", folder / f"copy{copy:03}.{suffix}")
 
@@ -74,28 +73,25 @@ def copy_training_images(number: int) -> None:
 def test_masks_of_0_and_255_do_not_train_whatever_their_number(own_config, last_label, codes):
     config = own_config(TWO_CLASSES)
     write_segmentation_maps(Path("data/shapes"), [0, 255])
-    copy_training_images(60)
+    copy_training_images(40)
     write_map(SHAPES_MAPS / "copy030.png", [last_label])
     assert [finding.code for finding in failures(config)] == codes
 
 
 def test_class_may_be_in_another_data_set_of_the_split(own_config):
-    root = Path("data/shapes")
-    write_segmentation_maps(root, [0, 1])
+    write_segmentation_maps(Path("data/shapes"), [0, 1])
     write_segmentation_maps(Path("data/empty"), [0])
-    both = f"""
+    both = """
 prefix = dict(img_path='images/training', seg_map_path='annotations/training')
 values = dict(type='BaseSegDataset', img_suffix='.jpg', metainfo=metainfo, data_prefix=prefix)
 values.update(pipeline=_base_.train_pipeline)
-both = [dict(values, data_root='{root}'), dict(values, data_root='data/empty')]
+both = [dict(values, data_root=root) for root in ('data/shapes', 'data/empty')]
 train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))
 """
     assert failures(own_config(f"{TWO_CLASSES}\n{both}")) == []
 
 
-@pytest.mark.parametrize(
-    "size", [(HEIGHT // 2, WIDTH // 2), (HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)]
-)
+@pytest.mark.parametrize("size", [(HEIGHT * 2, WIDTH * 2), (WIDTH, HEIGHT)])
 def test_maps_of_another_size_than_their_images_are_a_failure(size):
     file = SHAPES_MAPS / "0.png"
     cv2.imwrite(str(file), np.resize(np.array([1, 2, 3, 4, 5], np.uint8), size))
@@ -104,8 +100,8 @@ def test_maps_of_another_size_than_their_images_are_a_failure(size):
 
 @pytest.mark.parametrize("label, codes", [(256, ["D506"]), (65535, []), (3, [])])
 def test_labels_of_16_bits_that_8_bits_change_are_a_failure(label, codes):
-    given = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
-    cv2.imwrite(str(SHAPES_MAPS / "0.png"), given)
+    labels = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
+    cv2.imwrite(str(SHAPES_MAPS / "0.png"), labels)
     assert [finding.code for finding in failures(SHAPES)] == codes
 
 
@@ -131,9 +127,3 @@ def test_stray_label_of_one_map_is_named_with_its_file(own_config):
     write_map(SHAPES_MAPS / "copy030.png", [0, 1, 200])
     label = ("D506", "train", "label 200 (1024 pixels in 1 map", SHAPES_MAPS / "copy030.png")
     assert_named(failures(own_config(classes)), [label])
-
-
-def test_map_of_other_channels_outside_the_sample_is_a_failure():
-    copy_training_images(200)
-    write_image(SHAPES_MAPS / "copy117.png")
-    assert_named(failures(SHAPES), [("D505", "train", SHAPES_MAPS / "copy117.png")])

@@ -3,7 +3,6 @@ elsewhere than their boxes.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,28 +21,21 @@ from helpers.doctor_data import (
     findings,
 )
 
-from xcit_mm.checks.findings import Finding
 from xcit_mm.utils.coco import encode_mask
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
 
-def draw(annotation: dict, height: int = HEIGHT, width: int = WIDTH) -> dict:
+def compressed(annotation: dict) -> dict:
     """Draw the box of an annotation as RLE."""
     x, y, _, _ = annotation["bbox"]
-    mask = np.zeros((height, width), bool)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
     mask[y : y + SIDE, x : x + SIDE] = True
     return encode_mask(mask)
 
 
-def mask_findings(level: str, *options: str) -> list[Finding]:
-    found = findings(MASK_RCNN, *options, level=level)
-    return [finding for finding in found if finding.code == "D412"]
-
-
 NO_MASKS = {
     "none": None,
-    "an empty list": [],
     "an empty polygon": [[]],
     "two points": [[20, 20, 60, 20]],
     "an odd number of values": [[20, 20, 60, 20, 60, 60, 20]],
@@ -78,12 +70,9 @@ def test_mask_that_cannot_be_read_is_named_with_its_image(mask):
 )
 def test_doubtful_mask_of_one_object_is_a_note(polygons, problem):
     edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(segmentation=polygons))
-    assert_named(mask_findings("note"), [("D412", "train", "1 of 80", problem, "id 1")])
     assert failures(MASK_RCNN) == []
-
-
-def compressed(annotation: dict) -> dict:
-    return draw(annotation)
+    notes = [note for note in findings(MASK_RCNN, level="note") if note.code == "D412"]
+    assert_named(notes, [("D412", "train", "1 of 80", problem, "id 1")])
 
 
 def uncompressed(annotation: dict) -> dict:
@@ -95,21 +84,14 @@ def uncompressed(annotation: dict) -> dict:
 
 @pytest.mark.parametrize("encode", [compressed, uncompressed])
 @pytest.mark.parametrize("poly2mask, codes", [(True, []), (False, ["D412"])])
-def test_rle_under_poly2mask_false_is_a_failure(encode: Callable, poly2mask, codes, tmp_path):
+def test_rle_under_poly2mask_false_is_a_failure(encode: Callable, poly2mask, codes):
     """mmdet ignores every such object, and the loss is 0."""
-    edit_annotations(TRAIN_JSON, lambda each: each.update(segmentation=encode(each)))
-    config = Path(tmp_path, "config.py")
-    step = f"dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask={poly2mask})"
-    config.write_text(
-        f"_base_ = {str(MASK_RCNN)!r}\n"
-        "pipeline = _base_.train_dataloader.dataset.pipeline\n"
-        f"pipeline[1] = {step}\n"
-        "train_dataloader = dict(dataset=dict(pipeline=pipeline))\n"
-    )
-    assert [finding.code for finding in failures(config)] == codes
+    edit_annotations(TRAIN_JSON, lambda entry: entry.update(segmentation=encode(entry)))
+    option = f"train_dataloader.dataset.pipeline.1.poly2mask={poly2mask}"
+    assert [finding.code for finding in failures(MASK_RCNN, option)] == codes
 
 
 def test_boxes_need_no_masks():
-    edit_annotations(TRAIN_JSON, lambda each: each.pop("segmentation"))
-    edit_annotations(VAL_JSON, lambda each: each.pop("segmentation"))
+    for path in (TRAIN_JSON, VAL_JSON):
+        edit_annotations(path, lambda entry: entry.pop("segmentation"))
     assert failures(RETINANET) == []

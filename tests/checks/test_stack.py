@@ -1,6 +1,5 @@
 """tools/doctor.py reports a stack that cannot run the package, and ends with the exit code 1."""
 
-import re
 import subprocess
 import sys
 
@@ -11,9 +10,7 @@ from helpers.paths import ROOT
 
 @pytest.fixture
 def lines(monkeypatch, capsys):
-    """Returns a function that runs the doctor without a config, and returns its exit code and
-    lines.
-    """
+    """Return a function that returns exit code and lines of the doctor without a config."""
 
     def run() -> tuple[int, list[str]]:
         monkeypatch.setattr("sys.argv", ["doctor.py"])
@@ -24,10 +21,10 @@ def lines(monkeypatch, capsys):
 
 
 def test_correct_installation_has_no_findings(lines):
-    code, found = lines()
-    assert code == 0 and len(found) == 2 + len(doctor.NEEDED)
-    assert all(line.startswith("ok         ") for line in found)
-    assert found[-1].endswith("no GPU, training runs on CPU")
+    code, printed = lines()
+    assert code == 0 and len(printed) == 2 + len(doctor.NEEDED)
+    assert all(line.startswith("ok         ") for line in printed)
+    assert "no GPU" in printed[-1]
 
 
 @pytest.fixture
@@ -39,49 +36,35 @@ def library(tmp_path, monkeypatch) -> str:
     return "talkative"
 
 
-@pytest.mark.parametrize("minimum, suits", [("2.1", True), ("2.1.1", False), ("2.10", False)])
+@pytest.mark.parametrize("minimum, status", [("2.1", "ok"), ("2.1.1", "FAIL"), ("2.10", "FAIL")])
 def test_old_version_is_a_failure_and_output_of_libraries_stays_out(
-    library, monkeypatch, lines, minimum, suits
+    library, monkeypatch, lines, minimum, status
 ):
     monkeypatch.setattr(doctor, "NEEDED", {library: minimum})
     code, (_, line, _) = lines()
-    assert code == (not suits)
-    if suits:
-        assert line == "ok         talkative 2.1.0a0+32f93b1"
-    else:
-        assert re.match(
-            rf"FAIL D101  ImportError: talkative 2.1.0a0\+32f93b1 .*>= {minimum} -- fix: install",
-            line,
-        )
+    assert code == (status == "FAIL")
+    assert line.startswith(status) and "talkative 2.1.0a0+32f93b1" in line
 
 
 def test_mix_of_both_stacks_is_a_failure(tmp_path, monkeypatch, lines):
-    name = (
-        "mmengine"
-        if any(each.startswith("onedl-") for each in doctor.stack())
-        else "onedl-mmengine"
-    )
+    name = "onedl-mmengine"
+    if name in doctor.stack():
+        name = "mmengine"
     folder = tmp_path / f"{name.replace('-', '_')}-0.10.7.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.10.7\n")
     (folder / "top_level.txt").write_text("mmengine\n")
     monkeypatch.syspath_prepend(tmp_path)
     code, (line, *_) = lines()
-    assert (
-        code == 1
-        and line.startswith("FAIL D101  ImportError: ")
-        and f" {name}" in line.replace(",", " ")
-    )
+    assert code == 1
+    assert line.startswith("FAIL D101  ImportError: ") and name in line
 
 
 def test_two_mmcv_in_one_folder_are_a_failure(monkeypatch, lines):
     monkeypatch.setattr(doctor, "stack", lambda: ["mmcv", "mmcv-lite", "mmdet"])
     code, (line, *_) = lines()
-    assert (
-        code == 1
-        and "mmcv and mmcv-lite are both installed" in line
-        and "pip uninstall mmcv mmcv-lite" in line
-    )
+    assert code == 1
+    assert "mmcv and mmcv-lite" in line and "pip uninstall mmcv mmcv-lite" in line
 
 
 def test_doctor_runs_without_mmengine():

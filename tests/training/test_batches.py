@@ -1,6 +1,5 @@
 """The batches of a resumed run are those of the whole run, and earlier batches are not loaded."""
 
-import copy
 import itertools
 import pickle
 import random
@@ -66,7 +65,7 @@ def numbered(config: dict | DataLoader, endless: bool) -> DataLoader:
 
 
 def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
-    """Inputs, ids, shapes, flips and boxes of batches."""
+    """Return inputs, ids, shapes, flips and boxes of batches."""
     loader.batch_sampler.epoch = epoch
     loader.batch_sampler.first = first
     read = []
@@ -88,12 +87,7 @@ WRAPPERS = dict(
 
 @pytest.mark.parametrize("sampler", [SHUFFLED, INFINITE], ids=["epochs", "endless"])
 @pytest.mark.parametrize(
-    "wrapper, batch_sampler",
-    [
-        ("plain", True),
-        ("concatenated", True),
-        ("balanced", False),
-    ],
+    "wrapper, batch_sampler", [("plain", True), ("concatenated", True), ("balanced", False)]
 )
 def test_resumed_batches_are_those_of_the_whole_run(photos, wrapper, sampler, batch_sampler):
     endless = sampler is INFINITE
@@ -162,28 +156,15 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     assert len(loader.dataset.loaded) == 2
 
 
-def pickled(data: SeededDataset) -> SeededDataset:
-    return pickle.loads(pickle.dumps(data))
-
-
-class TestSeededDataSet:
-    def test_hooks_replace_its_pipeline(self):
-        data = Noise(3)
-        seeded = SeededDataset(data, (1, 0))
-        seeded.pipeline = "other"
-        assert data.pipeline == seeded.pipeline == "other"
-
-    @pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
-    def test_a_copy_has_its_numbers(self, copied):
-        seeded = SeededDataset(Noise(3), (1, 0))
-        other = copied(seeded)
-        assert other[(0, 1, 2), 1] == seeded[(0, 1, 2), 1]
-        assert not hasattr(other, "missing")
-
-    def test_another_place_or_seed_has_other_numbers(self):
-        seeded = SeededDataset(Noise(3), (1, 0))
-        assert seeded[(0, 1, 3), 1] != seeded[(0, 1, 2), 1]
-        assert SeededDataset(Noise(3), (1, 1))[(0, 1, 2), 1] != seeded[(0, 1, 2), 1]
+def test_seeded_data_set_is_pickled_and_lets_hooks_replace_its_pipeline():
+    data = Noise(3)
+    seeded = SeededDataset(data, (1, 0))
+    seeded.pipeline = "other"
+    assert data.pipeline == seeded.pipeline == "other"
+    numbers = seeded[(0, 1, 2), 1]
+    assert pickle.loads(pickle.dumps(seeded))[(0, 1, 2), 1] == numbers
+    assert seeded[(0, 1, 3), 1] != numbers  # another place
+    assert SeededDataset(data, (1, 1))[(0, 1, 2), 1] != numbers  # another process
 
 
 def test_data_of_less_than_a_batch_end_an_endless_loader():

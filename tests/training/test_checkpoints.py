@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
+from torch.utils.data import DataLoader
 
 import xcit_mm  # noqa: F401  # registers the hook
 from xcit_mm.weights.reader import load_from_file
@@ -46,50 +48,58 @@ class Scores(BaseMetric):
         return dict(score=score, other=score)
 
 
-def train_a_line(
-    work_dir: Path,
-    iterations: int = 3,
-    scores: Iterable[float] | None = None,
-    load_from: Path | None = None,
-    momentum: float | None = None,
-    **hook,
-) -> None:
-    """Train, with averaged weights if they have a momentum."""
+RUNS = itertools.count()  # for mmengine's names
+
+
+def train(work_dir: Path, hook: dict[str, Any], **options: Any) -> None:
+    """Train a line, or resume, with arguments of the checkpoint's hook and of the Runner."""
     torch.manual_seed(0)
-    batches = torch.utils.data.DataLoader([dict(inputs=torch.ones(1))] * 9)
-    checkpoint = dict(dict(type="ResumableCheckpointHook", by_epoch=False, interval=1), **hook)
+    checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=1) | hook
     runner = Runner(
         Line(),
         work_dir=str(work_dir),
-        train_dataloader=batches,
-        val_dataloader=batches,
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
-        train_cfg=dict(type="IterBasedTrainLoop", max_iters=iterations, val_interval=1),
-        val_cfg=dict(),
-        val_evaluator=Evaluator(Scores(scores or itertools.count(1))),
-        load_from=load_from and str(load_from),
         default_hooks=dict(checkpoint=checkpoint),
-        custom_hooks=[dict(type="EMAHook", momentum=momentum)] if momentum else None,
         resume=True,
-        experiment_name=f"{work_dir.name}{iterations}",
+        randomness=dict(seed=0),
+        experiment_name=f"{work_dir.name}{next(RUNS)}",
+        **options,
     )
     runner.train()
+
+
+def train_with_scores(
+    work_dir: Path,
+    iterations: int = 3,
+    scores: Iterable[float] = (1, 2, 3, 4),
+    momentum: float | None = None,
+    load_from: Path | None = None,
+    **hook: Any,
+) -> None:
+    """Train, with a validation of each iteration, and averaged weights if they have a momentum."""
+    batches = DataLoader([dict(inputs=torch.ones(1))] * 9)
+    train(
+        work_dir,
+        hook,
+        train_dataloader=batches,
+        train_cfg=dict(type="IterBasedTrainLoop", max_iters=iterations, val_interval=1),
+        val_dataloader=batches,
+        val_cfg=dict(),
+        val_evaluator=Evaluator(Scores(scores)),
+        load_from=load_from and str(load_from),
+        custom_hooks=[dict(type="EMAHook", momentum=momentum)] if momentum else None,
+    )
 
 
 def test_constant_file_name_is_one_complete_file(tmp_path):
     for iterations in (3, 4):  # resumed with fewer to keep
         keep = 5 - iterations
-        train_a_line(tmp_path, iterations, filename_tmpl="last.pth", max_keep_ckpts=keep)
+        train_with_scores(tmp_path, iterations, filename_tmpl="last.pth", max_keep_ckpts=keep)
     assert [path.name for path in tmp_path.glob("*.pth")] == ["last.pth"]
     assert load_from_file((tmp_path / "last_checkpoint").read_text())["meta"]["iter"] == 4
 
 
-@pytest.mark.parametrize(
-    "best, names", [("score", {"best_score"}), (["score", "other"], {"best_score", "best_other"})]
-)
-def test_former_checkpoints_are_removed_after_the_new_ones_are_written(
-    best, names, tmp_path, monkeypatch
-):
+def test_former_checkpoints_are_removed_after_the_new_ones_are_written(tmp_path, monkeypatch):
     pointer = tmp_path / "last_checkpoint"
     counts = set()
     unlink = Path.unlink
@@ -101,12 +111,10 @@ def test_former_checkpoints_are_removed_after_the_new_ones_are_written(
             assert Path(pointer.read_text()).is_file()
 
     monkeypatch.setattr(Path, "unlink", count)
-    train_a_line(tmp_path, max_keep_ckpts=1, save_best=best, rule="greater")
+    train_with_scores(tmp_path, max_keep_ckpts=1, save_best=["score", "other"], rule="greater")
     assert {2} < counts  # the former and the new one
-    assert {path.name for path in tmp_path.glob("iter_*.pth")} == {"iter_3.pth"}
-    assert {path.name for path in tmp_path.glob("best_*")} == {
-        f"{name}_iter_3.pth" for name in names
-    }
+    kept = {path.name for path in tmp_path.glob("*.pth")}
+    assert kept == {"iter_3.pth", "best_score_iter_3.pth", "best_other_iter_3.pth"}
 
 
 BEST = dict(save_best="score", rule="greater", max_keep_ckpts=2)
@@ -124,7 +132,7 @@ def kill_after_best(work_dir: Path, iteration: int, monkeypatch, **run) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Runner, "save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            train_a_line(work_dir, **run)
+            train_with_scores(work_dir, **run)
 
 
 def best_files(work_dir: Path) -> list[str]:
@@ -140,19 +148,19 @@ def test_after_a_kill_the_best_checkpoint_and_its_score_are_kept(
     kill_after_best(tmp_path, 2, monkeypatch, scores=[90], **BEST)
     if not is_former_removed:
         (tmp_path / "best_score_iter_1.pth").write_bytes(former)
-    train_a_line(tmp_path, 4, scores=[50, 60], **BEST)
+    train_with_scores(tmp_path, 4, scores=[50, 60], **BEST)
     assert best_files(tmp_path) == ["best_score_iter_2.pth"]
     assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_2.pth")
-    train_a_line(tmp_path, 5, scores=[95], **BEST)
+    train_with_scores(tmp_path, 5, scores=[95], **BEST)
     assert best_files(tmp_path) == ["best_score_iter_5.pth"]
 
 
 def test_best_and_last_checkpoint_hold_averaged_weights_also_after_a_kill(tmp_path, monkeypatch):
     plain, averaged, killed = (tmp_path / name for name in ("plain", "averaged", "killed"))
-    train_a_line(plain)
-    train_a_line(averaged, momentum=0.5, **BEST)
+    train_with_scores(plain)
+    train_with_scores(averaged, momentum=0.5, **BEST)
     kill_after_best(killed, 2, monkeypatch, momentum=0.5, **BEST)
-    train_a_line(killed, scores=[3], momentum=0.5, **BEST)
+    train_with_scores(killed, scores=[3], momentum=0.5, **BEST)
     weights = [read_weight(plain / f"iter_{number}.pth") for number in (1, 2, 3)]
     mean = (weights[0] + weights[1]) / 4 + weights[2] / 2
     for folder in (averaged, killed):
@@ -166,19 +174,17 @@ def read_weight(checkpoint: Path) -> float:
 
 
 def test_a_copied_folder_resumes_without_the_original(tmp_path):
-    first, copy = tmp_path / "first", tmp_path / "copy"
-    train_a_line(first, 2, scores=[40, 50], **BEST)
+    first = tmp_path / "first"
+    copy = tmp_path / "copy"
+    train_with_scores(first, 2, scores=[40, 50], **BEST)
     shutil.copytree(first, copy)
-    train_a_line(copy, 3, scores=[60], load_from=copy / "iter_2.pth", **BEST)
+    train_with_scores(copy, 3, scores=[60], load_from=copy / "iter_2.pth", **BEST)
     assert best_files(first) == ["best_score_iter_2.pth"]
     assert best_files(copy) == ["best_score_iter_3.pth"]
 
 
-@pytest.mark.parametrize(
-    "names, count",
-    [(dict(), 1), (dict(filename_tmpl="last.pth", save_best="score", rule="greater"), 2)],
-)
-def test_weights_that_are_not_finite_replace_no_checkpoint(names, count, tmp_path, monkeypatch):
+def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path, monkeypatch):
+    hook = dict(BEST, filename_tmpl="last.pth")
     steps = iter([1.0, float("inf")])
 
     def train_step(model: Line, *_, **__) -> dict:
@@ -186,64 +192,43 @@ def test_weights_that_are_not_finite_replace_no_checkpoint(names, count, tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(Line, "train_step", train_step)
-        with pytest.raises(FloatingPointError, match=r"linear\.bias is not finite"):
-            train_a_line(tmp_path, max_keep_ckpts=1, **names)
-    saved = [load_from_file(str(path)) for path in tmp_path.glob("*.pth")]
-    assert [checkpoint["meta"]["iter"] for checkpoint in saved] == [1] * count
+        with pytest.raises(FloatingPointError, match=r"linear\.bias"):
+            train_with_scores(tmp_path, **hook)
+    saved = [load_from_file(path) for path in tmp_path.glob("*.pth")]
+    assert [checkpoint["meta"]["iter"] for checkpoint in saved] == [1, 1]
     assert all(checkpoint["state_dict"]["linear.bias"].isfinite() for checkpoint in saved)
-    train_a_line(tmp_path, max_keep_ckpts=1, **names)  # resumes
+    train_with_scores(tmp_path, **hook)  # resumes
 
 
-class Numbers(torch.utils.data.Dataset):
-    """Eight samples."""
+class Batches(Hook):
+    """Collects epoch, number and samples of each batch, and stops before an iteration."""
 
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> dict:
-        return dict(inputs=torch.tensor([float(index)]))
-
-
-class Indices(Hook):
-    """Collects the sample and the number of every batch."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.seen = []
+    def __init__(self, stop: int | None) -> None:
+        self.seen: list[tuple[int, ...]] = []
         self.stop = stop
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter == self.stop:
             raise KeyboardInterrupt
-        samples = [int(sample) for sample in data_batch["inputs"]]
-        self.seen.append((runner.epoch, batch_idx, *samples))
+        self.seen.append((runner.epoch, batch_idx, *map(int, data_batch["inputs"])))
 
 
 def train_in_epochs(work_dir: Path, batch_size: int, stop: int | None = None) -> list[tuple]:
-    indices = Indices(stop)
+    """Train two epochs of eight samples, and return the batches."""
+    batches = Batches(stop)
     loader = dict(
-        dataset=Numbers(),
+        dataset=[dict(inputs=torch.tensor([float(number)])) for number in range(8)],
         batch_size=batch_size,
         sampler=dict(type="DefaultSampler", shuffle=True),
         collate_fn=dict(type="default_collate"),
     )
-    checkpoint = dict(type="ResumableCheckpointHook", by_epoch=False, interval=1)
-    runner = Runner(
-        Line(),
-        work_dir=str(work_dir),
-        train_dataloader=loader,
-        optim_wrapper=dict(optimizer=dict(type="SGD", lr=1e-3)),
-        train_cfg=dict(type="EpochBasedTrainLoop", max_epochs=2),
-        default_hooks=dict(checkpoint=checkpoint),
-        custom_hooks=[indices],
-        resume=True,
-        randomness=dict(seed=0),
-        experiment_name=f"{work_dir.name}{batch_size}{stop}",
-    )
+    length = dict(type="EpochBasedTrainLoop", max_epochs=2)
+    run = dict(train_dataloader=loader, train_cfg=length, custom_hooks=[batches])
     try:
-        runner.train()
+        train(work_dir, {}, **run)
     except KeyboardInterrupt:
         assert (work_dir / f"iter_{stop}.pth").is_file()
-    return indices.seen
+    return batches.seen
 
 
 @pytest.mark.parametrize("stop", [2, 4, 5])

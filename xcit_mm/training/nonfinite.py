@@ -171,21 +171,20 @@ def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -
 
 def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
     """Name the first of inputs, outputs of modules and gradients that is not finite, or ''."""
-    if not is_finite((args, kwargs)):
-        return "the input"
     names = {module: name for name, module in model.named_modules() if name}
-    outputs: list[str] = []
+    places = [] if is_finite((args, kwargs)) else ["the input"]
 
     def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in names and not outputs and not is_finite(output):
-            outputs.append(f"the output of {names[module]} ({type(module).__name__})")
+        if module in names and not places and not is_finite(output):
+            places.append(f"the output of {names[module]} ({type(module).__name__})")
 
-    # The matching of Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself,
-    # which may have called this function.
+    # All processes run it, since modules such as SyncBN wait for each other. The matching of
+    # Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself, which may have
+    # called this function.
     with register_module_forward_hook(inspect), suppress(Exception):
         model.forward(*args, **kwargs)
-    if outputs:
-        return outputs[0]
+    if places:
+        return places[0]
     # The backward pass begins at the last parameter.
     for name, parameter in reversed(list(model.named_parameters())):
         if not is_finite(parameter.grad):
