@@ -5,7 +5,7 @@
 Runs of the models alternate, so that a machine that slows down slows all models alike. The table
 shows median and range. Peak memory excludes model and image. On a GPU it is the peak that torch
 allocated, on a CPU the peak of a fresh process. `saved` is the memory that the forward pass keeps
-for backward. Writes OUT.md, OUT.csv and, for several sizes, the plot OUT.png.
+for backward. Writes OUT.md and OUT.csv.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def machine(device: str) -> str:
     if info.exists():
         named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
         processor = named.group(1) if named else processor
-    return f"{processor}, {torch.get_num_threads()} threads"
+    return f"{processor}, {torch.get_num_threads()} thread(s)"
 
 
 def markdown(rows: list[Result], args: argparse.Namespace) -> str:
@@ -179,41 +179,13 @@ def markdown(rows: list[Result], args: argparse.Namespace) -> str:
 
 
 def write(rows: list[Result], args: argparse.Namespace) -> None:
-    """Write the table as Markdown and csv and, for several sizes, a plot."""
+    """Write the table as Markdown and csv."""
     args.out.parent.mkdir(parents=True, exist_ok=True)
     Path(f"{args.out}.md").write_text(markdown(rows, args))
     with open(f"{args.out}.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    if len(args.sizes) > 1:
-        draw(rows, args)
-
-
-def draw(rows: list[Result], args: argparse.Namespace) -> None:
-    """Plot time and measured memory against resolution, as in the paper's Figures D.1 and 2."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels = {"median_ms": "ms per image"}
-    if args.memory:
-        panels["peak_mb"] = MEMORY["peak_mb"]
-    megapixels = {name_of((height, width)): height * width / 1e6 for height, width in args.sizes}
-    size = (5.5 * len(panels), 4)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    for axis, (key, label) in zip(axes[0], panels.items(), strict=True):
-        for name in args.models:
-            points = [
-                (megapixels[str(row["size"])], row[key]) for row in rows if row["model"] == name
-            ]
-            axis.plot(*zip(*points, strict=True), marker="o", label=name)
-        axis.set(xlabel="image (megapixels)", ylabel=label, title=f"{args.mode}: {label}")
-        axis.set(xscale="log", yscale="log")
-        axis.grid(alpha=0.3, which="both")
-        axis.legend()
-    figure.savefig(f"{args.out}.png", dpi=100)
 
 
 def parse_size(size: str) -> tuple[int, int]:

@@ -9,17 +9,19 @@ docs/benchmark.md. Repeated, the command completes work_dirs/finetuning.
 
 import argparse
 import datetime
+import itertools
 import json
 import os
-import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from seeds import train
+from benchmark import machine
+from seeds import MASK_AP, MIOU, Metric, train
 
 from xcit_mm.utils.atomic import atomic_folder, atomic_write
 from xcit_mm.utils.cli import cli_main
@@ -40,17 +42,7 @@ PATIENCE = 3  # validations without a better score, after which a training stops
 MARKS = ("<!-- python benchmarks/finetuning.py -->\n", "<!-- end -->\n")
 
 
-class Score(NamedTuple):
-    """A score of the validation by its key in mmengine's log."""
-
-    name: str
-    key: str
-    factor: float  # to per cent
-
-
-MASK_AP = Score("mask AP", "coco/segm_mAP", 100)
-FIG_AP = Score("mask AP of figs", "coco/fig_precision", 100)
-MIOU = Score("mIoU", "mIoU", 1)
+FIG_AP = Metric("mask AP of figs", "coco/fig_precision", 100)
 
 
 class Comparison(NamedTuple):
@@ -59,7 +51,7 @@ class Comparison(NamedTuple):
     option: str
     without: str
     config: str
-    score: Score
+    metric: Metric
 
 
 COMPARISONS = (
@@ -74,34 +66,40 @@ DATA = {"nuts": "nuts", "camvid": "CamVid", "rare": "nuts, few figs"}
 
 
 def write_rare_figs(folder: Path) -> None:
-    """Cut the training photos of nuts into quarters, and keep few of those with figs."""
-    content = json.loads((NUTS / "annotations" / "instances_train2017.json").read_text())
+    """Write the quarters of the training photos of nuts, but few of those with figs."""
+    coco = json.loads((NUTS / "annotations" / "instances_train2017.json").read_text())
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     with_figs = 0
     with atomic_folder(folder) as unfinished:
         (unfinished / "images").mkdir(parents=True)
-        for image in content["images"]:
-            photo = cv2.imread(str(NUTS / "train2017" / image["file_name"]))
-            width = image["width"] // 2
-            height = image["height"] // 2
-            own = [a for a in content["annotations"] if a["image_id"] == image["id"]]
-            for left in (0, width):
-                for top in (0, height):
-                    objects = crop_objects(own, (left, top), (width, height))
-                    has_fig = any(item["category_id"] == FIG for item in objects)
-                    with_figs += has_fig
-                    if not objects or (has_fig and with_figs > KEPT_FIGS):
-                        continue
-                    number = len(images)
-                    name = f"{number:03}.png"
-                    quarter = photo[top : top + height, left : left + width]
-                    cv2.imwrite(str(unfinished / "images" / name), quarter)
-                    images.append(dict(id=number, file_name=name, width=width, height=height))
-                    for item in objects:
-                        annotations.append(item | dict(image_id=number, id=len(annotations) + 1))
-        cropped = dict(images=images, annotations=annotations, categories=content["categories"])
+        for quarter, objects in cut_quarters(coco):
+            if any(item["category_id"] == FIG for item in objects):
+                with_figs += 1
+                if with_figs > KEPT_FIGS:
+                    continue
+            number = len(images)
+            name = f"{number:03}.png"
+            cv2.imwrite(str(unfinished / "images" / name), quarter)
+            height, width = quarter.shape[:2]
+            images.append(dict(id=number, file_name=name, width=width, height=height))
+            for item in objects:
+                annotations.append(item | dict(image_id=number, id=len(annotations) + 1))
+        cropped = dict(images=images, annotations=annotations, categories=coco["categories"])
         (unfinished / "annotations.json").write_text(json.dumps(cropped))
+
+
+def cut_quarters(coco: dict[str, Any]) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
+    """Yield the quarters of the photos of a COCO json that have objects, and these objects."""
+    for image in coco["images"]:
+        photo = cv2.imread(str(NUTS / "train2017" / image["file_name"]))
+        width = image["width"] // 2
+        height = image["height"] // 2
+        annotations = [a for a in coco["annotations"] if a["image_id"] == image["id"]]
+        for left, top in itertools.product((0, width), (0, height)):
+            objects = crop_objects(annotations, (left, top), (width, height))
+            if objects:
+                yield photo[top : top + height, left : left + width], objects
 
 
 def crop_objects(
@@ -132,14 +130,14 @@ def crop_objects(
     return objects
 
 
-def read_scores(folder: Path, score: Score) -> list[float]:
+def read_scores(folder: Path, metric: Metric) -> list[float]:
     """Return the scores of a training's validations, in per cent and in their order."""
     scores = {}
     for log in sorted(folder.glob("2*/vis_data/scalars.json")):
         for line in log.read_text().splitlines():
-            values = json.loads(line)
-            if score.key in values:
-                scores[values["step"]] = values[score.key] * score.factor
+            logged = json.loads(line)
+            if metric.key in logged:
+                scores[logged["step"]] = logged[metric.key] * metric.factor
     return [scores[step] for step in sorted(scores)]
 
 
@@ -154,48 +152,41 @@ def stop_early(scores: list[float]) -> int:
     return len(scores)
 
 
+def read_curves(config: str, metric: Metric) -> list[list[float]]:
+    """Return the scores of the validations of each seed's training."""
+    return [read_scores(OUT / config / f"seed{seed}", metric) for seed in SEEDS]
+
+
 def compare(comparison: Comparison) -> str:
     """Return the row of the table for an option."""
-    columns = []
-    for config in (comparison.without, comparison.config):
-        curves = [read_scores(OUT / config / f"seed{seed}", comparison.score) for seed in SEEDS]
-        columns.append([curve[-1] for curve in curves])
-    gains = [new - old for old, new in zip(*columns, strict=True)]
-    return format_row(
-        comparison.option, DATA[comparison.without], comparison.score.name, *columns, gains
-    )
+    option, without, config, metric = comparison
+    old = [curve[-1] for curve in read_curves(without, metric)]
+    new = [curve[-1] for curve in read_curves(config, metric)]
+    return format_row(option, without, metric, old, new)
 
 
-def compare_early_stopping(data: str, score: Score) -> str:
+def compare_early_stopping(config: str, metric: Metric) -> str:
     """Return the row of the table for the best checkpoints with and without early stopping."""
-    curves = [read_scores(OUT / data / f"seed{seed}", score) for seed in SEEDS]
+    curves = read_curves(config, metric)
     lengths = [stop_early(curve) for curve in curves]
+    shares = [100 * length // len(curve) for curve, length in zip(curves, lengths, strict=True)]
+    option = f"early stopping, after {', '.join(map(str, shares))} %"
     best = [max(curve) for curve in curves]
     best_until_stop = [max(curve[:length]) for curve, length in zip(curves, lengths, strict=True)]
-    shares = [100 * length // len(curve) for curve, length in zip(curves, lengths, strict=True)]
-    gains = [new - old for old, new in zip(best, best_until_stop, strict=True)]
-    option = f"early stopping, after {', '.join(map(str, shares))} %"
-    return format_row(option, DATA[data], score.name, best, best_until_stop, gains)
+    return format_row(option, config, metric, best, best_until_stop)
 
 
-def format_row(
-    option: str, data: str, score: str, old: list[float], new: list[float], gains: list[float]
-) -> str:
-    by_seed = ", ".join(f"{gain:+.1f}" for gain in gains)
-    return f"| {option} | {data} | {score} | {mean(old):.1f} | {mean(new):.1f} | {by_seed} |"
-
-
-def processor() -> str:
-    match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return match.group(1) if match else "unknown processor"
+def format_row(option: str, config: str, metric: Metric, old: list[float], new: list[float]) -> str:
+    """Return a row: the means of the seeds without and with an option, and the gain by seed."""
+    gains = ", ".join(f"{b - a:+.1f}" for a, b in zip(old, new, strict=True))
+    scores = f"{mean(old):.1f} | {mean(new):.1f} | {gains}"
+    return f"| {option} | {DATA[config]} | {metric.name} | {scores} |"
 
 
 def write_table() -> None:
     """Write the table into the page, between its marks."""
-    day = datetime.date.today().isoformat()
-    threads = os.environ.get("OMP_NUM_THREADS", os.cpu_count())
     rows = [
-        f"Seeds {', '.join(map(str, SEEDS))}; {day}, {processor()}, {threads} thread(s).",
+        f"Seeds {', '.join(map(str, SEEDS))}; {datetime.date.today()}, {machine('cpu')}.",
         "",
         "| option | data | score | without | with | gain by seed |",
         "|---|---|---|---|---|---|",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All measurements of backbones on docs/benchmark.md, with the csv files and plots in docs/benchmark: make bench.
+# All measurements of backbones on docs/benchmark.md, with the csv files in docs/benchmark: make bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=docs/benchmark

@@ -13,18 +13,26 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 from xcit_mm.utils.cli import cli_main, parse_cfg_options
 from xcit_mm.utils.configs import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
-# Scores between 0 and 1 are reported in per cent, like mmseg's.
-METRICS = {
-    "coco/bbox_mAP": "box AP",
-    "coco/segm_mAP": "mask AP",
-    "mIoU": "mIoU",
-    "aAcc": "pixel accuracy",
-}
+
+
+class Metric(NamedTuple):
+    """A score by its key in mmengine's logs."""
+
+    name: str
+    key: str
+    factor: float  # to per cent
+
+
+BOX_AP = Metric("box AP", "coco/bbox_mAP", 100)
+MASK_AP = Metric("mask AP", "coco/segm_mAP", 100)
+MIOU = Metric("mIoU", "mIoU", 1)
+METRICS = (BOX_AP, MASK_AP, MIOU, Metric("pixel accuracy", "aAcc", 1))
 SCORES = "*/2*.json"  # in the folder of a test: mmengine names both by the time
 
 
@@ -61,14 +69,14 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
     if not list(folder.glob(SCORES)):
         run("test", config, checkpoint, "--work-dir", folder, "--cfg-options", *options)
     tested = json.loads(max(folder.glob(SCORES)).read_text())
-    scores = {}
-    for key, name in METRICS.items():
-        if key in tested:
-            scores[name] = tested[key] * (100 if "/" in key else 1)
+    scores = {
+        metric.name: tested[metric.key] * metric.factor
+        for metric in METRICS
+        if metric.key in tested
+    }
     if not scores:
-        raise ValueError(
-            f"{folder} has the scores {', '.join(tested)}, but none of {', '.join(METRICS)}"
-        )
+        known = ", ".join(metric.key for metric in METRICS)
+        raise ValueError(f"{folder} has the scores {', '.join(tested)}, but none of {known}")
     return scores
 
 

@@ -49,8 +49,9 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
     coco = json.loads((source / "data" / "trainval.json").read_text())
     counts = {}
     (root / "annotations").mkdir(parents=True)
-    for split, held_out in (("train2017", False), ("val2017", True)):
-        images = [image for image in coco["images"] if (image["file_name"] in HELD_OUT) == held_out]
+    held_out = [image for image in coco["images"] if image["file_name"] in HELD_OUT]
+    training = [image for image in coco["images"] if image not in held_out]
+    for split, images in (("train2017", training), ("val2017", held_out)):
         ids = {image["id"] for image in images}
         annotations = [
             annotation for annotation in coco["annotations"] if annotation["image_id"] in ids
@@ -66,7 +67,7 @@ def write_nuts(source: Path, root: Path) -> dict[str, int]:
 
 
 def write_camvid(source: Path, root: Path) -> dict[str, int]:
-    """Copy every third or sixth frame of a clone, as JPEG, with its map, and return their numbers.
+    """Copy some frames of a clone, as JPEG, with their maps, and return their number by split.
 
     Raises:
         FileNotFoundError: If a folder has no frames, or a frame has no map.
@@ -111,10 +112,8 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
     folder.mkdir(parents=True)
     images = []
     annotations = []
-    tops, lefts = (
-        sorted({*range(0, side - size, step), max(side - size, 0)}) for side in image.shape[:2]
-    )
-    for number, (top, left) in enumerate(itertools.product(tops, lefts)):
+    corners = itertools.product(*(_starts(side, size, step) for side in image.shape[:2]))
+    for number, (top, left) in enumerate(corners):
         tile = image[top : top + size, left : left + size]
         height, width = tile.shape[:2]
         name = f"{top}-{left}.png"
@@ -122,8 +121,8 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
         images.append(dict(id=number, file_name=name, height=height, width=width))
         whole = boxes - [left, top, left, top]
         shown = whole.clip(0, [width, height, width, height])
-        areas, visible = ((part[:, 2:] - part[:, :2]).prod(1) for part in (whole, shown))
-        for x0, y0, x1, y1 in shown[visible >= MIN_VISIBLE * areas].tolist():
+        is_visible = _areas(shown) >= MIN_VISIBLE * _areas(whole)
+        for x0, y0, x1, y1 in shown[is_visible].tolist():
             box = dict(bbox=[x0, y0, x1 - x0, y1 - y0], area=(x1 - x0) * (y1 - y0), iscrowd=0)
             annotations.append(dict(id=len(annotations) + 1, image_id=number, category_id=1, **box))
     coco = dict(images=images, annotations=annotations, categories=[dict(id=1, name="tree")])
@@ -131,12 +130,20 @@ def write_tiles(folder: Path, image: np.ndarray, boxes: np.ndarray, size: int, s
     return len(images)
 
 
+def _starts(side: int, size: int, step: int) -> list[int]:
+    """Return where tiles begin along a side of an image."""
+    return sorted({*range(0, side - size, step), max(side - size, 0)})
+
+
+def _areas(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+
+
 def write_trees(source: Path, root: Path) -> dict[str, int]:
-    """Write the mosaic of Yellowstone and the image of Florida with their crowns, and tiles of the
-    mosaic. Return the numbers of tiles.
-    """
+    """Write mosaic, image of Florida, their crowns and tiles; return the numbers of tiles."""
     require_rasterio("trees")
     folder = source / "src" / "deepforest" / "data"
+    florida = "OSBS_029"
     image = np.asarray(Image.open(folder / f"{MOSAIC}.png").convert("RGB"))
     boxes = read_boxes(folder / f"{MOSAIC}.xml")
     border = image.shape[1] * 2 // 3
@@ -148,9 +155,9 @@ def write_trees(source: Path, root: Path) -> dict[str, int]:
     )
     write_mosaic(root / "mosaic.tif", image)
     write_crowns(root / "crowns.gpkg", boxes, root / "mosaic.tif")
-    shutil.copyfile(folder / "OSBS_029.tif", root / "OSBS_029.tif")
-    florida = read_boxes(folder / "OSBS_029.xml")
-    write_crowns(root / "OSBS_029.gpkg", florida, root / "OSBS_029.tif")
+    shutil.copyfile(folder / f"{florida}.tif", root / f"{florida}.tif")
+    crowns = read_boxes(folder / f"{florida}.xml")
+    write_crowns(root / f"{florida}.gpkg", crowns, root / f"{florida}.tif")
     return counts
 
 
@@ -160,7 +167,7 @@ def write_mosaic(path: Path, image: np.ndarray) -> None:
 
     height, width, count = image.shape
     profile = dict(driver="GTiff", height=height, width=width, count=count, dtype="uint8")
-    # The corner of the kilometre that it is a part of.
+    # The corner of the square kilometre of which the mosaic is a part.
     place = dict(crs="EPSG:32612", transform=Affine(0.1, 0, 528000, 0, -0.1, 4979000))
     with open_raster(path, "w", **profile, **place) as file:
         file.write(image.transpose(2, 0, 1))

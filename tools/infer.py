@@ -83,13 +83,16 @@ def parse_args() -> argparse.Namespace:
 
 def infer(args: argparse.Namespace) -> int:
     listing = find_items(args.inputs, args.root, args.out)
-    for note in listing.notes if rank_and_size()[0] == 0 else []:
-        print_line(note)
-    names = "device", "tile", "overlap", "batch_size", "dtype", "min_score"
+    rank, _ = rank_and_size()
+    if rank == 0:
+        for note in listing.notes:
+            print_line(note)
+    names = ("tile", "overlap", "batch_size", "dtype", "min_score")
     options = {name: getattr(args, name) for name in names}
-    if args.ray is not None:  # the actors use the GPUs
-        options["device"] = "cpu"
-    options["device"] = options["device"] or rank_device()
+    if args.ray is None:
+        options["device"] = args.device or rank_device()
+    else:
+        options["device"] = "cpu"  # the actors use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = None
     if args.draws:

@@ -29,6 +29,8 @@ from xcit_mm.utils.atomic import atomic_folder
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
+# Number of corners, and radius of every second corner in radii of the other corners, per class.
+CORNERS = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))
 HUES = (0, 45, 90, 135)  # per class, of OpenCV's 180; the hue of a shape differs by up to 20
 # Brightness per class; that of a shape differs by up to 0.1, that of the ground is free.
 INFRARED = (0.9, 0.3, 0.7, 0.5)
@@ -54,7 +56,7 @@ def draw_outline(rng: np.random.Generator, label: int, size: int) -> np.ndarray:
     """Draw the corners of a shape of random size, place and rotation, (K, 2), int32, in pixels."""
     radius = size * rng.uniform(0.09, 0.24)
     centre = rng.uniform(0.6 * radius, size - 0.6 * radius, 2)
-    corners, inner = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))[label]
+    corners, inner = CORNERS[label]
     angles = rng.uniform(0, 2 * np.pi) + np.arange(corners) * 2 * np.pi / corners
     radii = np.where(np.arange(corners) % 2, inner, 1.0) * radius
     offsets = radii[:, None] * np.stack((np.cos(angles), np.sin(angles)), 1)
@@ -80,9 +82,10 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
         mask = cv2.fillPoly(np.zeros((size, size), np.uint8), [outline], 1).astype(bool)
         drawn = np.where(mask, len(labels) + 1, instances)
         # A shape may hide parts of other shapes, but each must stay in one piece and half visible.
-        halves = [int(0.5 * (instances == number).sum()) for number in range(1, len(labels) + 1)]
-        visible = [visible_polygon(drawn == n, half) for n, half in enumerate(halves, start=1)]
-        if None in visible:
+        if not all(
+            visible_polygon(drawn == number, (instances == number).sum() // 2)
+            for number in range(1, len(labels) + 1)
+        ):
             continue
         hue = HUES[label] + rng.uniform(-20, 20)
         image[mask] = texture(rng, size, hue, rng.uniform(150, 230))[mask]

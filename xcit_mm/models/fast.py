@@ -101,20 +101,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def gram_matrix(y: Tensor) -> Tensor:
-    """Compute y^T y of each image of y (B, N, C), (B, C, C)."""
-    columns = y.transpose(1, 2)
-    if uses_onednn(y):
-        return torch.stack([onednn_linear(image, image, None) for image in columns])
-    return columns @ y
+def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `F.linear` with a weight (B, O, C) and a bias (B, O) of each image.
 
-
-def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `F.linear` of x (B, N, C) with a weight (B, O, C) and a bias (B, O) of each image."""
-    if uses_onednn(x):
-        return torch.stack(list(map(onednn_linear, x, weight, bias)))
-    bias = bias.unsqueeze(1).to(x.dtype)
-    return torch.baddbmm(bias, x, weight.transpose(1, 2).to(x.dtype))
+    Args:
+        x: (B, N, C), or (N, C) for all images.
+    """
+    batch = len(weight)
+    if batch and uses_onednn(x):
+        x_by_image = x.expand(batch, -1, -1)
+        bias_by_image = [None] * batch if bias is None else bias
+        return torch.stack(list(map(onednn_linear, x_by_image, weight, bias_by_image)))
+    matrices = weight.transpose(1, 2).to(x.dtype)
+    if bias is None:
+        return x @ matrices
+    return torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, matrices)
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -168,14 +169,14 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
         y = (x - mean).to(dtype)
-        covariance = gram_matrix(y).to(wide)  # S
+        covariance = linear_by_image(y.transpose(1, 2), y.transpose(1, 2)).to(wide)  # S
         # q(m), k(m) and v(m), each (B, heads, d, 1).
         q_mean, k_mean, v_mean = (
             F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
         )
 
         # Wq S and Wk S, (B, heads, d, C) each.
-        mapped = weight[: 2 * x.shape[2]] @ covariance
+        mapped = linear_by_image(weight[: 2 * x.shape[2]], covariance.transpose(1, 2))
         q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(1)
         products = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
         q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
@@ -188,7 +189,8 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         attn = (attention.temperature * (products * scale).clamp(-1, 1)).softmax(dim=-1)
         attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
-        matrix = out_weight @ (attn @ v_weight).flatten(1, 2)  # M, (B, C, C)
+        mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)
+        matrix = linear_by_image(out_weight, mixed.transpose(1, 2))  # M, (B, C, C)
         offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o, (B, C)
         out = linear_by_image(y, matrix, offset)
     return attention.proj_drop(out)
