@@ -42,26 +42,24 @@ IMAGE, BOX = coco()["images"][0], coco()["annotations"][0]
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("images", "Expecting value: line 1 column 1"),
-        ([1], "it has no list 'images'"),
-        (dict(images={}), "it has no list 'images'"),
-        (coco(categories=None), "it has no list 'categories'"),
-        (coco(images=[]), "it lists no images"),
+        ("images", "line 1 column 1"),
+        ([1], "no list 'images'"),
+        (coco(categories={}), "no list 'categories'"),
+        (coco(images=[]), "no images"),
         (coco(images=[IMAGE, dict(id=2)]), r"images\[1\] has no file_name, height, width"),
         (coco(images=[IMAGE, 5]), r"images\[1\] has no file_name, height, id, width"),
-        (coco(images=[IMAGE, IMAGE]), "2 images with the id 1: keep one of them"),
+        (coco(images=[IMAGE, IMAGE]), "2 images with the id 1"),
         (coco(images=[IMAGE | dict(id=[])]), "unhashable"),
         (coco(categories=[dict(id=3, name=name) for name in "abc"]), "3 categories with the id 3"),
-        (coco(annotations=[BOX | dict(bbox=[1, 2, 3])]), r"annotation 1 is \[1, 2, 3\], not"),
-        (coco(annotations=[BOX | dict(bbox=[1, 2, float("inf"), 3])]), r"is \[1, 2, inf, 3\]"),
-        (coco(annotations=[BOX | dict(bbox=None)]), "NoneType"),
+        (coco(annotations=[BOX | dict(bbox=[1, 2, float("inf"), 3])]), r"1 is \[1, 2, inf, 3\]"),
+        (coco(annotations=[BOX | dict(bbox=[1, 2, 3])]), r"is \[1, 2, 3\]"),
         (coco(annotations=[BOX | dict(bbox=["1", "2", "3", "4"])]), "str"),
     ],
 )
 def test_what_is_wrong_in_a_json_is_one_line_with_its_path(content, message, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(ValueError, match=f"a.json is not in COCO's format: .*{message}") as error:
+    with pytest.raises(ValueError, match=f"a.json .*{message}") as error:
         read_coco(path)
     assert "\n" not in str(error.value)
 
@@ -71,7 +69,7 @@ def test_prediction_needs_only_ids_and_file_names_and_takes_no_file_twice(tmp_pa
     images = [dict(id=1, file_name="a.jpg"), dict(id=2, file_name="a.jpg")]
     path.write_text(json.dumps(dict(images=images)))
     assert read_coco(path, TO_PREDICT)["images"] == images
-    with pytest.raises(ValueError, match=r"2 images with the file_name a\.jpg: keep one of them"):
+    with pytest.raises(ValueError, match=r"2 images with the file_name a\.jpg"):
         read_coco(path, TO_PREDICT, unique=("id", "file_name"))
 
 
@@ -87,8 +85,12 @@ def test_images_are_found_beside_their_json_though_the_first_is_missing(place, t
     assert found is not None and found.resolve() == folder.resolve()
 
 
-def test_images_elsewhere_are_not_found(tmp_path):
-    assert find_image_folder(tmp_path / "a.json", ["a.jpg"] * 1000) is None
+def test_images_are_found_from_a_relative_path_but_not_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_image_folder(Path("a.json"), ["a.jpg"] * 1000) is None
+    Path("images").mkdir()
+    Path("images/a.jpg").touch()
+    assert find_image_folder(Path("a.json"), ["a.jpg"]) == Path("images")
 
 
 def test_boxes_become_corners_and_come_back_to_the_bit():
@@ -104,10 +106,3 @@ def test_an_encoded_mask_is_written_to_json_and_read_by_pycocotools(dtype):
     mask[1:3, 2:6] = 1
     code = json.loads(json.dumps(encode_mask(mask)))
     assert code["size"] == [5, 7] and rle.decode(code).tolist() == mask.astype(int).tolist()
-
-
-def test_the_home_of_a_json_may_be_a_relative_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("images").mkdir()
-    Path("images/a.jpg").touch()
-    assert find_image_folder(Path("a.json"), ["a.jpg"]) == Path("images")

@@ -11,17 +11,16 @@ from typing import IO
 
 @contextmanager
 def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield a path in the same folder for a file or folder to write. When the block ends, it is
-    renamed to `path`.
+    """Yield a path in the folder of `path` for a file or folder to write. It is renamed to `path`
+    when the block ends.
 
-    If the block raises, what it has written is removed, and a former file at `path` stays
-    unchanged.
+    If the block raises, the new file or folder is removed, and a former file stays unchanged.
 
     Args:
         unfinished: The path to yield, which the next call replaces after a kill. Default: a new
             name for each call.
-        fsync: Whether a file must be on the disk before it is renamed. Else a power failure may
-            leave a part of it.
+        fsync: Whether a file must be on the disk before it is renamed. Otherwise a power failure
+            may leave a part of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Some libraries choose the format by the suffix.
@@ -33,23 +32,22 @@ def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) 
                 os.fsync(file.fileno())
         unfinished.replace(path)
     finally:
-        shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink(missing_ok=True)
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for writing. It replaces the file at `path` when the block ends; see
-    `atomic_path`.
-    """
+    """Open a file for writing that replaces the file at `path`, as `atomic_path` does."""
     with atomic_path(path, unfinished) as new, new.open("wb") as file:
         yield file
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield the path of a folder to write, as `atomic_path`. Raise FileExistsError if `path`
-    exists.
-    """
+    """Yield the path of a folder to write, as `atomic_path`, or raise FileExistsError."""
     if path.exists():
         raise FileExistsError(f"{path} exists: remove it first")
     with atomic_path(path) as unfinished:

@@ -1,6 +1,4 @@
-"""A command in a terminal: its progress bar, and at its end an exit code and, after an error, one
-line.
-"""
+"""A command in a terminal: its progress, its exit code, and one line after an error."""
 
 import argparse
 import io
@@ -20,8 +18,7 @@ from .errors import reason
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
-    """Run a command and return its exit code: that of `work`, or of a command that `work` started
-    and that failed.
+    """Run a command and return its exit code, or that of a command that it started and that failed.
 
     Args:
         interrupted: Message after Ctrl-C, for which the exit code is 130.
@@ -80,9 +77,7 @@ def timed_step(name: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the loggers, warnings and tables that libraries print while a command works. stderr
-    stays open.
-    """
+    """Silence the logs, warnings and stdout of libraries. stderr stays open."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

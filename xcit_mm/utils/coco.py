@@ -42,7 +42,7 @@ def read_coco(
         required: Lists that the file must have, and the keys of each of their entries.
         unique: Keys that differ between two images, and between two categories.
         convert: Function that replaces each object of the json while it is read.
-        correct: Changes the content before its values are checked.
+        correct: Function that changes the content before its values are checked.
 
     Raises:
         ValueError: If the file is not JSON, lists no images, lacks a list or key, repeats a unique
@@ -94,9 +94,9 @@ def _check_box(annotation: dict) -> None:
 def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
     """Find the folder to which the file names of a COCO json are relative.
 
-    It is the first of these that holds some of the images: the json's folder, `images` in it, a
-    folder named as the json without `instances_`, and that folder in `images`; then the same places
-    in the folder above.
+    It is the first folder with some of the images: the json's folder, `images` in it, a folder
+    named as the json without `instances_`, and that folder in `images`; then the same in the folder
+    above.
     """
     name = path.stem.removeprefix("instances_")
     places = [
@@ -130,7 +130,7 @@ def new_annotation(
 
     Args:
         box: x, y, width and height in pixels.
-        polygons: Outlines of the mask's parts, each as x, y, x, y, ... None for a box alone.
+        polygons: Outlines of the mask's parts, each as x, y, x, y, ... Empty for a box alone.
     """
     x, y, width, height = map(float, box)
     area = sum(map(polygon_area, polygons)) if polygons else width * height
@@ -154,7 +154,7 @@ def polygon_area(polygon: Sequence[float]) -> float:
 
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
     """Encode a mask (H, W), bool or uint8, as the RLE of COCO jsons: `size` and `counts`."""
-    from pycocotools import mask as rle  # which those need not install who train nothing
+    from pycocotools import mask as rle  # which is needed for training only
 
     code: Any = rle.encode(np.asfortranarray(mask, np.uint8))
     return dict(size=code["size"], counts=code["counts"].decode())

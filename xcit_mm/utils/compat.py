@@ -1,8 +1,7 @@
-"""Private names of other libraries: each with the reason for its use and the version it was seen
-in.
+"""Private names of other libraries, each with the reason for its use and the library's version.
 
-Nothing else in the package uses one: `weights` only knows those that stand in files. Libraries
-other than torch are imported on use.
+No other module uses one, but `weights` knows those in checkpoints. Libraries other than torch are
+imported on use.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,15 +27,12 @@ MMCV_OPERATORS = "mmcv._ext"
 
 
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
-    """Return the operator of torchvision behind the gradient of its roi_align, which has no
-    public name.
-    """
+    """Return the operator of torchvision's gradient of roi_align, which has no public name."""
     return torchvision_kernels._roi_align_backward
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module or a submodule has hooks or a `forward` of its own, or all modules
-    have forward hooks.
+    """Return whether hooks act on a module or submodule, or one has another `forward`.
 
     torch (2.13) has public functions to register hooks, but none to list them.
     """

@@ -104,9 +104,7 @@ def data_sets(cfg: Config, split: str) -> Iterator[dict]:
 
 
 def type_name(part: dict) -> str:
-    """Return the name of a part's type: a name, `scope.name`, or in a pure Python config a class or
-    function.
-    """
+    """Return the name of a part's type, without its scope. A pure Python config has a class."""
     part_type = part["type"]
     return part_type.rpartition(".")[2] if isinstance(part_type, str) else part_type.__name__
 
@@ -124,9 +122,7 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
 
 
 def backbone_class(cfg: Config) -> type[Any] | None:
-    """Return the class of a config's backbone, or None if it has no backbone or an unregistered
-    one.
-    """
+    """Return the class of a config's backbone, or None without a registered backbone."""
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
 
 
@@ -201,9 +197,7 @@ def find_step(pipeline: Sequence[dict], name: str) -> dict | None:
 
 
 def data_preprocessor(cfg: Config) -> dict:
-    """Return the data preprocessor of the model, or else that beside the model, as mmengine's
-    Runner does.
-    """
+    """Return the data preprocessor of the model, or else the one beside it, as Runner does."""
     return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
 
 
@@ -245,9 +239,8 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Side in pixels of a square that the pipeline does not resize, or None if it is unknown.
-
-        Without a step that resizes, it is the size of the crops in training.
+        """Shorter side in pixels to which the pipeline resizes, else of the crops in training, or
+        None. A square tile of this side is not resized.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
         size = next(filter(None, scales), self.preprocessor.get("size"))

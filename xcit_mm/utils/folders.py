@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .atomic import atomic_write
 from .cli import print_line
@@ -32,8 +32,7 @@ def open_folder(
         settings: Everything that determines the results: model, options, versions. Values are
             plain, as in a JSON file.
         overwrite: Whether to remove the results of earlier calls first, and store other settings.
-        list_results: Function that lists the files that earlier calls wrote. All others are the
-            user's and stay.
+        list_results: Function that lists the files of earlier calls. Files of the user stay.
 
     Raises:
         BlockingIOError: If another process has opened the folder.
@@ -71,15 +70,7 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
     with path.open("wb") as file:
-        try:
-            # Unlike those of flock, these locks do not pass on to processes that read images.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except OSError as error:
-            is_free = error.errno not in (errno.EACCES, errno.EAGAIN)
-            if is_free:  # some network file systems have no locks
-                print_line(f"{folder} cannot be locked: start no other process with this folder")
-        if not is_free:
+        if not _try_lock(file, path):
             raise BlockingIOError(
                 f"another process writes into {folder}: wait for its end, or give another --out"
             )
@@ -87,6 +78,20 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _try_lock(file: IO[bytes], path: Path) -> bool:
+    """Lock the open file of a path, and return False if another process has locked it."""
+    try:
+        # Unlike those of flock, these locks do not pass on to processes that read images.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The process that had the lock may have removed the file since it was opened.
+        return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        print_line(f"{path.parent} cannot be locked: start no other process with this folder")
+        return True  # some network file systems have no locks
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import urllib.request
 from io import BytesIO
 from pathlib import Path
 from urllib.error import URLError
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import mmcv
 import numpy as np
@@ -17,19 +17,20 @@ URL_PREFIXES = ("http://", "https://")
 def read_image(
     path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
 ) -> np.ndarray:
-    """Read an image, or the first frame of an animation, from a file or URL: (H, W, 3), BGR, 8
-    bits.
+    """Read an image, or the first frame of an animation: (H, W, 3), BGR, 8 bits.
 
-    `color_type` and `imdecode_backend` are those of `LoadImageFromFile`, which may return other
-    shapes and types. What OpenCV does not decode, Pillow does.
+    `color_type` and `imdecode_backend`, as in `LoadImageFromFile`, may give other shapes and types.
+    Pillow decodes what OpenCV does not.
+
+    Args:
+        path: File or URL.
 
     Raises:
         ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
-        OSError: If the file cannot be read, or the URL not be downloaded.
+        OSError: If the file cannot be read or downloaded.
     """
-    content = (
-        _download(str(path)) if str(path).startswith(URL_PREFIXES) else Path(path).read_bytes()
-    )
+    is_url = str(path).startswith(URL_PREFIXES)
+    content = _download(str(path)) if is_url else Path(path).read_bytes()
     if not content:
         raise ValueError("the file is empty")
     is_heif = content[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
@@ -38,15 +39,20 @@ def read_image(
     image = None if is_heif else mmcv.imfrombytes(content, color_type, backend=imdecode_backend)
     if image is None:
         image = _decode_by_pillow(content, color_type, is_heif)
-    # OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if 14 bits or fewer are in use, as in
-    # many cameras.
-    elif (
-        image.max() < 64
-        and getattr(mmcv.imfrombytes(content, "unchanged", backend="cv2"), "itemsize", 1) > 1
-    ):
+    elif image.max() < 64 and _has_16_bits(content):
         problem = "the image uses few of its 16 bits and would be nearly black"
         raise ValueError(f"{problem}: `xcit-mm raster` scales it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
+
+
+def _has_16_bits(content: bytes) -> bool:
+    """Return whether an image has more than 8 bits per channel.
+
+    OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if at most 14 are in use, as in many
+    cameras.
+    """
+    image = mmcv.imfrombytes(content, "unchanged", backend="cv2")
+    return image is not None and image.itemsize > 1
 
 
 def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndarray:
@@ -70,7 +76,7 @@ def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndar
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image file after it is turned as EXIF says, as mmcv turns it.
+    """Return width and height of an image file, turned by its EXIF orientation as mmcv does.
 
     Raises:
         ValueError: If the file is not an image. Only its header is read.
@@ -83,9 +89,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def read_orientation(image: Image.Image) -> int:
-    """Return EXIF's orientation, 1 to 8, from the header of an image. From 5 on EXIF exchanges
-    width and height.
-    """
+    """Return EXIF's orientation, 1 to 8, of an image. From 5 on, width and height are exchanged."""
     # Pillow decodes a whole PNG to look for EXIF behind the pixels.
     if image.format == "PNG" and "exif" not in image.info:
         return 1
@@ -95,16 +99,11 @@ def read_orientation(image: Image.Image) -> int:
 
 def _download(url: str) -> bytes:
     try:
-        with urllib.request.urlopen(_ascii_url(url), timeout=60) as response:
+        # Spaces and letters beyond ASCII are encoded. What is encoded stays.
+        address = quote(url, safe="%/:;?#[]@!$&'()*+,=~")
+        with urllib.request.urlopen(address, timeout=60) as response:
             return response.read()
     except (URLError, TimeoutError) as error:
         raise OSError(
             f"{url} cannot be downloaded: {getattr(error, 'reason', error)}; check the address"
         ) from None
-
-
-def _ascii_url(url: str) -> str:
-    """Encode spaces and letters beyond ASCII. Encoded characters stay."""
-    parts = urlsplit(url)
-    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    return quote(urlunsplit(parts._replace(netloc=netloc)), safe="%/:;?#[]@!$&'()*+,=~")

@@ -10,9 +10,7 @@ Palette = Sequence[Sequence[int]] | str
 
 
 def make_palette(count: int, palette: Palette | None = None) -> np.ndarray:
-    """Return colors (count, 3) in BGR: those of a palette in RGB, or distinct colors if the palette
-    has too few.
-    """
+    """Return colors (count, 3) in BGR, of a palette in RGB, or distinct ones if it has too few."""
     if palette is not None and not isinstance(palette, str) and len(palette) >= count:
         return np.array(palette, np.uint8).reshape(-1, 3)[:count, ::-1].copy()
     # The golden ratio keeps the hues of neighbours apart for any count.

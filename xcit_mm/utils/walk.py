@@ -6,12 +6,13 @@ from pathlib import Path
 
 
 def iter_files(root: Path) -> Iterator[Path]:
-    """Yield what a folder and its folders hold, except for folders. Each real folder is searched
-    once, behind links last, so that real folders keep their names.
+    """Yield the files of a folder and its folders. Each real folder is searched once.
+
+    Links to folders are followed last, so that files keep the names of their real folders.
     """
     searched = set()
     pending = [root]
-    for top in pending:
+    for top in pending:  # which grows by links
         for folder, folders, names in os.walk(top):
             place = os.path.realpath(folder)
             if place in searched:
