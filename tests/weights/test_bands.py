@@ -58,22 +58,18 @@ def test_a_file_for_as_many_bands_is_loaded_as_it_is(bands, tmp_path):
     assert same(initialised_by(tmp_path / "file.pth", bands, "rgb-mean").state_dict(), state)
 
 
-NEEDS_MORE = "fill_stem='rgb-mean' needs in_channels above 3, the model has 2: take 'mean'"
-
-
 @pytest.mark.parametrize(
-    "bands_of_file, bands, rule, message",
+    "bands_of_file, bands, rule, named",
     [
-        (3, 4, None, r"for 3 bands, .* in_channels=4; to fine-tune: fill_stem='rgb-mean' .* init_"),
-        (4, 5, "rgb-mean", r"its stem is for 4 bands, the model has in_channels=5$"),
-        (3, 2, "rgb-mean", NEEDS_MORE),
+        (3, 4, None, "for 3 bands, .*in_channels=4; to fine-tune: fill_stem='rgb-mean'"),
+        (4, 5, "rgb-mean", "for 4 bands, .*in_channels=5$"),
+        (3, 2, "rgb-mean", "fill_stem='rgb-mean' needs in_channels above 3, .*'mean'"),
     ],
 )
-def test_other_bands_need_a_rule_and_a_file_for_rgb(bands_of_file, bands, rule, message, tmp_path):
+def test_other_bands_need_a_rule_and_a_file_for_rgb(bands_of_file, bands, rule, named, tmp_path):
     torch.save(XCiT(MINI, in_channels=bands_of_file).state_dict(), tmp_path / "file.pth")
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=f"file.pth does not fit.*{named}") as error:
         initialised_by(tmp_path / "file.pth", bands, rule)
-    assert "file.pth does not fit" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -85,8 +81,7 @@ def test_other_bands_need_a_rule_and_a_file_for_rgb(bands_of_file, bands, rule, 
     ],
 )
 def test_unknown_rule_raises_at_once(build):
-    message = "fill_stem='repeat': choose one of 'mean', 'rgb-mean', 'rgb-zero'"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"fill_stem='repeat': .*'mean', 'rgb-mean', 'rgb-zero'"):
         build(fill_stem="repeat")
 
 
@@ -100,30 +95,22 @@ def test_nan_is_rejected_before_the_mean_spreads_it(tmp_path):
         load_pretrained(XCiT(MINI, in_channels=4), str(tmp_path / "rgb.pth"), fill_stem="mean")
 
 
-class TestLoadFrom:
-    @pytest.fixture
-    def checkpoint(self) -> dict:
-        return dict(state_dict=segmentor().state_dict())
+def test_a_segmentor_of_other_bands_is_filled_on_request():
+    saved = segmentor().state_dict()
+    model = segmentor(bands=4)
+    load_in_runner(model, dict(state_dict=saved), fill_stem="rgb-zero")
+    state = model.state_dict()
+    key = "backbone.patch_embed.proj.0.0.weight"
+    assert not state[key][:, 3].any()
+    assert same(state | {key: state[key][:, :3]}, saved)
 
-    def test_a_segmentor_of_other_bands_is_filled_on_request(self, checkpoint):
-        model = segmentor(bands=4)
-        load_in_runner(model, checkpoint, fill_stem="rgb-zero")
-        state = model.state_dict()
-        stem = state["backbone.patch_embed.proj.0.0.weight"]
-        assert not stem[:, 3].any()
-        state["backbone.patch_embed.proj.0.0.weight"] = stem[:, :3]
-        assert same(state, checkpoint["state_dict"])
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            dict(fill_stem="rgb-mean", train=False),
-            dict(fill_stem="rgb-mean", resume=True),
-        ],
-        ids=["without a rule", "testing", "resuming"],
-    )
-    def test_otherwise_it_is_refused(self, options, checkpoint):
-        message = r"for 3 bands, the model has in_channels=4; to fine-tune.*fill_stem"
-        with pytest.raises(CheckpointMismatch, match=message):
-            load_in_runner(segmentor(bands=4), checkpoint, **options)
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(fill_stem="rgb-mean", train=False), dict(fill_stem="rgb-mean", resume=True)],
+    ids=["without a rule", "testing", "resuming"],
+)
+def test_a_segmentor_of_other_bands_is_refused_otherwise(options):
+    checkpoint = dict(state_dict=segmentor().state_dict())
+    with pytest.raises(CheckpointMismatch, match=r"3 bands, .*in_channels=4; .*fill_stem"):
+        load_in_runner(segmentor(bands=4), checkpoint, **options)

@@ -45,14 +45,12 @@ def model_from(file: Path, arch: dict = PICO, patch_size: int = 16, **pretrained
 
 
 @pytest.mark.parametrize("source", sources())
-@pytest.mark.parametrize("height, width", [(64, 96), (75, 101), (224, 160)])
-def test_files_of_every_project_give_the_golden_pyramid(source, height, width, tmp_path):
+def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     patch_size = 8 if "_p8" in source else 16
     model = model_from(path_of(source, tmp_path), patch_size=patch_size)
     with torch.inference_mode():
-        maps = model(image(height, width, batch=2).float())
-    file = GOLDEN / f"pyramid_pico_p{patch_size}.npz"
-    assert deviation(maps, file, f"{height}x{width}") < 1e-4
+        maps = model(image(75, 101, batch=2).float())
+    assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", "75x101") < 1e-4
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -75,14 +73,10 @@ def test_a_compiled_backbone_loads_as_without_its_prefix(prefix, tmp_path):
     state = official(16)
     prefixed = {f"{prefix}{key}": value for key, value in state.items()}
     torch.save(dict(model=prefixed), tmp_path / "file.pth")
-    target = XCiT(PICO)
-    load_pretrained(target, str(tmp_path / "file.pth"))
-    trunk = {key: value for key, value in target.state_dict().items() if not key.startswith("fpn")}
+    backbone = XCiT(PICO)
+    load_pretrained(backbone, str(tmp_path / "file.pth"))
+    trunk = {key: value for key, value in backbone.state_dict().items() if "fpn" not in key}
     assert same(trunk, {key: state[key] for key in trunk})
-
-
-def compiled(model: nn.Module) -> nn.Module:
-    return torch.compile(model)
 
 
 def compiled_in_part(model: nn.Module) -> nn.Module:
@@ -91,23 +85,21 @@ def compiled_in_part(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("wrap", [compiled, compiled_in_part])
+@pytest.mark.parametrize("wrap", [nn.Module.train, compiled_in_part, torch.compile])
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_a_compiled_segmentor_fills_the_whole_model(wrap, prefix):
-    expected = {key: value.clone() for key, value in segmentor().state_dict().items()}
+def test_a_segmentor_of_any_wrapping_fills_the_whole_model(wrap, prefix):
     source = segmentor()
-    source.load_state_dict(expected)
+    expected = {key: value.clone() for key, value in source.state_dict().items()}
     state = {f"{prefix}{key}": value for key, value in wrap(source).state_dict().items()}
-    assert any("_orig_mod." in key for key in state)
-    target = segmentor()
-    load_in_runner(target, dict(state_dict=state))
-    assert same(target.state_dict(), expected)
+    model = segmentor()
+    load_in_runner(model, dict(state_dict=state))
+    assert same(model.state_dict(), expected)
 
 
 def test_a_file_with_compiled_and_plain_tensors_of_one_name_is_refused():
     state = official(16)
     both = state | {f"_orig_mod.{key}": value for key, value in state.items()}
-    with pytest.raises(ValueError, match=r"tensors twice, with and without _orig_mod\.: save one"):
+    with pytest.raises(ValueError, match=r"with and without _orig_mod\."):
         parse_checkpoint(dict(model=both))
 
 
@@ -118,57 +110,44 @@ def test_training_file_gives_the_average_on_request(names):
     file = dict(zip(names, (state, averaged), strict=True))
     assert same(parse_checkpoint(file).trunk, state)
     assert same(parse_checkpoint(file, use_ema=True).trunk, averaged)
-    with pytest.raises(ValueError, match="no model_ema or state_dict_ema: load it without use_ema"):
+    with pytest.raises(ValueError, match="no model_ema or state_dict_ema"):
         parse_checkpoint(dict(model=state), use_ema=True)
 
 
-def without(*prefixes: str) -> dict:
-    return {key: value for key, value in official(16).items() if not key.startswith(prefixes)}
-
-
-def changed(key: str, value: torch.Tensor) -> dict:
-    return {**official(16), key: value}
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(patch_size=8), "the config asks for 32x12x4/p8"),
-        (dict(arch=dict(PICO, depth=24)), "the config asks for 32x24x4/p16"),
-        (dict(arch=dict(PICO, embed_dim=64)), "the config asks for 64x12x4/p16"),
-    ],
-)
-def test_a_file_of_another_architecture_raises_and_changes_nothing(options, message, tmp_path):
-    torch.save(official(16), tmp_path / "file.pth")
-    with pytest.raises(ValueError, match=f"the file is 32x12x4/p16, {message}"):
-        model_from(tmp_path / "file.pth", **options)
-
-
 NORM = "blocks.3.norm1.bias"
+SAVED = official(16)
+
+
+def without(*prefixes: str) -> dict:
+    return {key: value for key, value in SAVED.items() if not key.startswith(prefixes)}
 
 
 @pytest.mark.parametrize(
-    "saved, message",
+    "saved, options, named",
     [
-        (without("blocks.8", "blocks.9", "blocks.1"), "the file is 32x8x4/p16"),
-        (without("blocks.5."), r"it lacks blocks.5.* and \d+ more"),
+        (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
+        (SAVED, dict(arch=dict(PICO, depth=24)), "the config asks for 32x24x4/p16"),
+        (SAVED, dict(arch=dict(PICO, embed_dim=64)), "the config asks for 64x12x4/p16"),
+        (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
+        (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
+        ({f"encoder.{key}": value for key, value in SAVED.items()}, {}, "encoder.cls"),
+        ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
         (
-            {f"encoder.{key}": value for key, value in without().items()},
-            "no XCiT in it: keys such as encoder.cls",
+            SAVED | {NORM: torch.full((32,), torch.nan)},
+            {},
+            f"{NORM} with values that are not finite",
         ),
-        ({k: v.long() for k, v in without().items()}, "of torch.int64, not torch.float32"),
-        (changed(NORM, torch.full((32,), torch.nan)), f"{NORM} with values that are not finite"),
-        (changed("blocks.3.extra", torch.ones(2)), "it holds the unknown blocks.3.extra"),
-        (changed(NORM, torch.ones(33)), rf"{NORM} of \(33,\), not \(32,\)"),
-        (changed("fpn1.0.bias", torch.ones(32)), "it lacks fpn1.0.weight"),
-        (dict(meta=dict(epoch=3)), "its entry 'meta' is a dict, not a tensor"),
-        ([1, 2, 3], "it holds a list"),
+        (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
+        (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
+        (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it lacks fpn1.0.weight"),
+        (dict(meta=dict(epoch=3)), {}, "'meta' is a dict"),
+        ([1, 2, 3], {}, "a list"),
     ],
 )
-def test_mismatch_raises_and_changes_nothing(saved, message, tmp_path):
+def test_mismatch_raises_and_changes_nothing(saved, options, named, tmp_path):
     torch.save(saved, tmp_path / "file.pth")
-    with pytest.raises(ValueError, match=message) as error:
-        model_from(tmp_path / "file.pth")
+    with pytest.raises(ValueError, match=named) as error:
+        model_from(tmp_path / "file.pth", **options)
     assert "\n" not in str(error.value)
     assert "file.pth" in str(error.value)
 
@@ -208,41 +187,28 @@ def small_model(task: str, patch_size: int) -> nn.Module:
     return MODELS.build(cfg.model)
 
 
-def test_a_compiled_detector_fills_the_whole_model():
-    source = small_model("mask-rcnn", 16)
-    target = small_model("mask-rcnn", 16)
-    load_in_runner(target, dict(state_dict=torch.compile(source).state_dict()))
-    assert same(target.state_dict(), source.state_dict())
-
-
 class TestWholeModels:
-    def test_a_checkpoint_fills_the_whole_model(self):
-        state = segmentor().state_dict()
-        model = segmentor()
-        load_in_runner(model, dict(state_dict=state))
-        assert same(model.state_dict(), state)
-
     @pytest.mark.parametrize(
-        "key, value, message",
+        "key, named",
         [
-            ("decode_head.convs.0.conv.weight", None, "it lacks decode_head.convs.0.conv.weight"),
-            ("backbone.fpn1.0.weight", None, "it lacks fpn1.0.weight"),
-            ("decode_head.x", torch.ones(1), "unknown decode_head.x"),
-            ("backbone.cls_token", torch.ones(1), "unknown cls_token"),
+            ("decode_head.convs.0.conv.weight", "lacks decode_head.convs.0.conv.weight"),
+            ("backbone.fpn1.0.weight", "lacks fpn1.0.weight"),
+            ("decode_head.x", "unknown decode_head.x"),
+            ("backbone.cls_token", "unknown cls_token"),
         ],
     )
-    def test_a_missing_or_unknown_tensor_raises_and_changes_nothing(self, key, value, message):
-        state = segmentor().state_dict() | {key: value}
-        state = {key: value for key, value in state.items() if value is not None}
+    def test_a_missing_or_unknown_tensor_raises_and_changes_nothing(self, key, named):
+        state = segmentor().state_dict()
+        if state.pop(key, None) is None:
+            state[key] = torch.ones(1)
         model = segmentor()
         initial = {key: value.clone() for key, value in model.state_dict().items()}
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             load_in_runner(model, dict(state_dict=state))
         assert same(model.state_dict(), initial)
 
     def test_the_file_of_a_classifier_is_for_the_backbone(self):
-        message = "a classifier: give it to the backbone's init"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=r"a classifier: .* init_cfg"):
             load_in_runner(segmentor(), dict(state_dict=official(16)))
 
     @pytest.mark.parametrize(
@@ -253,20 +219,14 @@ class TestWholeModels:
         self, parts, description
     ):
         model = nn.Sequential(OrderedDict(parts))
-        message = f"^the model has {description}, .*: leave StrictLoadHook out"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"{description}, .*leave StrictLoadHook out"):
             load_in_runner(model, dict(state_dict=model.state_dict()))
 
     def test_heads_for_other_classes_are_named(self):
         state = segmentor(num_classes=7).state_dict()
-        model = segmentor()
-        message = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads"
+        message = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads=False"
         with pytest.raises(ValueError, match=message):
-            load_in_runner(model, dict(state_dict=state))
-        # A model that is used, or resumed, needs the heads as well.
-        hint = r"\(other classes\? take the config that it was trained with; to fine-tune: strict"
-        with pytest.raises(ValueError, match=rf"{hint}_heads=False.*\)$"):
-            match_model(model, dict(state_dict=state))
+            load_in_runner(segmentor(), dict(state_dict=state))
 
     def test_heads_for_other_classes_keep_their_values_on_request(self):
         state = segmentor(num_classes=7).state_dict()
@@ -303,11 +263,8 @@ class TestWholeModels:
         with torch.device("meta"):
             model = MODELS.build(cfg.model)
         trunk = {f"backbone.{key}": shape for key, shape in keys("t12", patch_size).items()}
-        # A value for each tensor, and a whole number where batches are counted.
         state = {}
         for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items()):
             dtype = torch.long if key.endswith("num_batches_tracked") else torch.float
             state[key] = torch.full(shape, number, dtype=dtype)
-        assert model.state_dict().keys() == state.keys()
-        checkpoint = dict(meta=dict(mmseg_version="0.11.0"), state_dict=state)
-        assert same(match_model(model, checkpoint), state)
+        assert same(match_model(model, dict(state_dict=state)), state)

@@ -10,7 +10,7 @@ import torch
 from helpers.weight_files import path_of, same
 
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint, shipped_models
+from xcit_mm.weights.zoo import find_model, load_checkpoint, shipped_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "maskrcnn_xcit_small_12_p16"
@@ -24,18 +24,19 @@ TASKS = {
 DENSE = [name for name, file in PUBLISHED.items() if file.training in TASKS]
 
 
-def test_each_published_detector_and_segmentor_has_a_config_of_its_own():
-    assert len({find_config(name) for name in DENSE}) == len(DENSE) == 24
+def test_there_are_24_published_detectors_and_segmentors():
+    assert len(DENSE) == 24
 
 
 @pytest.mark.parametrize("name", DENSE)
 def test_a_published_detector_or_segmentor_has_its_config(name):
     config, checkpoint = find_model(name)
-    assert find_model(Path(config).stem) == (config, checkpoint) == find_model(f"xcit://{name}")
-    assert checkpoint == f"xcit://{name}" and find_config(name) == config
+    assert checkpoint == f"xcit://{name}"
+    assert find_model(Path(config).stem) == find_model(checkpoint) == (config, checkpoint)
     file = PUBLISHED[name]
     stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
-    assert Path(config).name.startswith(stem) and Path(config).is_file()
+    assert Path(config).name.startswith(stem)
+    assert Path(config).is_file()
 
 
 def test_what_a_name_stands_for_is_reported(capsys):
@@ -45,26 +46,20 @@ def test_what_a_name_stands_for_is_reported(capsys):
 
 
 @pytest.mark.parametrize(
-    "model, message",
+    "model, named",
     [
-        ("maskrcnn_xcit_smal_12_p16", "work folder: try maskrcnn_xcit_small_12_p16"),
-        (
-            "mskrcnn",
-            "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, maskrcnn_xcit_small_12_p16, ",
-        ),
-        (
-            "maskrcnn",
-            "work folder: try "
-            + ", ".join(name for name in shipped_models() if name.startswith("maskrcnn")),
-        ),
-        ("xyz", "nor a work folder: try the names of `xcit-mm weights list`"),
-        ("config.py", "config.py has no checkpoint: give one after it"),
+        ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
+        ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, "),
+        ("maskrcnn", ", ".join(name for name in shipped_models() if name.startswith("maskrcnn"))),
+        ("xyz", "`xcit-mm weights list`"),
+        ("config.py", "config.py has no checkpoint"),
     ],
 )
-def test_a_wrong_name_is_rejected_with_similar_names(model, message):
+def test_a_wrong_name_is_rejected_with_similar_names(model, named):
     with pytest.raises(ValueError) as error:
         find_model(model)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def files(folder: Path, checkpoint: str) -> tuple[str, str]:
@@ -76,18 +71,14 @@ def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
         find_model(str(work_dir / "iter_3.pth"))
     (work_dir / "other.py").touch()
-    with pytest.raises(
-        FileNotFoundError, match=r"must have one config, but has mine\.py, other\.py: give config"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"mine\.py, other\.py"):
         find_model(str(work_dir / "iter_1.pth"))
 
 
 @pytest.fixture
 def hub(work_dir, tmp_path, monkeypatch) -> Path:
     """The folder of hf://me/model in the cache of huggingface_hub, which is offline."""
-    constants = pytest.importorskip(
-        "huggingface_hub.constants", reason="huggingface_hub is not installed"
-    )
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     cache = tmp_path / "hub" / "models--me--model"
@@ -117,14 +108,12 @@ def test_a_config_of_the_hub_that_is_a_program_is_not_run(line, hub, tmp_path, m
     monkeypatch.chdir(tmp_path)
     with (hub / "mine.py").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(ValueError, match=r"mine\.py is not loaded, because it may run code"):
+    with pytest.raises(ValueError, match=r"mine\.py is not loaded"):
         find_model("hf://me/model")
     assert not Path("ran").exists()
 
 
 def test_an_unknown_model_of_the_hub_is_one_line(hub):
-    with pytest.raises(
-        ConnectionError, match=r"cannot download hf://me/none .*check the name"
-    ) as error:
+    with pytest.raises(ConnectionError, match="hf://me/none") as error:
         find_model("hf://me/none")
     assert "\n" not in str(error.value)
