@@ -17,7 +17,7 @@ from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare
 from xcit_mm.deployment.metadata import model_metadata
 from xcit_mm.deployment.supported import check_segmentor
-from xcit_mm.deployment.traceable import BinAverage
+from xcit_mm.deployment.traceable import BinAverage, ExportableSegmentor
 from xcit_mm.models.build import load_model
 
 onnx = pytest.importorskip("onnx")
@@ -125,46 +125,33 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(write_traine
     assert {name: facts[name] for name in expected} == expected
 
 
-@pytest.fixture(scope="module")
-def backbone_file(small, export) -> Path:
-    return export(small, part="backbone")
-
-
-def load_backbone(trained: Any) -> Any:
-    return load_model(Config.fromfile(trained.config), trained.checkpoint, "backbone")
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 64, 97), (3, 3, 160, 72)])
-def test_backbone_of_a_detector_has_its_pyramid_as_outputs(shape, small, backbone_file):
-    facts = metadata(load_standard(backbone_file))
-    assert facts["task"] == "backbone"
-    assert facts["outputs"] == ["stride4", "stride8"]
-    image = torch.randn(shape)
-    outputs = runtime.InferenceSession(backbone_file).run(None, {"image": image.numpy()})
-    with torch.no_grad():
-        pyramid = load_backbone(small)(image)
-    for output, expected in zip(outputs, pyramid, strict=True):
-        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_command_reports_steps_and_deviations(small, call, tmp_path):
+def test_command_exports_the_pyramid_of_a_detector_s_backbone(small, call, tmp_path):
     out = tmp_path / "backbone.onnx"
     code, printed, progress = call("export", *small, "--out", out, "--part", "backbone")
     assert code == 0
     assert "stride8: within" in printed
     assert "compare ..." in progress
+    facts = metadata(load_standard(out))
+    assert facts["task"] == "backbone"
+    assert facts["outputs"] == ["stride4", "stride8"]
+    image = torch.randn(3, 3, 160, 97)
+    outputs = runtime.InferenceSession(out).run(None, {"image": image.numpy()})
+    backbone = load_model(Config.fromfile(small.config), small.checkpoint, "backbone")
+    with torch.no_grad():
+        pyramid = backbone(image)
+    for output, expected in zip(outputs, pyramid, strict=True):
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_file_that_deviates_from_torch_is_refused(small, backbone_file, tmp_path):
-    file = onnx.load(backbone_file)
+def test_file_that_deviates_from_torch_is_refused(segmentor, segmentor_file, tmp_path):
+    file = onnx.load(segmentor_file)
     weight = max(file.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     other = onnx.numpy_helper.to_array(weight) * 1.1
     weight.CopyFrom(onnx.numpy_helper.from_array(other, weight.name))
     onnx.save(file, tmp_path / "other.onnx")
-    backbone = load_backbone(small)
-    backbone.outputs = ["stride4", "stride8"]
-    with pytest.raises(RuntimeError, match=r"deviates by .* from torch"), torch.no_grad():
-        compare(tmp_path / "other.onnx", backbone, channels=3)
+    module = ExportableSegmentor(segmentor.load()[1])
+    with pytest.raises(RuntimeError, match="logits of the file deviates"), torch.no_grad():
+        compare(tmp_path / "other.onnx", module, channels=3)
 
 
 RESNET = "_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'; default_scope = 'mmdet'"

@@ -38,69 +38,45 @@ def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
     assert find_checkpoint_in(work_dir) == str(work_dir / "model.safetensors")
 
 
-def save(
-    path: Path, minute: int, best: dict[str, float], run: str = "first", metric: str = ""
-) -> None:
-    """Save a checkpoint as mmengine does, with the best checkpoint that it records."""
+def save(folder: Path, name: str, minute: int, best: dict[str, str], run: str = "first") -> None:
+    """Save a checkpoint as mmengine does, with the best checkpoint by the metric."""
     info = dict(experiment_name=run)
-    for name, score in best.items():
-        info[f"best_ckpt{metric}"] = f"work_dirs/elsewhere/{name}"
-        info[f"best_score{metric}"] = score
-    iteration = int(path.stem.rpartition("_")[2])
-    meta = dict(iter=iteration, time=f"20260102_10{minute:02}00")
-    torch.save(dict(meta=meta, message_hub=dict(runtime_info=info), state_dict={}), path)
-    if path.name.startswith("iter"):
-        (path.parent / "last_checkpoint").write_text(str(path))
+    for metric, file in best.items():
+        info[f"best_ckpt{metric}"] = f"work_dirs/elsewhere/{file}"
+        info[f"best_score{metric}"] = 40.0
+    meta = dict(iter=int(Path(name).stem[-1]), time=f"20260102_10{minute:02}00")
+    content = dict(meta=meta, message_hub=dict(runtime_info=info), state_dict={})
+    torch.save(content, folder / name)
+    if name.startswith("iter"):
+        (folder / "last_checkpoint").write_text(str(folder / name))
 
 
 BEST_1, BEST_2 = "best_mIoU_iter_1.pth", "best_mIoU_iter_2.pth"
+LAST = "iter_2.pth"
 
 
-def test_the_best_checkpoint_comes_before_the_last(tmp_path):
-    save(tmp_path / BEST_1, 1, {BEST_1: 40})
-    save(tmp_path / "iter_2.pth", 2, {BEST_1: 40})
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_1)
-    (tmp_path / "iter_2.pth").unlink()
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_1)
-
-
-def test_of_two_metrics_the_first_decides(tmp_path):
-    for metric, score in dict(mIoU=40, aAcc=90).items():
-        name = f"best_{metric}_iter_1.pth"
-        save(tmp_path / name, 1, {name: score}, metric=f"_{metric}")
-    content = torch.load(tmp_path / "best_aAcc_iter_1.pth", weights_only=False)
-    info = dict(best_ckpt_mIoU=BEST_1, best_score_mIoU=40)
-    content["message_hub"]["runtime_info"] = info | content["message_hub"]["runtime_info"]
-    torch.save(content, tmp_path / "best_aAcc_iter_1.pth")
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_1)
-
-
-def test_the_best_of_an_earlier_run_is_not_the_best_of_a_run_without_validation(tmp_path):
-    save(tmp_path / BEST_1, 1, {BEST_1: 90})
-    save(tmp_path / "iter_2.pth", 2, {}, run="second")
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / "iter_2.pth")
-
-
-def test_a_worse_run_in_the_same_folder_has_its_own_best(tmp_path):
-    save(tmp_path / BEST_1, 1, {BEST_1: 90})
-    save(tmp_path / BEST_2, 2, {BEST_2: 13}, run="second")
-    save(tmp_path / "iter_2.pth", 3, {BEST_2: 13}, run="second")
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_2)
-
-
-def test_a_run_that_was_killed_before_its_first_save_has_its_own_best(tmp_path):
-    save(tmp_path / BEST_2, 1, {BEST_2: 90})
-    save(tmp_path / "iter_2.pth", 1, {BEST_2: 90})
-    save(tmp_path / BEST_1, 2, {BEST_1: 13}, run="second")
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_1)
-
-
-@pytest.mark.parametrize("is_former_removed", [True, False])
-def test_after_a_kill_the_best_is_the_one_that_no_other_checkpoint_records(
-    is_former_removed, tmp_path
-):
-    if not is_former_removed:
-        save(tmp_path / BEST_1, 1, {BEST_1: 40})
-    save(tmp_path / "iter_2.pth", 2, {BEST_1: 40})
-    save(tmp_path / BEST_2, 2, {BEST_2: 90})
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / BEST_2)
+@pytest.mark.parametrize(
+    "saved, expected",
+    [
+        ([(BEST_1, 1, {"": BEST_1}), (LAST, 2, {"": BEST_1})], BEST_1),
+        ([(BEST_1, 1, {"": BEST_1})], BEST_1),
+        ([(BEST_1, 1, {"_mIoU": BEST_1}), (BEST_2, 2, {"_mIoU": BEST_1, "_aAcc": BEST_2})], BEST_1),
+        ([(BEST_1, 1, {"": BEST_1}), (LAST, 2, {}, "second")], LAST),
+        ([(BEST_1, 1, {"": BEST_1}), (LAST, 3, {"": BEST_2}, "second")], LAST),
+        ([(BEST_2, 1, {"": BEST_2}), (LAST, 1, {"": BEST_2}), (BEST_1, 2, {"": BEST_1})], BEST_1),
+        ([(LAST, 2, {"": BEST_1}), (BEST_2, 2, {"": BEST_2})], BEST_2),
+    ],
+    ids=[
+        "best before last",
+        "best alone",
+        "first of two metrics",
+        "second run without validation",
+        "best of the second run is lost",
+        "second run killed before its first save",
+        "killed between last and best",
+    ],
+)
+def test_the_best_checkpoint_is_the_one_that_the_newest_run_recorded(saved, expected, tmp_path):
+    for checkpoint in saved:
+        save(tmp_path, *checkpoint)
+    assert find_checkpoint_in(tmp_path) == str(tmp_path / expected)
