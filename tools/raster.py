@@ -24,7 +24,8 @@ from typing import Any
 from xcit_mm import Predictor, predict_raster, score_raster
 from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction.cluster import rank_and_size, rank_device
-from xcit_mm.rasters.files import WriteError, list_rasters
+from xcit_mm.rasters.files import WriteError
+from xcit_mm.rasters.gdal import list_rasters
 from xcit_mm.rasters.options import LOADING, TILING, add_raster_options
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason

@@ -1,6 +1,8 @@
-"""Rasters for tests."""
+"""Rasters, and vector files of shapes in their pixels, for tests."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rasterio
@@ -8,6 +10,7 @@ from rasterio.transform import Affine
 
 NORTH_UP = Affine(0.5, 0, 500000, 0, -0.5, 5400000)
 UTM = dict(crs="EPSG:32633", transform=NORTH_UP)
+ROTATED = Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000)
 
 
 def save(path: Path, bands: np.ndarray, **profile: object) -> Path:
@@ -17,4 +20,35 @@ def save(path: Path, bands: np.ndarray, **profile: object) -> Path:
     default = dict(driver="GTiff", height=height, width=width, count=count, dtype=bands.dtype)
     with rasterio.open(path, "w", **default | profile) as file:
         file.write(bands)
+    return path
+
+
+def noise(*shape: int, high: int = 256, dtype: type = np.uint8) -> np.ndarray:
+    """Return reproducible values from 1 to below `high`."""
+    return np.random.default_rng(0).integers(1, high, shape).astype(dtype)
+
+
+def save_image(path: Path, image: np.ndarray, **profile: object) -> Path:
+    """Write a BGR image (h, w, 3) as a raster of red, green and blue at `UTM`."""
+    return save(path, image[..., ::-1].transpose(2, 0, 1), **UTM | profile)
+
+
+def in_pixels(shapes: Iterable[Any], transform: Affine = NORTH_UP, **columns: Any) -> Any:
+    """Return shapes in pixels of a raster in EPSG:32633 as a GeoDataFrame."""
+    import geopandas
+
+    placed = geopandas.GeoSeries(list(shapes)).affine_transform(transform.to_shapely())
+    return geopandas.GeoDataFrame(columns, geometry=placed, crs="EPSG:32633")
+
+
+def write_shapes(
+    path: Path,
+    shapes: Iterable[Any],
+    crs: str = "EPSG:4326",
+    transform: Affine = NORTH_UP,
+    **columns: Any,
+) -> Path:
+    """Write shapes in pixels of a raster in EPSG:32633 to a vector file in another system."""
+    table = in_pixels(shapes, transform, **columns).to_crs(crs)
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_file(path)
     return path

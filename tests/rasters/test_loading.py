@@ -11,7 +11,10 @@ from mmengine.registry import TRANSFORMS, init_default_scope
 
 import xcit_mm  # noqa: F401  registers the loader
 
-rasterio = pytest.importorskip("rasterio")
+pytest.importorskip("rasterio")
+from helpers.raster_files import save
+
+pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 
 
 def write(path: Path, count: int, dtype: str = "uint16") -> dict:
@@ -19,10 +22,7 @@ def write(path: Path, count: int, dtype: str = "uint16") -> dict:
     pipeline's input.
     """
     band, row, column = np.mgrid[1 : count + 1, :5, :7]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with rasterio.open(path, "w", "GTiff", 7, 5, count, dtype=dtype) as file:
-            file.write((10000 * band + 100 * row + column).astype(dtype))
+    save(path, (10000 * band + 100 * row + column).astype(dtype))
     return dict(img_path=str(path), seg_fields=[])
 
 
@@ -43,33 +43,23 @@ def test_given_bands_are_loaded_in_the_given_order_and_the_file_s_type(tmp_path)
     assert image.dtype == np.uint16 and image[0, 1].tolist() == [40001, 10001]
 
 
-@pytest.mark.parametrize("to_float32", [True, False])
 @pytest.mark.parametrize("pack", ["mmseg.PackSegInputs", "mmdet.PackDetInputs"])
-def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, to_float32, tmp_path):
+def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, tmp_path):
     init_default_scope(pack.partition(".")[0])
-    steps = [
-        dict(type="LoadRasterFromFile", to_float32=to_float32),
-        dict(type="RandomFlip", prob=1.0),
-    ]
+    steps = [dict(type="LoadRasterFromFile"), dict(type="RandomFlip", prob=1.0)]
     steps += [dict(type=pack, meta_keys=("img_shape", "ori_shape"))]
+    image = write(tmp_path / "a.tif", 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a training would warn for each image without georeference
-        packed = Compose(steps)(write(tmp_path / "a.tif", 5))
+        packed = Compose(steps)(image)
     assert packed["inputs"][4, 2].float().tolist() == [50200 + column for column in range(7)][::-1]
     assert packed["data_samples"].img_shape == (5, 7)
 
 
 @pytest.mark.parametrize("bands", [(), (0, 1), (1.5,), "123", 3, True, np.array([1, 2])])
 def test_invalid_bands_raise(bands):
-    with pytest.raises(ValueError, match=r"^bands=.*: give a list of band numbers"):
+    with pytest.raises(ValueError, match="bands="):
         loader(bands=bands)
-
-
-def test_missing_bands_and_files_raise(tmp_path):
-    with pytest.raises(IndexError, match="band index 6 out of range"):
-        loader(bands=(1, 6))(write(tmp_path / "a.tif", 5))
-    with pytest.raises(rasterio.errors.RasterioIOError, match=r"none\.tif"):
-        loader()(dict(img_path=str(tmp_path / "none.tif")))
 
 
 def test_without_rasterio_the_remedy_is_named(monkeypatch):

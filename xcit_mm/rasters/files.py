@@ -1,6 +1,4 @@
-"""The rasters of a folder, and files of results: whole, as they were written, or absent, also where
-the disk is full.
-"""
+"""Files of results: each is whole or absent, even where the disk is full."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,9 +10,6 @@ from ..utils.errors import reason
 
 UNFINISHED = "unfinished-"
 """Start of the names of files that are being written, in the folder of the rows."""
-
-SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
-"""Suffixes of the rasters in a folder."""
 
 
 class WriteError(OSError):
@@ -28,7 +23,7 @@ def rows_folder(out: Path) -> Path:
 
 @contextmanager
 def written_file(path: Path, folder: Path) -> Iterator[Path]:
-    """Yield a path in `folder` to write and to read back. Then its file becomes that at `path`.
+    """Yield a path in `folder` for a file to write and to read back, which then moves to `path`.
 
     Raises:
         WriteError: If the block raises an error. The message is one line.
@@ -44,31 +39,17 @@ def written_file(path: Path, folder: Path) -> Iterator[Path]:
         raise WriteError(f"{path} cannot be written ({cause}): {fix}") from error
 
 
-def write_bytes(path: Path, folder: Path, content: bytes) -> None:
+def write_bytes(path: Path, folder: Path, data: bytes) -> None:
     """Write a file by way of a file in `folder`, and read it back."""
     with written_file(path, folder) as unfinished:
-        unfinished.write_bytes(content)
-        if unfinished.read_bytes() != content:
-            raise OSError("another content was read back")
+        unfinished.write_bytes(data)
+        if unfinished.read_bytes() != data:
+            raise OSError("other bytes were read back")
 
 
 def require_space(path: Path, size: int) -> None:
-    """Raise WriteError if the disk has less free space than `size` bytes for a file."""
+    """Raise WriteError if the disk has less than `size` bytes free for a file."""
     free = shutil.disk_usage(path.parent).free
     if free < size:
         needs = f"needs up to {size / 1e6:.1f} MB, but the disk has {free / 1e6:.1f} MB free"
         raise WriteError(f"{path} {needs}: free the rest, then start the same command again")
-
-
-def list_rasters(path: Path) -> list[Path]:
-    """List the rasters of a folder, of which each has a name of its own without its suffix, or a
-    file alone.
-    """
-    if not path.is_dir():
-        return [path]
-    paths = sorted(other for other in path.iterdir() if other.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise FileNotFoundError(f"{path} has no rasters ({', '.join(SUFFIXES)})")
-    if len({other.stem for other in paths}) < len(paths):
-        raise ValueError(f"{path} has rasters of the same name and other suffixes: rename them")
-    return paths

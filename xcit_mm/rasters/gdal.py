@@ -1,4 +1,6 @@
-"""GDAL through rasterio, with bounded memory and errors of one line."""
+"""GDAL through rasterio: the rasters of a folder, and opening them with bounded memory and errors
+of one line.
+"""
 
 import contextlib
 import importlib.util
@@ -8,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.compat import gdal_errors
+
+SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
+"""Suffixes of the rasters in a folder."""
 
 CACHE_SIZE = 256 * 2**20
 """Bytes of GDAL's cache. It holds the pixels that neighbouring tiles share."""
@@ -22,16 +27,31 @@ _OPTIONS = dict(
 )
 
 
-def require_rasterio(user: object) -> None:
-    """Raise ModuleNotFoundError, which names the user of rasterio and the remedy, if rasterio is
-    not installed.
+def list_rasters(path: Path) -> list[Path]:
+    """List the rasters of a folder, or a single file.
+
+    Raises:
+        FileNotFoundError: If the folder has no raster.
+        ValueError: If two rasters differ by their suffix alone.
     """
+    if not path.is_dir():
+        return [path]
+    paths = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(f"{path} has no rasters ({', '.join(SUFFIXES)})")
+    if len({file.stem for file in paths}) < len(paths):
+        raise ValueError(f"{path} has rasters of the same name and other suffixes: rename them")
+    return paths
+
+
+def require_rasterio(user: object) -> None:
+    """Raise ModuleNotFoundError if rasterio is not installed. The message names its user."""
     if importlib.util.find_spec("rasterio") is None:
         raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
 
 
 def gdal_environment(cache: int = CACHE_SIZE) -> Any:
-    """Return a context in which GDAL's memory is limited to a cache of so many bytes."""
+    """Return a context in which GDAL's cache is limited to some bytes."""
     import rasterio
 
     return rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS)
@@ -39,7 +59,7 @@ def gdal_environment(cache: int = CACHE_SIZE) -> Any:
 
 @contextlib.contextmanager
 def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
-    """Limit GDAL's memory and simplify its errors while a file is read.
+    """Limit GDAL's cache and simplify its errors while a file is read.
 
     Raises:
         OSError: If GDAL fails; the message is one line.
@@ -55,7 +75,7 @@ def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
-    """Open a file or URL with rasterio, without its warning about files that have no place."""
+    """Open a file or URL with rasterio, without its warning about files without a place."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
@@ -21,50 +21,57 @@ _IGNORED = 255  # in rasters of classes, as in mmseg
 def read_labels(path: str | Path, class_column: str | None) -> Any:
     """Read polygons with their classes, as a GeoDataFrame of the columns `class` and `geometry`.
 
-    A line says how many polygons without a class are left out.
+    A line counts the polygons without a class, which are left out.
 
     Args:
         class_column: Column of the classes. Default: the first of CLASS_COLUMNS in the file, in
-            small or capital letters. Without one, each class is `object`.
+            small or capital letters. Without such a column, all classes are ONE_CLASS.
 
     Raises:
-        ValueError: If the file has no polygons with a class, or no such column.
+        ValueError: If the file has no polygons with a class, or no column of this name.
     """
     import geopandas
 
     polygons = read_polygons(path, "--labels")
-    names = polygons.columns.drop(polygons.geometry.name)
-    if class_column is not None and class_column not in names:
-        fix = f"give one of {', '.join(names)}"
+    columns = polygons.columns.drop(polygons.geometry.name)
+    if class_column is None:
+        class_column = _find_class_column(columns)
+    elif class_column not in columns:
+        fix = f"give one of {', '.join(columns)}"
         raise ValueError(f"--class-column {class_column}: {path} has no such column, {fix}")
-    if class_column is None:
-        columns = [name for known in CLASS_COLUMNS for name in names if name.lower() == known]
-        class_column = columns[0] if columns else None
-    if class_column is None:
-        classes = np.full(len(polygons), ONE_CLASS, object)
-    else:
-        classes = np.array([_class_name(value) for value in polygons[class_column]], object)
-    has_class = classes != ""
-    if not has_class.all():
-        count = np.sum(~has_class)
-        print_line(f"--labels {path}: {count} polygons have no {class_column} and are left out")
-    if not has_class.any():
+    classes = [ONE_CLASS] * len(polygons)
+    if class_column is not None:
+        classes = [_class_name(value) for value in polygons[class_column]]
+    table = geopandas.GeoDataFrame(
+        {"class": classes}, geometry=np.array(polygons.geometry), crs=polygons.crs
+    )
+    labels = table[table["class"] != ""]
+    if labels.empty:
         raise ValueError(f"--labels {path}: no polygon has a {class_column}: give --class-column")
-    shapes = np.array(polygons.geometry)[has_class]
-    return geopandas.GeoDataFrame({"class": classes[has_class]}, geometry=shapes, crs=polygons.crs)
+    if len(labels) < len(table):
+        count = len(table) - len(labels)
+        print_line(f"--labels {path}: {count} polygons have no {class_column} and are left out")
+    return labels.reset_index(drop=True)
+
+
+def _find_class_column(columns: Sequence[str]) -> str | None:
+    """Return the column that CLASS_COLUMNS names first, in small or capital letters, or None."""
+    by_name = {column.lower(): column for column in reversed(columns)}
+    known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
+    return known[0] if known else None
 
 
 def place_labels(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
-    """Convert labels to the coordinate system of an area, and select those in it. A line counts the
-    others.
+    """Convert labels to a coordinate system, and select those in an area. A line counts the labels
+    outside.
 
     Args:
-        area: Polygon, or None for all labels.
+        area: Polygon in this coordinate system, or None for all labels.
         option: Option that the user gave the labels by, for messages.
-        by_centre: Whether their centres must lie in the area, or any part of them.
+        by_centre: Whether the centre of a label must lie in the area. Default: any part of it.
 
     Raises:
-        ValueError: If there are none. The message has both extents.
+        ValueError: If no label lies in the area. The message has both extents.
     """
     placed = to_crs(polygons, crs, option)
     if area is None:
@@ -72,9 +79,9 @@ def place_labels(polygons: Any, crs: Any, area: Any, option: str, by_centre: boo
     is_inside = has_centre_in(area, placed) if by_centre else placed.intersects(area)
     outside = len(polygons) - int(np.sum(is_inside))
     if outside == len(polygons):
-        here = describe_extent(polygons.total_bounds, polygons.crs)
-        there = describe_extent(area.bounds, crs)
-        raise ValueError(f"{option} ({here}) has no polygon in the area ({there})")
+        labels_extent = describe_extent(polygons.total_bounds, polygons.crs)
+        area_extent = describe_extent(area.bounds, crs)
+        raise ValueError(f"{option} ({labels_extent}) has no polygon in the area ({area_extent})")
     if outside:
         print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
     return placed[is_inside]
@@ -92,49 +99,67 @@ def are_boxes(shapes: Any) -> bool:
 
 
 def _class_name(value: Any) -> str:
-    """Return the name of a class, or nothing if it is missing, which makes numbers floats."""
-    if value is None or value != value:
+    """Return the name of a class, empty if it is missing."""
+    if value is None or value != value:  # NaN
         return ""
     if isinstance(value, float) and value.is_integer():
-        value = int(value)
+        value = int(value)  # pandas makes numbers floats where one is missing
     return str(value).strip()
 
 
-class DrawnClasses:
-    """Class numbers of the pixels of a grid, from polygons, the smaller ones above the larger.
-
-    Pixels without a polygon are of the class `background`, or without such a class UNLABELLED.
+class CutObject(NamedTuple):
+    """A labelled polygon, cut to an area.
 
     Attributes:
-        shapes: The polygons in pixels, from large to small.
-        numbers: Class numbers of the polygons.
-        index: Their index in `labels`.
+        label: Index of the polygon in the labels.
+        number: Number of its class.
+        shape: Its part in the area, in pixels.
+        share: Share of the polygon in the area.
+    """
+
+    label: int
+    number: int
+    shape: Any
+    share: float
+
+
+class DrawnClasses:
+    """Polygons on a grid of pixels. Where polygons overlap, the smallest one counts.
+
+    Pixels without a polygon have the class `background`, or UNLABELLED if there is no such class.
 
     Args:
         labels: Polygons in the grid's coordinate system, with the column `class`.
+        transform: affine.Affine of the grid.
         names: Names of the classes, in the order of their numbers.
+
+    Attributes:
+        shapes: The polygons in pixels, from large to small.
     """
 
     def __init__(self, labels: Any, transform: Any, names: Sequence[str]) -> None:
         labels = labels.iloc[np.argsort(-shapely.area(np.array(labels.geometry)), kind="stable")]
         numbers = {name: number for number, name in enumerate(names)}
-        self.index = labels.index.to_numpy()
-        self.numbers = labels["class"].map(numbers).to_numpy()
-        self._rest = numbers.get(BACKGROUND, UNLABELLED)
         self.shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
+        self._index = labels.index.to_numpy()
+        self._numbers = labels["class"].map(numbers).to_numpy()
+        self._rest = numbers.get(BACKGROUND, UNLABELLED)
         self._tree = shapely.STRtree(self.shapes)
         self._shift = type(transform).translation
 
-    def cut(self, area: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the positions of the polygons in an area in pixels, their parts in it, and the
-        shares of these parts.
+    def cut(self, area: Any) -> list[CutObject]:
+        """Cut the polygons to an area in pixels. Parts below a pixel are left out, whole polygons
+        are not.
         """
-        which = np.sort(self._tree.query(area, predicate="intersects"))
-        parts = repair(shapely.intersection(self.shapes[which], area))
+        selected = np.sort(self._tree.query(area, predicate="intersects"))
+        parts = repair(shapely.intersection(self.shapes[selected], area))
         areas = shapely.area(parts)
-        shares = areas / shapely.area(self.shapes[which])
+        shares = areas / shapely.area(self.shapes[selected])
+        columns = self._index[selected], self._numbers[selected], parts, shares
         is_visible = (areas >= 1) | (shares >= 1)
-        return which[is_visible], parts[is_visible], shares[is_visible]
+        return [
+            CutObject(*fields) for fields in zip(*(c[is_visible] for c in columns), strict=True)
+        ]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
@@ -142,24 +167,24 @@ class DrawnClasses:
 
         shape = rows.stop - rows.start, columns.stop - columns.start
         window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
-        which = np.sort(self._tree.query(window))
-        if not len(which):
+        selected = np.sort(self._tree.query(window))
+        if not len(selected):
             return np.full(shape, self._rest, np.int32)
-        drawn = zip(self.shapes[which], self.numbers[which], strict=True)
+        drawn = zip(self.shapes[selected], self._numbers[selected], strict=True)
         shift = self._shift(columns.start, rows.start)
         return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
 
 
 class StoredClasses:
-    """Class numbers of the pixels of a grid, from a raster of classes, by the nearest pixel.
+    """A raster of class numbers on a grid of pixels, by the nearest pixel.
 
     Its nodata and 255 are UNLABELLED.
 
     Args:
-        grid: Open file of rasterio, or `Raster`, with the grid.
+        grid: Raster or open file of rasterio that has the grid.
 
     Raises:
-        ValueError: If the raster has no place, and not the size of the grid.
+        ValueError: If one of both has no place, and their sizes differ.
     """
 
     def __init__(self, path: str | Path, grid: Any) -> None:
@@ -174,15 +199,15 @@ class StoredClasses:
         place = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
         self._file = WarpedVRT(self._file, nodata=nodata, **place)
 
-    def cut(self, area: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def cut(self, area: Any) -> list[CutObject]:
         """Return no polygons, as a raster has none."""
-        return np.zeros(0, int), np.zeros(0, object), np.zeros(0)
+        return []
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
-        span = (rows.start, rows.stop), (columns.start, columns.stop)
-        values = self._file.read(1, window=span, masked=True)
-        numbers = values.filled(_IGNORED).astype(np.int32)
+        window = (rows.start, rows.stop), (columns.start, columns.stop)
+        stored = self._file.read(1, window=window, masked=True)
+        numbers = stored.filled(_IGNORED).astype(np.int32)
         numbers[numbers == _IGNORED] = UNLABELLED
         return numbers
 

@@ -23,14 +23,14 @@ def read_layer(path: str | Path) -> tuple[Any, list[str]]:
 
     if Path(path).suffix == ".parquet":
         return geopandas.read_parquet(path), []
-    first, *others = pyogrio.list_layers(path)[:, 0]
-    return geopandas.read_file(path, layer=first, engine="pyogrio"), others
+    first, *further_layers = pyogrio.list_layers(path)[:, 0]
+    return geopandas.read_file(path, layer=first, engine="pyogrio"), further_layers
 
 
 def read_polygons(path: str | Path, option: str) -> Any:
     """Read the polygons of a vector file as a GeoDataFrame, in the file's coordinate system.
 
-    Polygons that cross themselves are repaired. Lines say how many are, and what is left out.
+    Polygons that cross themselves are repaired. Lines count these, and what is left out.
 
     Args:
         option: Option that the user gave the file by, for messages.
@@ -39,7 +39,7 @@ def read_polygons(path: str | Path, option: str) -> Any:
         ValueError: If the file has no polygons.
         RuntimeError: If GDAL cannot read the file.
     """
-    table, others = read_layer(path)
+    table, further_layers = read_layer(path)
     shapes = np.array(getattr(table, "geometry", []), object)
     is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
     is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
@@ -52,12 +52,17 @@ def read_polygons(path: str | Path, option: str) -> Any:
         (np.sum(is_empty), "empty shapes are left out"),
         (np.sum(~is_empty) - len(shapes), "points or lines are left out"),
         (np.sum(is_invalid), "shapes cross themselves and are repaired"),
-        (len(others), f"layers are not read: {', '.join(others)}"),
+        (len(further_layers), f"layers are not read: {', '.join(further_layers)}"),
     ):
         if count:
             print_line(f"{option} {path}: {count} {problem}")
     shapes = repair(shapes)
     return table.set_geometry(shapes, crs=table.crs)[shapely.area(shapes) > 0]
+
+
+def to_pixels(shape: Any, raster: Any) -> Any:
+    """Convert a shape from coordinates to pixels of a raster."""
+    return affine_transform(shape, (~raster.transform).to_shapely())
 
 
 def repair(shapes: np.ndarray) -> np.ndarray:
@@ -66,14 +71,16 @@ def repair(shapes: np.ndarray) -> np.ndarray:
 
 
 def to_crs(polygons: Any, crs: Any, option: str) -> Any:
-    """Convert polygons to a coordinate system. Without one on both sides, they stay.
+    """Convert polygons to a coordinate system, and leave out what has no place in it.
+
+    If neither polygons nor raster have a coordinate system, the polygons stay.
 
     Raises:
-        ValueError: If only one side has a coordinate system.
+        ValueError: If one has a coordinate system and the other has none.
     """
     if (polygons.crs is None) != (crs is None):
-        which = "the raster" if crs is None else "the file"
-        raise ValueError(f"{option}: {which} has no coordinate system: assign one in a GIS")
+        lacking = "the raster" if crs is None else "the file"
+        raise ValueError(f"{option}: {lacking} has no coordinate system: assign one in a GIS")
     if crs is None:
         return polygons
     converted = polygons.to_crs(crs)
@@ -82,7 +89,7 @@ def to_crs(polygons: Any, crs: Any, option: str) -> Any:
 
 
 def describe_extent(bounds: Any, crs: Any) -> str:
-    """Return an extent, left, bottom, right and top, as text."""
+    """Describe an extent of left, bottom, right and top for a message."""
     left, bottom, right, top = bounds
     place = "" if crs is None else f" in {crs.to_string()}"
     return f"x {left:.10g} to {right:.10g}, y {bottom:.10g} to {top:.10g}{place}"
@@ -101,26 +108,27 @@ def read_area(path: str | Path, crs: Any, place: Any = None, smallest: float = 0
     """Return the union of the polygons of `--aoi` in a coordinate system.
 
     Args:
-        place: GeoDataFrame of the polygon to which the union is cut. Default: it stays whole.
-        smallest: Smallest area that the union must have there.
+        place: Footprints of rasters, to which the union is cut. Default: it stays whole.
+        smallest: Smallest area that the union must have within `place`.
 
     Raises:
-        ValueError: If it has a smaller one. The message has both extents.
+        ValueError: If the area is smaller. The message has both extents.
     """
     polygons = read_polygons(path, "--aoi")
     area = to_crs(polygons, crs, f"--aoi {path}").union_all()
     if place is not None:
         area = area.intersection(place.union_all())
         if area.is_empty or area.area < smallest:
-            here = describe_extent(polygons.total_bounds, polygons.crs)
-            there = describe_extent(place.total_bounds, crs)
-            raise ValueError(f"--aoi {path} ({here}) covers no pixel of the raster ({there})")
+            aoi_extent = describe_extent(polygons.total_bounds, polygons.crs)
+            raster_extent = describe_extent(place.total_bounds, crs)
+            problem = f"covers no pixel of the raster ({raster_extent})"
+            raise ValueError(f"--aoi {path} ({aoi_extent}) {problem}")
     shapely.prepare(area)
     return area
 
 
 def covers(area: Any, rows: slice, columns: slice) -> np.ndarray:
-    """Return whether an area in pixels covers each pixel of a window, (h, w), bool."""
+    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w)."""
     from rasterio.features import geometry_mask
     from rasterio.transform import Affine
 

@@ -11,7 +11,6 @@ import numpy as np
 import shapely
 import torch
 from mmengine.config import Config
-from shapely.affinity import affine_transform
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.predictor import Predictor
@@ -23,7 +22,7 @@ from ..utils.folders import SETTINGS, check_output, open_folder
 from . import maps, objects
 from .files import UNFINISHED, rows_folder
 from .options import LOADING
-from .polygons import footprint, read_area
+from .polygons import footprint, read_area, to_pixels
 from .raster import Raster
 from .rows import Rows, list_rows
 
@@ -58,9 +57,10 @@ def predict_raster(
         aoi: Vector file, whose polygons limit the prediction.
         crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON
             WGS 84.
-        tile: Side of a tile in pixels. Default: that of the predictor, of the training, or of the
-            config's images.
-        overlap: Minimum overlap of tiles in pixels. Default: likewise, or a quarter of the tile.
+        tile: Side of a tile in pixels. Default: the tile of the predictor, of the training, or the
+            side of the config's images.
+        overlap: Minimum overlap of tiles in pixels. Default: the overlap that belongs to the
+            default of `tile`, or a quarter of the tile.
         overwrite: Whether to replace a result of an earlier call, and to start again.
 
     Returns:
@@ -76,38 +76,40 @@ def predict_raster(
     """
     out = Path(out)
     is_first = rank_and_size()[0] == 0
-    with ExitStack() as opened:
-        with _together():
-            _check_format(out, predictor.is_detector, crs)
-            check_output(out, [raster] if aoi is None else [raster, aoi])
-            is_kept = _is_result(out, predictor.is_detector, overwrite) and not overwrite
-            if not is_kept:
-                options: dict[str, Any] = dict(bands=bands, bounds=bounds, percentiles=percentiles)
-                options |= dict(nodata=nodata, gsd=gsd)
-                if is_first:
-                    _note_changes(predictor.cfg, options | dict(tile=tile, overlap=overlap))
-                source = _open_raster(raster, predictor.cfg, options)
-                _check_place(source, out, crs)
-                area = None if aoi is None else _area_of_interest(aoi, source)
-                tile, overlap = _tiling(predictor, tile, overlap)
-                rows = Rows(source, predictor, out, area, tile, overlap)
-                if is_first:
-                    opened.enter_context(_opened(rows, crs, overwrite))
-        if not is_kept:
-            with _together():
-                rows.predict()
-            if is_first:
-                rows.join(crs)
-    if is_first:
-        if is_kept:
+    options = dict(bands=bands, bounds=bounds, percentiles=percentiles, nodata=nodata, gsd=gsd)
+    with _together():
+        _check_format(out, predictor.is_detector, crs)
+        check_output(out, [raster] if aoi is None else [raster, aoi])
+        is_kept = _has_result(out, predictor.is_detector, overwrite) and not overwrite
+    if is_kept:
+        if is_first:
             print_line(f"{out} exists and is kept: --overwrite predicts it again")
+            _remove_rows(out)
+        return out
+    with ExitStack() as rows_are_open:
+        with _together():
+            if is_first:
+                _note_changes(predictor.cfg, options | dict(tile=tile, overlap=overlap))
+            source = _open_raster(raster, predictor.cfg, options)
+            _check_place(source, out, crs)
+            area = None if aoi is None else _read_area(aoi, source)
+            rows = Rows(source, predictor, out, area, *_find_tiling(predictor, tile, overlap))
+            if is_first:
+                rows_are_open.enter_context(_open_rows(rows, crs, overwrite))
+        with _together():
+            rows.predict()
+        if is_first:
+            rows.join(crs)
+    if is_first:
         _remove_rows(out)
     return out
 
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """End a block in all processes of torchrun at once. An error in one is an error in all."""
+    """Wait at the end of a block for all processes of torchrun. An error in one process is raised
+    in all of them.
+    """
     failure: Exception | None = None
     try:
         yield
@@ -125,8 +127,15 @@ def _together() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(rows: Rows, crs: str | None, overwrite: bool) -> Iterator[None]:
-    """Keep other processes out of the folder of rows, and compare its settings."""
+def _open_rows(rows: Rows, crs: str | None, overwrite: bool) -> Iterator[None]:
+    """Open the folder of rows, which no other run can open until the block ends.
+
+    Lines tell what a user should know of the raster.
+
+    Raises:
+        BlockingIOError: If another run has opened the folder.
+        ValueError: If the rows in it belong to other settings.
+    """
     for note in rows.raster.notes:
         print_line(f"{rows.raster.path}: {note}")
     results = [rows.out, maps.description_path(rows.out), *list_rows(rows.out)]
@@ -147,8 +156,12 @@ def _remove_rows(out: Path) -> None:
             folder.rmdir()
 
 
-def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
-    """Return whether a result exists. Raise ValueError if something of the user's does."""
+def _has_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
+    """Return whether `out` is a result of an earlier call.
+
+    Raises:
+        ValueError: If it is another file, or would be overwritten with layers that a user added.
+    """
     if not out.exists():
         return False
     try:
@@ -166,32 +179,38 @@ def _is_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
 
 def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Raster:
     """Open a raster as the model's config reads it. Options are those of `Raster`, or None."""
-    options = {name: value for name, value in options.items() if value is not None}
-    step = ModelInput(cfg).raster_step
-    if step is not None and ("bounds" in options or "percentiles" in options):
+    model_input = ModelInput(cfg)
+    step = model_input.raster_step
+    chosen = {name: option for name, option in options.items() if option is not None}
+    if step is not None and not chosen.keys().isdisjoint(("bounds", "percentiles")):
         names = "--bounds, --percentiles"
         raise ValueError(f"{names}: the config loads rasters without a scale, leave them out")
-    trained = _trained_with(cfg)
-    if "percentiles" in options:
-        trained.pop("bounds", None)
-    options = {name: trained[name] for name in LOADING if name in trained} | options
-    if step is not None and "bands" not in options:
-        options["bands"] = step.get("bands")
-    return Raster(path, channels=ModelInput(cfg).bands or 3, raw=step is not None, **options)
+    defaults: dict[str, Any] = dict(bands=step.get("bands")) if step else {}
+    trained = _trained_options(cfg)
+    defaults |= {name: trained[name] for name in LOADING if name in trained}
+    if "percentiles" in chosen:
+        defaults.pop("bounds", None)
+    channels = model_input.bands or 3
+    raster = Raster(path, channels=channels, raw=step is not None, **defaults | chosen)
+    has_trained_bounds = step is None and "bounds" not in chosen and raster.bounds is not None
+    if raster.dtype == "uint8" and has_trained_bounds:
+        problem = "its 8 bits are scaled by the bounds of the training"
+        raster.notes.append(f"{problem}: give --bounds 0 255 to keep its values")
+    return raster
 
 
-def _trained_with(cfg: Config) -> dict[str, Any]:
+def _trained_options(cfg: Config) -> dict[str, Any]:
     """Return how the rasters were read on which a model was trained, as far as its config says."""
-    return dict(gsd=cfg.get("gsd")) | (cfg.get("raster") or {})
+    return dict(cfg.get("raster") or {})
 
 
 def _note_changes(cfg: Config, options: dict[str, Any]) -> None:
     """Print a line for each option that has another value than in the training."""
-    for name, trained in _trained_with(cfg).items():
-        value = options.get(name)
-        if value is not None and trained is not None and not np.array_equal(value, trained):
-            values = " ".join(map(str, np.ravel(value)))
-            print_line(f"--{name} {values}: the model was trained with {trained}")
+    for name, trained in _trained_options(cfg).items():
+        chosen = options.get(name)
+        if chosen is not None and trained is not None and not np.array_equal(chosen, trained):
+            shown = " ".join(map(str, np.ravel(chosen)))
+            print_line(f"--{name} {shown}: the model was trained with {trained}")
 
 
 def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
@@ -215,32 +234,35 @@ def _check_place(raster: Raster, out: Path, crs: str | None) -> None:
     if crs is not None:
         rectangle = footprint(raster).union_all()
         shapes = geopandas.GeoSeries([rectangle, rectangle.centroid], crs=raster.crs).to_crs(crs)
-        if not shapes[0].contains(shapes[1]):  # torn where longitudes end at 180 degrees
+        if not shapes[0].contains(shapes[1]):  # the raster crosses 180 degrees
             fix = "write .geojson, or leave --crs out"
             raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")
 
 
-def _area_of_interest(path: str | Path, raster: Raster) -> Any:
-    """Return the area of interest in pixels."""
-    pixel_size = abs(raster.transform.determinant)
-    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_size)
-    area = affine_transform(area, (~raster.transform).to_shapely())
+def _read_area(path: str | Path, raster: Raster) -> Any:
+    """Read the area of interest, in pixels."""
+    pixel_area = abs(raster.transform.determinant)
+    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_area)
+    area = to_pixels(area, raster)
     shapely.prepare(area)
     return area
 
 
-def _tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:
-    """Return side and minimum overlap of tiles: those given, of the predictor, of the training, or
+def _find_tiling(predictor: Predictor, tile: int | None, overlap: int | None) -> tuple[int, int]:
+    """Return side and minimum overlap of tiles, by default of the predictor, of the training, or
     of the config's images.
     """
-    trained = _trained_with(predictor.cfg)
+    trained = _trained_options(predictor.cfg)
     if tile is None and predictor.tile is not None:
-        return predictor.tile, predictor.overlap if overlap is None else overlap
-    if tile is None and "tile" in trained:
-        return trained["tile"], trained["overlap"] if overlap is None else overlap
-    tile = tile or ModelInput(predictor.cfg).side
+        tile = predictor.tile
+        default_overlap = predictor.overlap
+    elif tile is None and "tile" in trained:
+        tile = trained["tile"]
+        default_overlap = trained["overlap"]
+    else:
+        tile = tile or ModelInput(predictor.cfg).side
+        default_overlap = None
     if tile is None:
-        raise ValueError(
-            "the config does not state the size of its images: give --tile PIXELS, that of training"
-        )
-    return tile, overlap_of_tiles(tile, overlap)
+        fix = "give --tile PIXELS, as in the training"
+        raise ValueError(f"the config does not state the size of its images: {fix}")
+    return tile, overlap_of_tiles(tile, default_overlap if overlap is None else overlap)

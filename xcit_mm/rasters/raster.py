@@ -1,7 +1,6 @@
-"""Rasters larger than memory, of any bands and range, read by windows as a model takes them."""
+"""Rasters larger than memory, of any bands and range, read by windows in a model's format."""
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,17 @@ _MAX_ZEROS = 0.1  # share of a sample, above which zeros at the border are no da
 
 
 class Raster:
-    """A raster that is read by windows, as a model takes them. Errors of GDAL are OSErrors of one
-    line.
+    """A raster that is read by windows in the format of a model's input.
 
     Args:
-        path: Path, URL or file of a file system of GDAL.
+        path: Path, URL or another name that GDAL opens.
         channels: Number of channels of the model.
-        bands: Numbers, from 1, of red, green and blue, of a single band for all three, or for a
-            model of other `channels` in its order. Default: all but alpha, red, green and blue
-            ordered by their names.
-        raw: Whether to read stored values as `LoadRasterFromFile` does, without a scale, and by
-            default all bands.
-        gsd: Size of the pixels in metres, to which the file is resampled, from its overviews.
-            Default: the file's.
+        bands: Numbers of the bands, from 1: red, green and blue, a single band for all three, or
+            as many as `channels` in the model's order. Default: all but alpha, where red, green
+            and blue are ordered by their names in the file.
+        raw: Whether to read stored values without a scale, and by default all bands, as
+            `LoadRasterFromFile` does.
+        gsd: Size of the pixels in metres, to which the file is resampled. Default: the file's.
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
             Default: files of 8 bits are not scaled, others by `percentiles` of a sample of the
             raster.
@@ -40,12 +37,14 @@ class Raster:
     Attributes:
         height, width: Size in pixels.
         crs: rasterio's coordinate reference system, or None.
-        transform: affine.Affine from pixels (column, row), from the outer corner of the first, to
-            coordinates.
-        notes: What a user should know of the file.
+        transform: affine.Affine from pixels (column, row) to coordinates. (0, 0) is the outer
+            corner of the first pixel.
+        dtype: Name of the type of the stored values.
+        notes: Lines that a user should read before the raster is used.
 
     Raises:
         ValueError: If bands, bounds or percentiles do not match, or the place is not a transform.
+        OSError: If GDAL cannot read the file. The message is one line.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Raster:
                 self.bounds = self._estimate_bounds(percentiles)
 
     def _has_mask(self) -> bool:
-        """Return whether the file's mask is one. Its alpha may be an image."""
+        """Return whether the file's mask tells pixels without data. Its alpha may be an image."""
         from rasterio.enums import MaskFlags
 
         if MaskFlags.alpha not in self._file.mask_flag_enums[self.bands[0] - 1]:
@@ -95,23 +94,24 @@ class Raster:
         alpha = [color.name for color in self._file.colorinterp].index("alpha") + 1
         if alpha in self.bands:
             return False
-        if self._raw or not self._varies(alpha):
+        if self._raw or not self._is_image(alpha):
             return True
         problem = f"its band {alpha} is marked as alpha, but varies as an image does"
         self.notes.append(f"{problem}: it is neither used nor a mask")
         return False
 
-    def _varies(self, alpha: int) -> bool:
-        """Return whether an alpha band varies as an image. Writers mark the fourth of four bands,
-        whatever it is.
+    def _is_image(self, band: int) -> bool:
+        """Return whether an alpha band varies as an image does. Writers mark the fourth of four
+        bands as alpha, whatever it shows.
 
         A mask has two values, and few between them where its edges were resampled.
         """
-        windows = self._windows(4)
-        values = [self._file.read(alpha, window=window).ravel() for window in windows]
-        opaque = np.concatenate(values)
-        opaque = opaque[opaque > 0]
-        return bool(opaque.size) and bool((opaque < opaque.max()).mean() > 0.25)
+        windows = self._sample_windows(4)
+        opacity = np.block(
+            [[self._file.read(band, window=window) for window in row] for row in windows]
+        )
+        opacity = opacity[opacity > 0]
+        return bool(opacity.size) and bool((opacity < opacity.max()).mean() > 0.25)
 
     def _cache_size(self) -> int:
         """Return the bytes of cache that a row of tiles needs."""
@@ -123,74 +123,68 @@ class Raster:
 
     def _estimate_bounds(self, percentiles: Sequence[float]) -> np.ndarray:
         """Compute percentiles of a sample, without the zeros around a scene."""
-        samples = []
-        zeros = []
-        is_at_border = False
-        for rows, columns in self._windows(_SAMPLES):
-            values, valid = self._read((rows, columns))
-            is_zero = valid.all(axis=0) & (values == 0).all(axis=0)
-            border = np.zeros(is_zero.shape, bool)
-            border[0] = rows[0] == 0
-            border[-1] |= rows[1] == self.height
-            border[:, 0] |= columns[0] == 0
-            border[:, -1] |= columns[1] == self.width
-            is_at_border |= bool((is_zero & border).any())
-            samples.append((values, valid))
-            zeros.append(is_zero)
-        share = np.mean([is_zero.mean() for is_zero in zeros])
+        samples = [[self._read(window) for window in row] for row in self._sample_windows(_SAMPLES)]
+        pixels = np.block([[pixels for pixels, _ in row] for row in samples])
+        valid = np.block([[valid for _, valid in row] for row in samples])
+        is_zero = (valid & (pixels == 0)).all(axis=0)
+        is_at_border = is_zero[[0, -1]].any() or is_zero[:, [0, -1]].any()
+        share = is_zero.mean()
         if is_at_border and _MAX_ZEROS < share < 1:
-            for (_, valid), is_zero in zip(samples, zeros, strict=True):
-                valid &= ~is_zero
+            valid &= ~is_zero
             problem = f"zeros at its border fill {share:.0%} of a sample"
             fix = "they do not count for the scale, and with --nodata 0 they are no part of it"
             self.notes.append(f"{problem}: {fix}")
-        return estimate_bounds(samples, percentiles, self.path)
+        return estimate_bounds(pixels, valid, percentiles, self.path)
 
-    def _windows(self, count: int) -> list[Any]:
-        """Spread small windows evenly over the raster, `count` along each axis."""
+    def _sample_windows(self, count: int) -> list[list[Any]]:
+        """Spread small windows evenly over the raster from border to border, as rows of up to
+        `count` windows.
+        """
         spans = []
         for length in (self._file.height, self._file.width):
             size = min(_SAMPLE, length)
             number = min(count, -(-length // size))
             starts = np.unique(np.linspace(0, length - size, number).astype(int)).tolist()
             spans.append([(start, start + size) for start in starts])
-        return list(product(*spans))
+        return [[(rows, columns) for columns in spans[1]] for rows in spans[0]]
 
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
-        values = self._file.read(
+        stored = self._file.read(
             list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked
         )
-        pixels = np.ma.getdata(values)
-        valid = ~np.ma.getmaskarray(values) & np.isfinite(pixels)
+        pixels = np.ma.getdata(stored)
+        valid = ~np.ma.getmaskarray(stored) & np.isfinite(pixels)
         if self.nodata is not None:
             valid &= pixels != self.nodata
         return pixels, valid
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window as the model's pipeline takes it, and the validity of its pixels.
+        """Read a window and the validity of its pixels.
 
-        A pixel is invalid by the file's mask or alpha, or if all selected bands are nodata, NaN or
-        infinity. In a window of a single colour, which is no image, all are. Invalid values of
-        scaled bands become 0, as NaN and infinity of raw bands. Bytes stay as they are stored.
+        A pixel is valid if one of its bands is: finite, not nodata, and not masked by the file. A
+        window of a single color has no valid pixel.
 
         Returns:
-            The image, (h, w, 3), BGR, or (h, w, channels) in the order of `bands`, uint8 or, if
-            raw, of the file's type; and the validity, (h, w), bool.
+            The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
+            of `bands`. Invalid values are 0 where a scale is used, else as stored. A raw image has
+            the file's type, with 0 in place of NaN and infinity.
+            The validity, (h, w), bool.
         """
         with gdal(self.path, cache=self._cache):
-            values, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
-        is_constant = bool((values == values[:, :1, :1]).all())
+            pixels, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
+        is_valid = valid.max(axis=0)
+        if (pixels == pixels[:, :1, :1]).all():
+            is_valid[:] = False
         if self._raw:
-            values = np.nan_to_num(values, posinf=0, neginf=0)
+            pixels = np.nan_to_num(pixels, posinf=0, neginf=0)
         elif self.bounds is not None:
-            values = to_bytes(values, valid, self.bounds)
-        if len(values) < self._channels:
-            values = values.repeat(self._channels, axis=0)
+            pixels = to_bytes(pixels, valid, self.bounds)
+        if len(pixels) < self._channels:
+            pixels = pixels.repeat(self._channels, axis=0)
         if self._channels == 3 and not self._raw:
-            values = values[::-1]
-        image = np.ascontiguousarray(values.transpose(1, 2, 0))
-        return image, valid.max(axis=0) & (not is_constant)
+            pixels = pixels[::-1]
+        return np.ascontiguousarray(pixels.transpose(1, 2, 0)), is_valid
 
 
 def _check_place(file: Any) -> None:
@@ -199,28 +193,27 @@ def _check_place(file: Any) -> None:
     if not file.transform.is_identity or not (points or file.rpcs):
         return
     place = "ground control points" if points else "rational polynomial coefficients"
-    option = "" if points else " -rpc"
-    command = f"gdalwarp{option} -r bilinear {file.name} OUT.tif"
-    raise ValueError(
-        f"{file.name} is placed on the map by {place}: rectify it first by `{command}`"
-    )
+    command = "gdalwarp" if points else "gdalwarp -rpc"
+    fix = f"rectify it first by `{command} -r bilinear {file.name} OUT.tif`"
+    raise ValueError(f"{file.name} is placed on the map by {place}: {fix}")
 
 
 def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
-    """Return a file as it would be with pixels of `gsd` metres in the middle of the raster."""
+    """Return a file with pixels of `gsd` metres, measured in the middle of the raster."""
     from rasterio.enums import MaskFlags, Resampling
     from rasterio.vrt import WarpedVRT
 
     if file.crs is None or file.transform.is_identity:
         fix = "assign one by gdal_edit.py -a_srs"
         raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    across, down = (gsd / side for side in pixel_size(file))
+    across, down = gsd / pixel_size(file)
     if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
         return file  # the scale of a projection is no reason to blur the image
     width = max(round(file.width / across), 1)
     height = max(round(file.height / down), 1)
     transform = file.transform * file.transform.scale(file.width / width, file.height / height)
     finest = min(across, down)
+    # An overview that is finer than the result is quicker to read than the file.
     levels = [level for level, factor in enumerate(file.overviews(1)) if factor <= 1.02 * finest]
     source = open_raster(file.name, overview_level=levels[-1]) if levels else file
     is_transparent = any(color.name == "alpha" for color in file.colorinterp)
@@ -237,15 +230,18 @@ def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
     )
 
 
-def pixel_size(raster: Any) -> list[float]:
-    """Return width and height in metres of the pixel in the middle of a raster, or of a raster."""
+def pixel_size(raster: Any) -> np.ndarray:
+    """Return width and height in metres of the pixel in the middle of a `Raster` or of an open file
+    of rasterio.
+    """
     import pyproj
 
-    column, row = raster.width / 2, raster.height / 2
-    corners = [
-        raster.transform * point for point in ((column, row), (column + 1, row), (column, row + 1))
-    ]
+    column = raster.width / 2
+    row = raster.height / 2
+    corners = [(column, row), (column + 1, row), (column, row + 1)]
+    x, y = zip(*(raster.transform * corner for corner in corners), strict=True)
     to_degrees: Any = pyproj.Transformer.from_crs(raster.crs, "EPSG:4326", always_xy=True)
-    (lon, *lons), (lat, *lats) = to_degrees.transform(*zip(*corners, strict=True))
-    _, _, metres = pyproj.Geod(ellps="WGS84").inv([lon, lon], [lat, lat], lons, lats)
-    return metres
+    lon, lat = to_degrees.transform(x, y)
+    geod = pyproj.Geod(ellps="WGS84")
+    *_, metres = geod.inv([lon[0]] * 2, [lat[0]] * 2, lon[1:], lat[1:])
+    return np.array(metres)

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,21 +37,21 @@ class _Tile(NamedTuple):
     Attributes:
         image: (h, w, bands), padded to the size of a tile where the raster is smaller.
         valid: Whether each pixel has data, (h, w), bool.
-        inside: Whether it also lies in the area of interest.
+        in_area: Whether each pixel has data and lies in the area of interest, (h, w), bool.
     """
 
     column: Window
     image: np.ndarray
     valid: np.ndarray
-    inside: np.ndarray
+    in_area: np.ndarray
 
 
 class Rows:
-    """The rows of tiles of a raster.
+    """The rows of tiles of a raster, and the result that they are joined to.
 
     Args:
-        out: The result, beside which is the folder of the rows.
-        area: Polygons of shapely in pixels that limit the prediction, or None.
+        out: The result. The folder of the rows is beside it.
+        area: Area of interest, as polygons of shapely in pixels, or None for the whole raster.
         tile: Side of a tile in pixels.
         overlap: Minimum overlap of tiles in pixels.
 
@@ -62,10 +63,7 @@ class Rows:
         self, raster: Raster, predictor: Predictor, out: Path, area: Any, tile: int, overlap: int
     ) -> None:
         self.raster = raster
-        self.predictor = predictor
-        if predictor.tile is not None:  # it would tile the tiles again
-            self.predictor = copy(predictor)
-            self.predictor.tile = None
+        self.predictor = _without_tiles(predictor)
         self.out = out
         self.area = area
         self.tile = tile
@@ -77,8 +75,8 @@ class Rows:
         suffix = "json" if predictor.is_detector else "npz"
         numbers = range(len(self.windows))
         self.files = [self.folder / f"row-{number:05}.{suffix}" for number in numbers]
-        # The pipeline would enlarge a raster smaller than a tile, and the model see a larger scale
-        # than elsewhere.
+        # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
+        # see another scale than elsewhere.
         is_small = min(raster.height, raster.width) < tile
         self._is_padded = is_small and ModelInput(predictor.cfg).is_resized
 
@@ -110,16 +108,16 @@ class Rows:
         with progress_bar(len(numbers) * len(self.columns), "tile", disable=rank > 0) as bar:
             for number in numbers:
                 if not self.files[number].exists():
-                    content = self._predict_row(self.windows[number])
-                    write_bytes(self.files[number], self.folder, content)
+                    row = self._predict_row(self.windows[number])
+                    write_bytes(self.files[number], self.folder, row)
                 bar.update(len(self.columns))
 
     def join(self, crs: str | None) -> None:
-        """Write the result of all rows. `crs` is the coordinate system of objects."""
+        """Write the result of all rows. `crs` is the coordinate system of a table."""
         if not self.predictor.is_detector:
-            firsts = [window.inside.start for window in self.windows]
+            tops = [window.inside.start for window in self.windows]
             palette = self.predictor.metainfo.get("palette")
-            files = dict(zip(firsts, self.files, strict=True))
+            files = dict(zip(tops, self.files, strict=True))
             maps.join_maps(self.out, files, self.raster, self.classes, palette)
             return
         merged = merge_objects(concatenate(map(objects.read_objects, self.files)))
@@ -143,41 +141,48 @@ class Rows:
         """Yield first column and classes of the interior of each tile."""
         nodata = maps.no_class(self.classes)
         for tile, prediction in self._predict_tiles(row):
-            labels = np.where(tile.inside, prediction.segmentation, nodata)
+            labels = np.where(tile.in_area, prediction.segmentation, nodata)
             labels = labels.astype(np.uint8 if nodata == 255 else np.uint16)
             yield tile.column.inside.start, labels[row.crop, tile.column.crop]
 
     def _predict_tiles(self, row: Window) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
-        batch: list[_Tile] = []
-        for column in self.columns:
-            tile = self._read(row, column)
-            if tile is not None:
-                batch.append(tile)
-            is_full = len(batch) == self.predictor.batch_size
-            if is_full or (batch and column is self.columns[-1]):
-                predictions = self.predictor([tile.image for tile in batch])
-                yield from zip(batch, predictions, strict=True)
-                batch = []
+        tiles = self._read_tiles(row)
+        while batch := list(islice(tiles, self.predictor.batch_size)):
+            predictions = self.predictor([tile.image for tile in batch])
+            yield from zip(batch, predictions, strict=True)
 
-    def _read(self, row: Window, column: Window) -> _Tile | None:
-        """Read a tile, or return None if it has no data in the area of interest."""
-        tile = shapely.box(column.start, row.start, column.stop, row.stop)
-        if self.area is not None and not self.area.intersects(tile):
-            return None
+    def _read_tiles(self, row: Window) -> Iterator[_Tile]:
+        """Yield the tiles with data in the area of interest."""
+        for column in self.columns:
+            box = shapely.box(column.start, row.start, column.stop, row.stop)
+            if self.area is None or self.area.intersects(box):
+                tile = self._read(row, column)
+                if tile.in_area.any():
+                    yield tile
+
+    def _read(self, row: Window, column: Window) -> _Tile:
         rows = slice(row.start, row.stop)
         columns = slice(column.start, column.stop)
         image, valid = self.raster.read(rows, columns)
+        in_area = valid
+        if self.area is not None:
+            in_area = valid & covers(self.area, rows, columns)
         if self._is_padded:
             below, right = (max(self.tile - length, 0) for length in valid.shape)
             image = np.pad(image, [(0, below), (0, right), (0, 0)])
             valid = np.pad(valid, [(0, below), (0, right)])
-        inside = valid
-        if self.area is not None:
-            padded_rows = slice(row.start, row.start + valid.shape[0])
-            padded_columns = slice(column.start, column.start + valid.shape[1])
-            inside = valid & covers(self.area, padded_rows, padded_columns)
-        return _Tile(column, image, valid, inside) if inside.any() else None
+            in_area = np.pad(in_area, [(0, below), (0, right)])
+        return _Tile(column, image, valid, in_area)
+
+
+def _without_tiles(predictor: Predictor) -> Predictor:
+    """Return a predictor that does not divide the tiles into tiles of its own."""
+    if predictor.tile is None:
+        return predictor
+    predictor = copy(predictor)
+    predictor.tile = None
+    return predictor
 
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:

@@ -20,7 +20,7 @@ from .labels import (
     place_labels,
     read_labels,
 )
-from .polygons import footprint, read_area, repair, to_crs
+from .polygons import covers, footprint, read_area, repair, to_crs, to_pixels
 
 MIN_IOU = 0.5
 _WINDOW = 2048  # pixels of a side
@@ -92,7 +92,8 @@ def _score_objects(out: Path, table: Any, labels: Any) -> Any:
     if out.suffix == ".gpkg":
         is_missed = ~np.isin(np.arange(len(labels)), matches[table["is_good"]])
         good = table[table["is_good"]].drop(columns="is_good")
-        layers = good[good["is_matched"]], labels[is_missed], good[~good["is_matched"]]
+        is_matched = good["is_matched"]
+        layers = good[is_matched], labels[is_missed], good[~is_matched]
         objects.add_layers(out, dict(zip(objects.ERROR_LAYERS, layers, strict=True)))
     names = sorted({*table["class"], *labels["class"]})
     rows = []
@@ -105,7 +106,9 @@ def _score_objects(out: Path, table: Any, labels: Any) -> Any:
 
 
 def _match(table: Any, labels: Any) -> np.ndarray:
-    """Return the label of each object, or -1: one to one, in the order of the objects."""
+    """Match objects, in descending order of scores, with labels. Return the position of each
+    object's label, or -1.
+    """
     shapes = repair(np.array(table.geometry))
     label_shapes = np.array(labels.geometry)
     first, second = shapely.STRtree(label_shapes).query(shapes, predicate="intersects")
@@ -125,16 +128,26 @@ def _match(table: Any, labels: Any) -> np.ndarray:
 
 
 def _best_score(scores: np.ndarray, is_matched: np.ndarray, count: int) -> float:
-    """Return the score with the best F1 for a number of labels, or infinity without objects."""
+    """Return the score from which on objects have the best F1, or infinity without objects.
+
+    Args:
+        scores: In descending order.
+        count: Number of labels.
+    """
     if not len(scores):
         return np.inf
     f1 = 2 * np.cumsum(is_matched) / (count + np.arange(1, len(scores) + 1))
-    f1[:-1][scores[1:] == scores[:-1]] = 0  # objects of one score go together
-    return scores[np.argmax(f1)]
+    is_last_of_score = np.append(scores[1:] < scores[:-1], True)
+    return scores[np.argmax(np.where(is_last_of_score, f1, 0))]
 
 
 def _measure(table: Any, count: int) -> dict[str, float]:
-    """Return the scores of objects, in descending order of their own, for a number of labels."""
+    """Return the scores of a table of objects for a number of labels.
+
+    Args:
+        table: In descending order of scores, with the columns `is_matched`, and `is_good` for
+            scores of at least that with the best F1.
+    """
     is_good = table["is_good"].to_numpy()
     is_matched = table["is_matched"].to_numpy()
     detected = int(is_good.sum())
@@ -164,6 +177,7 @@ def _average_precision(is_matched: np.ndarray, count: int) -> float:
 def _score_map(
     out: Path, path: str | Path, aoi: str | Path | None, class_column: str | None
 ) -> Any:
+    """Return the IoU of each class of a map."""
     import pandas
 
     with gdal(out), open_raster(out) as file:
@@ -177,7 +191,7 @@ def _score_map(
             polygons = place_labels(polygons, file.crs, area, f"--labels {path}")
             names += sorted(set(polygons["class"]) - set(names))
             labels = DrawnClasses(polygons, file.transform, names)
-        counts = _count_pixels(file, labels, area, len(names))
+        counts = _count_pixels(file, labels, to_pixels(area, file), len(names))
     if not counts.any():
         raise ValueError(f"--labels {path} has no labelled pixel that counts")
     both = np.diag(counts)
@@ -189,23 +203,20 @@ def _score_map(
     return scores.astype(dict(pixels=int))
 
 
-def _count_pixels(file: Any, labels: Any, area: Any, count: int) -> np.ndarray:
-    """Count the pixels of each class (row) by their class in the map (column)."""
-    from rasterio.features import geometry_mask
-    from rasterio.windows import Window
-
+def _count_pixels(
+    file: Any, labels: DrawnClasses | StoredClasses, area: Any, count: int
+) -> np.ndarray:
+    """Count the pixels in an area of each class in the labels (row) and in the map (column)."""
     counts = np.zeros((count, count), np.int64)
     for top, left in product(range(0, file.height, _WINDOW), range(0, file.width, _WINDOW)):
         rows = slice(top, min(top + _WINDOW, file.height))
         columns = slice(left, min(left + _WINDOW, file.width))
-        window = Window.from_slices(rows, columns)
-        predicted = file.read(1, window=window)
+        predicted = file.read(1, window=((rows.start, rows.stop), (columns.start, columns.stop)))
         numbers = labels.read(rows, columns)
         if numbers.max() >= count:
             problem = f"the labels have a class {numbers.max()}"
             raise ValueError(f"{problem}, but {file.name} has {count}, from 0 on")
-        place = file.window_transform(window)
-        is_counted = geometry_mask([area], numbers.shape, place, invert=True)
+        is_counted = covers(area, rows, columns)
         is_counted &= (numbers != UNLABELLED) & (predicted != file.nodata)
         pairs = numbers[is_counted] * count + predicted[is_counted]
         counts += np.bincount(pairs, minlength=count**2).reshape(count, count)

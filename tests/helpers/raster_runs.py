@@ -1,0 +1,67 @@
+"""Runs over a raster that tests kill, change and compare with undisturbed runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import geopandas
+import numpy as np
+import rasterio
+
+from helpers.perfect_detector import PerfectDetector, Scene
+from helpers.pixel_segmentor import PixelSegmentor
+from helpers.raster_files import save_image
+from xcit_mm import predict_raster
+from xcit_mm.prediction import Prediction
+
+ROWS = 7
+TILES = 42
+
+
+class RasterRun:
+    """A raster, a result of it, and the model."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        scene = Scene(500, 400).add_random(8, 60, 160).add_random(80, 8, 40)
+        self.raster = save_image(folder / "scene.tif", scene.image)
+        self.out = folder / "results" / name
+        self.out.parent.mkdir(exist_ok=True)
+        self.model = PixelSegmentor if self.out.suffix == ".tif" else PerfectDetector
+
+    @property
+    def rows(self) -> list[Path]:
+        return sorted(self.out.with_name(f"{self.out.name}.parts").glob("row-*"))
+
+    def predict(self, model: Any = None, out: Path | None = None, **options: Any) -> int:
+        """Predict the raster, and return the number of tiles that the model saw."""
+        model = model or self.model()
+        predict_raster(self.raster, model, out or self.out, **dict(tile=96, overlap=24) | options)
+        return model.seen
+
+    def die_after(self, tiles: int, die: Callable[[], object]) -> None:
+        """Predict some tiles, then die."""
+
+        class Dying(self.model):
+            def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+                if self.seen >= tiles:
+                    die()
+                return super().__call__(images)
+
+        self.predict(Dying())
+
+    def read(self, out: Path) -> object:
+        if out.suffix == ".tif":
+            with rasterio.open(out) as file:
+                description = out.with_name(f"{out.name}.aux.xml").read_bytes()
+                return file.read(1).tolist(), file.overviews(1), description
+        read = geopandas.read_parquet if out.suffix == ".parquet" else geopandas.read_file
+        return read(out).to_json()
+
+    def assert_equals_an_undisturbed_run(self) -> None:
+        whole = self.out.with_stem("undisturbed")
+        self.predict(out=whole)
+        assert self.read(self.out) == self.read(whole)
+        names = [self.out.name, whole.name]
+        if self.out.suffix == ".tif":
+            names += [f"{name}.aux.xml" for name in names]
+        assert sorted(path.name for path in self.out.parent.iterdir()) == sorted(names)

@@ -1,0 +1,180 @@
+"""Results of rasters and rows of earlier runs: nothing of the user's is replaced, and nothing of
+another run is mixed in.
+"""
+
+import copy
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("rasterio")
+geopandas = pytest.importorskip("geopandas")
+import shapely  # noqa: E402
+from helpers.perfect_detector import detect  # noqa: E402
+from helpers.pixel_segmentor import PixelSegmentor  # noqa: E402
+from helpers.raster_files import write_shapes  # noqa: E402
+from helpers.raster_runs import TILES, RasterRun  # noqa: E402
+
+from xcit_mm import Predictor  # noqa: E402
+from xcit_mm.prediction import Prediction  # noqa: E402
+
+AREA = [shapely.box(-9, -9, 300, 300)]
+
+
+@pytest.fixture(params=["map.tif", "objects.gpkg"])
+def run(request, tmp_path) -> RasterRun:
+    """A run of a segmentor, and a run of a detector."""
+    return RasterRun(tmp_path, request.param)
+
+
+@pytest.fixture
+def table(tmp_path) -> RasterRun:
+    """A run of a detector."""
+    return RasterRun(tmp_path, "objects.gpkg")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("name", "option"),
+        [
+            ("tile", 128),
+            ("overlap", 30),
+            ("bands", [3, 2, 1]),
+            ("bounds", [0, 100]),
+            ("gsd", 1.0),
+            ("nodata", 0),
+            ("aoi", "area.gpkg"),
+            ("crs", "EPSG:4326"),
+        ],
+    )
+    def test_rows_of_other_options_are_refused_by_name(self, name, option, table, monkeypatch):
+        monkeypatch.chdir(table.out.parent)
+        write_shapes(Path("area.gpkg"), AREA)
+        self.begin(table)
+        self.assert_refused(table, name, **{name: option})
+        table.predict(**{name: option}, overwrite=True)
+        assert table.out.exists() and not table.rows
+
+    @pytest.mark.parametrize("name", ["config", "weights", "dtype", "min_score", "torch", "mmdet"])
+    def test_rows_of_another_model_are_refused_by_name(self, name, models, table, monkeypatch):
+        detector = Predictor.from_config(*models["det"], batch_size=4)
+        self.begin(table, copy.copy(detector))
+        if name == "config":
+            detector.cfg = copy.deepcopy(detector.cfg)
+            detector.cfg.model.test_cfg.rcnn.score_thr = 0.9
+        elif name == "weights":
+            next(detector.model.parameters()).data += 1
+            detector = Predictor(detector.model, detector.cfg, batch_size=4)
+        elif name == "dtype":
+            detector.dtype = torch.bfloat16
+        elif name == "min_score":
+            detector.min_score = 0.5
+        else:
+            monkeypatch.setattr(f"{name}.__version__", "9.9")
+        self.assert_refused(table, name, detector)
+
+    def test_rows_of_another_raster_are_refused_by_name(self, table):
+        self.begin(table)
+        os.utime(table.raster, (1, 1))
+        self.assert_refused(table, "modified")
+
+    def begin(self, run: RasterRun, model: Any = None) -> None:
+        """Interrupt a run in its second row."""
+        model = model or run.model()
+
+        class Interrupted(type(model)):
+            def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+                if run.rows:
+                    raise KeyboardInterrupt
+                return list(map(detect, images))  # quicker than a network
+
+        model.__class__ = Interrupted
+        with pytest.raises(KeyboardInterrupt):
+            run.predict(model)
+
+    def assert_refused(self, run: RasterRun, name: str, model: Any = None, **options: Any) -> None:
+        rows = run.rows
+        assert rows
+        with pytest.raises(ValueError, match=rf"results of another run: {name} was .*, is "):
+            run.predict(model, **options)
+        assert run.rows == rows
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+class TestFilesOfTheUser:
+    """No result replaces a file that such a run has not written."""
+
+    @pytest.mark.parametrize("replaced", ["raster", "link to the raster", "area"])
+    def test_a_result_in_place_of_an_input_is_refused(self, replaced, overwrite, table):
+        aoi = write_shapes(table.out.parent / "area.gpkg", AREA)
+        out = dict(raster=table.raster, area=aoi).get(replaced, table.out)
+        if replaced == "link to the raster":
+            out.symlink_to(table.raster)
+        model = table.model() if out.suffix == ".gpkg" else PixelSegmentor()
+        before = out.read_bytes()
+        with pytest.raises(ValueError, match=r"--out .* is the input .*: give another --out"):
+            table.predict(model, out=out, aoi=aoi, overwrite=overwrite)
+        assert out.read_bytes() == before
+
+    @pytest.mark.parametrize("existing", ["raster", "polygons", "text", "folder"])
+    def test_a_result_in_place_of_something_else_is_refused(self, existing, overwrite, run):
+        if existing == "raster":
+            shutil.copy(run.raster, run.out)
+        elif existing == "polygons":
+            write_shapes(run.out.with_suffix(".gpkg"), AREA).rename(run.out)
+        elif existing == "text":
+            run.out.write_text("text")
+        else:
+            run.out.mkdir()
+        before = run.out.stat()
+        with pytest.raises(ValueError, match=r"exists and is no result .*: give another --out"):
+            run.predict(overwrite=overwrite)
+        after = run.out.stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+    @pytest.mark.parametrize("name", ["folder", "config", "checkpoint"])
+    def test_the_command_refuses_its_inputs_as_out(
+        self, name, overwrite, models, refusal, tmp_path
+    ):
+        config, checkpoint = models["seg"]
+        raster = RasterRun(tmp_path, "map.tif").raster
+        out = dict(folder=tmp_path, config=config, checkpoint=checkpoint)[name]
+        options = ["--overwrite"] if overwrite else []
+        line = refusal("raster", tmp_path, config, checkpoint, "--out", out, *options)
+        assert f"--out {out} is the input {out}: give another --out" in line and raster.exists()
+
+
+class TestResults:
+    def test_a_result_is_kept_and_overwritten_on_request(self, run):
+        assert run.predict() == TILES
+        before = run.out.stat().st_mtime_ns
+        assert run.predict() == 0 and run.out.stat().st_mtime_ns == before
+        assert run.predict(overwrite=True) == TILES
+        assert run.out.stat().st_mtime_ns > before
+        run.assert_equals_an_undisturbed_run()
+
+    def test_a_layer_that_was_added_to_a_table_is_not_overwritten(self, table):
+        table.predict()
+        corrected = geopandas.read_file(table.out, layer="objects")
+        corrected.to_file(table.out, layer="corrected")
+        assert table.predict() == 0  # kept
+        with pytest.raises(ValueError, match="is no result of such a run: give another --out"):
+            table.predict(overwrite=True)
+        assert len(geopandas.read_file(table.out, layer="corrected")) == len(corrected)
+
+    def test_a_file_among_the_rows_stays(self, table):
+        with pytest.raises(KeyboardInterrupt):
+            table.die_after(9, interrupt)
+        notes = table.rows[0].with_name("notes.txt")
+        notes.write_text("text")
+        table.predict(overwrite=True)
+        assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
