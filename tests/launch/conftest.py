@@ -1,4 +1,4 @@
-"""Fixtures of the tests of `train --from MODEL --data DATA`."""
+"""Fixtures of the tests that start a training or a test."""
 
 import shutil
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import mmengine.runner
 import pytest
+from demo import save_untrained
+from helpers.demo_runs import DEMO, SCORES
 from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
@@ -19,8 +21,11 @@ class Started(Exception):
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path) -> Path:
+    """The folder of a test, in which the libraries' scripts set no variables of other tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "downloads"))
     return tmp_path
 
 
@@ -48,16 +53,16 @@ def trained_segmentor(models, tmp_path) -> Path:
 
 @pytest.fixture
 def start(monkeypatch) -> Callable[..., Config]:
-    """Returns the config with which a command of `train` starts mmengine."""
+    """Returns the config with which a command starts mmengine."""
 
     def stop(cfg: Config) -> None:
         raise Started(cfg)
 
-    def run(*args: object) -> Config:
+    def run(*args: object, tool: str = "train") -> Config:
         monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", stop)
         argv = [str(arg) for arg in args]
         with pytest.raises(Started) as started:
-            finetune(argv) if "--from" in argv else run_tool("train", argv)
+            finetune(argv) if "--from" in argv else run_tool(tool, argv)
         return started.value.args[0]
 
     return run
@@ -89,3 +94,27 @@ def refused() -> Callable[..., str]:
         return end.value.code
 
     return run
+
+
+@pytest.fixture
+def rejected() -> Callable[..., str]:
+    """Returns the error of a tool, which must be one line. The tool must not write files."""
+
+    def run(tool: str, *args: object) -> str:
+        before = set(Path().rglob("*"))
+        with pytest.raises(SystemExit) as end:
+            run_tool(tool, [str(arg) for arg in args])
+        assert isinstance(end.value.code, str) and "\n" not in end.value.code
+        assert set(Path().rglob("*")) == before
+        return end.value.code
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory) -> dict[str, Path]:
+    """Checkpoints that fit the models of the demo's configs."""
+    folder = tmp_path_factory.mktemp("weights")
+    for config in SCORES:
+        save_untrained(DEMO / f"{config}.py", folder / f"{config}.pth")
+    return {config: folder / f"{config}.pth" for config in SCORES}

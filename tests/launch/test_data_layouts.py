@@ -15,6 +15,8 @@ from xcit_mm.launch.formats import read_objects
 from xcit_mm.launch.maps import read_maps
 
 NAMES = "names: [thing]\n"
+PAIRS = "images/{0,1}.jpg labels/{0,1}.txt"
+PAIRS_OF_TRAIN = "images/train/{0,1}.jpg labels/train/{0,1}.txt"
 IN_FOLDERS = "images/train/{a/1,b/1,top}.jpg labels/train/{a/1,b/1,top}.txt"
 POINT = dict(label="thing", points=[[12, 12]], shape_type="point")
 VOC_LISTS = {
@@ -22,60 +24,56 @@ VOC_LISTS = {
     for year in ("VOC2007", "VOC2012")
     for name, lines in (("train", "0\n"), ("val", "1\n"), ("trainval", "0\n1\n"))
 }
-OBJECTS = {
-    "YOLO in folders": (
-        IN_FOLDERS,
-        {"data.yaml": f"path: .\ntrain: images/train\n{NAMES}"},
-        "3 photos, 3 objects of 1 classes",
-    ),
-    "YOLO, a photo without a label": (
-        "train/{0,1}.jpg train/0.txt",
-        {"data.yaml": f"train: train\n{NAMES}"},
-        "2 photos, 1 without objects, 1 objects of 1 classes",
-    ),
+# Layouts of two photos with an object each.
+PLAIN = {
     "YOLO below a folder that begins with images": (
         "images-2026/train/{0,1}.jpg images-2026/train/{0,1}.txt",
         {"images-2026/data.yaml": f"train: train\n{NAMES}"},
-        "2 photos, 2 objects of 1 classes",
     ),
     "YOLO with lists": (
-        "images/train/{0,1}.jpg labels/train/{0,1}.txt",
+        PAIRS_OF_TRAIN,
         {
             "train.txt": "\ufeffdata\\images\\train\\0.jpg\ndata\\images\\train\\1.jpg\n",
             "data.yaml": "path: /home/someone/data\ntrain: [train.txt]\nnames: {'0': thing}\n",
         },
-        "2 photos, 2 objects of 1 classes",
     ),
-    "YOLO of another machine": (
-        "images/{0,1}.jpg labels/{0,1}.txt",
-        {"data.yaml": f"train: D:\\data\\images\n{NAMES}"},
-        "2 photos, 2 objects of 1 classes",
-    ),
-    "YOLO of supervision": (
-        "images/train/{0,1}.jpg labels/train/{0,1}.txt",
-        {"data.yaml": f"{NAMES}nc: 1\n"},
-        "2 photos, 2 objects of 1 classes",
-    ),
+    "YOLO of another machine": (PAIRS, {"data.yaml": f"train: D:\\data\\images\n{NAMES}"}),
+    "YOLO of supervision": (PAIRS_OF_TRAIN, {"data.yaml": f"{NAMES}nc: 1\n"}),
     "YOLO whose photos lie elsewhere": (
         "../elsewhere/images/train/{0,1}.jpg ../elsewhere/labels/train/{0,1}.txt",
         {"data.yaml": f"train: ../elsewhere/images/train\n{NAMES}"},
-        "2 photos, 2 objects of 1 classes",
     ),
-    "YOLO with classes.txt": (
-        "images/{0,1}.jpg labels/{0,1}.txt",
-        {"classes.txt": "thing\n", "notes.json": "{}"},  # of Label Studio
-        "2 photos, 2 objects of 1 classes",
+    "YOLO of Label Studio": (PAIRS, {"classes.txt": "thing\n", "notes.json": "{}"}),
+    "VOC in folders": ("train/{a/1,b/1}.jpg train/{a/1,b/1}.xml", {}),
+    "COCO of another machine": (
+        "images/{0,1}.jpg",
+        {"result.json": coco("C:\\me\\0.jpg", "../../label-studio/1.jpg")},
+    ),
+    "COCO with captions, and one json of all images": (
+        "trainval/{0,1}.jpg",
+        {
+            "annotations/instances_trainval.json": coco("0.jpg", "1.jpg"),
+            "annotations/captions_trainval.json": '{"annotations": []}',
+        },
+    ),
+}
+DESCRIBED = {
+    "YOLO in folders, with a photo and a label too many": (
+        f"{IN_FOLDERS} labels/train/gone.txt images/extra/1.jpg",
+        {"data.yaml": f"train: images/train\n{NAMES}"},
+        "3 photos, 3 objects of 1 classes; "
+        "left out: 1 labels without a photo, 1 photos in no split",
+    ),
+    "YOLO with a photo without a label": (
+        "train/{0,1}.jpg train/0.txt",
+        {"data.yaml": f"train: train\n{NAMES}"},
+        "2 photos, 1 without objects, 1 objects of 1 classes",
     ),
     "all suffixes, and files of systems": (
         "images/{1.jpg,2.JPG,3.jpeg,4.PNG,5.webp,6.bmp,7.tif} labels/{1,2,3,4,5,6,7}.txt",
         {"data.yaml": f"train: images\n{NAMES}"}
         | dict.fromkeys(("images/._1.jpg", "images/.DS_Store", "images/Thumbs.db"), "\0"),
         "7 photos, 7 objects of 1 classes",
-    ),
-    "VOC in folders": (
-        "train/{a/1,b/1,b/2}.jpg train/{a/1,b/1,b/2}.xml",
-        {},
-        "3 photos, 3 objects of 1 classes",
     ),
     "VOC of two years": (
         "{VOC2007,VOC2012}/JPEGImages/{0,1}.jpg map:{VOC2007,VOC2012}/SegmentationClass/{0,1}.png "
@@ -91,23 +89,10 @@ OBJECTS = {
     "CVAT": (
         "images/{Train,Validation}/{0,1}.jpg",
         {
-            f"annotations/instances_{split}.json": coco("0.jpg", "1.jpg")
-            for split in ("Train", "Validation")
+            "annotations/instances_Train.json": coco("0.jpg", "1.jpg"),
+            "annotations/instances_Validation.json": coco("0.jpg", "1.jpg"),
         },
         "2 photos, 2 objects of 1 classes; held out 2 photos",
-    ),
-    "COCO of another machine": (
-        "images/{0,1,2}.jpg",
-        {"result.json": coco("C:\\me\\0.jpg", "/home/me/1.jpg", "../../label-studio/2.jpg")},
-        "3 photos, 3 objects of 1 classes",
-    ),
-    "COCO with captions, and a json of all images": (
-        "trainval/0.jpg",
-        {
-            "annotations/instances_trainval.json": coco("0.jpg"),
-            "annotations/captions_trainval.json": '{"annotations": []}',
-        },
-        "1 photos, 1 objects of 1 classes",
     ),
     "COCO with a missing image and a json of no split": (
         "images/0.jpg",
@@ -115,12 +100,9 @@ OBJECTS = {
         "1 photos, 1 objects of 1 classes; left out: 1 jsons of no split, "
         "1 train images that are missing, such as none.jpg",
     ),
-    "labels without a photo and photos of no split": (
-        f"{IN_FOLDERS} labels/train/gone.txt images/extra/1.jpg",
-        {"data.yaml": f"train: images/train\n{NAMES}"},
-        "3 photos, 3 objects of 1 classes; "
-        "left out: 1 labels without a photo, 1 photos in no split",
-    ),
+}
+OBJECTS = DESCRIBED | {
+    name: (*layout, "2 photos, 2 objects of 1 classes") for name, layout in PLAIN.items()
 }
 
 
@@ -138,45 +120,31 @@ def test_all_photos_and_boxes_of_a_layout_are_used(
 
 WITH_VAL = "2 photos with maps of 2 classes; held out 2 photos"
 MAPS = {
-    "in folders": (
-        "images/{train,val}/a/{0,1}.jpg map:masks/{train,val}/a/{0,1}.png",
-        WITH_VAL,
+    "in folders": "images/{train,val}/a/{0,1}.jpg map:masks/{train,val}/a/{0,1}.png",
+    "of a split": "{train,val}/images/{0,1}.jpg map:{train,val}/masks/{0,1}.png",
+    "NAME_mask.png": "{train,val}/{0,1}.jpg map:{train,val}/{0,1}_mask.png",
+    "photos as PNG": "images/{train,val}/{0,1}.png map:labels/{train,val}/{0,1}.png",
+    "photos as webp": "images/{train,val}/{0,1}.webp map:annotations/{train,val}/{0,1}.PNG",
+    "maps as tif": "images/{train,val}/{0,1}.JPG map:annotations/{train,val}/{0,1}.tif",
+    "of Cityscapes": "leftImg8bit/{train,val}/a/{0,1}_leftImg8bit.png "
+    "map:gtFine/{train,val}/a/{0,1}_gtFine_labelIds.png",
+    "told apart by channels": "{train,val}/photo/{0,1}.png map:{train,val}/masks/photo/{0,1}.png",
+}
+COUNTED_MAPS = {
+    "images/{train,val,test}/{0,1}.jpg map:masks/{train,val}/{0,1}.png": (
+        f"{WITH_VAL}; left out: 2 test photos without a label"
     ),
-    "images and masks of a split": (
-        "{train,val}/images/{0,1}.jpg map:{train,val}/masks/{0,1}.png",
-        WITH_VAL,
-    ),
-    "NAME_mask.png": ("{train,val}/{0,1}.jpg map:{train,val}/{0,1}_mask.png", WITH_VAL),
-    "photos as PNG": ("images/{train,val}/{0,1}.png map:labels/{train,val}/{0,1}.png", WITH_VAL),
-    "photos as webp": (
-        "images/{train,val}/{0,1}.webp map:annotations/{train,val}/{0,1}.PNG",
-        WITH_VAL,
-    ),
-    "maps as tif": (
-        "images/{train,val}/{0,1}.JPG map:annotations/{train,val}/{0,1}.tif",
-        WITH_VAL,
-    ),
-    "of Cityscapes": (
-        "leftImg8bit/{train,val}/a/{0,1}_leftImg8bit.png "
-        "map:gtFine/{train,val}/a/{0,1}_gtFine_labelIds.png",
-        WITH_VAL,
-    ),
-    "told apart by channels": (
-        "{train,val}/photo/{0,1}.png map:{train,val}/masks/photo/{0,1}.png",
-        WITH_VAL,
-    ),
-    "of Pascal VOC": (
-        "VOC2012/JPEGImages/{0,1,2}.jpg map:VOC2012/SegmentationClass/{0,1,2}.png",
-        "1 photos with maps of 2 classes; held out 1 photos; left out: 1 photos in no split",
-    ),
-    "test photos without maps": (
-        "images/{train,val,test}/{0,1}.jpg map:masks/{train,val}/{0,1}.png",
-        f"{WITH_VAL}; left out: 2 test photos without a label",
+    "VOC2012/JPEGImages/{0,1,2}.jpg map:VOC2012/SegmentationClass/{0,1,2}.png": (
+        "1 photos with maps of 2 classes; held out 1 photos; left out: 1 photos in no split"
     ),
 }
 
 
-@pytest.mark.parametrize("patterns, description", MAPS.values(), ids=MAPS)
+@pytest.mark.parametrize(
+    "patterns, description",
+    [*((patterns, WITH_VAL) for patterns in MAPS.values()), *COUNTED_MAPS.items()],
+    ids=[*MAPS, "test photos without maps", "of Pascal VOC"],
+)
 def test_all_photos_with_maps_of_a_layout_are_used(patterns: str, description: str, folder):
     write_files(folder / "data", patterns)
     if "VOC2012" in patterns:
