@@ -3,8 +3,6 @@
 In tests/, in an environment with a compiled mmcv, `python -m helpers.operator_cases` writes them.
 """
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,20 +38,21 @@ def noise(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape)).bfloat16().double()
 
 
-def roi_align_cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    for ratio, mode, aligned in itertools.product((0, 1, 2), ("avg",), (True, False)):
-        yield (
-            f"{mode} ratio={ratio} aligned={aligned}",
-            dict(sampling_ratio=ratio, pool_mode=mode, aligned=aligned),
-        )
+ROI_ALIGN: dict[str, dict[str, Any]] = {
+    f"avg ratio={ratio} aligned={aligned}": dict(ratio=ratio, aligned=aligned)
+    for ratio in (0, 1, 2)
+    for aligned in (True, False)
+}
 
 
-def pool(boxes: Tensor, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Tensor]:
+def pool(
+    boxes: Tensor, dtype: torch.dtype, ratio: int = 0, aligned: bool = True, mode: str = "avg"
+) -> tuple[Tensor, Tensor]:
     """The result of mmcv.ops.roi_align, and the gradient of the maps."""
     from mmcv.ops import roi_align
 
     maps = noise(0, *MAP).to(dtype).requires_grad_()
-    pooled = roi_align(maps, boxes, (2, 3), SCALE, *options.values())
+    pooled = roi_align(maps, boxes, (2, 3), SCALE, ratio, mode, aligned)
     pooled.backward(noise(1, *pooled.shape).to(dtype))
     return pooled.detach(), maps.grad
 
@@ -93,7 +92,7 @@ def golden_values() -> dict[str, np.ndarray]:
     from mmcv.ops import nms
 
     results = {}
-    for name, options in roi_align_cases():
+    for name, options in ROI_ALIGN.items():
         for dtype in (torch.float32, torch.float64):
             pooled, grad = pool(rois(dtype), dtype, **options)
             results[f"{name} {dtype}"] = pooled

@@ -207,12 +207,12 @@ def test_config_trains_in_mmpretrain(tmp_path):
     assert MMPRETRAIN.get("XCiT") is not XCiT  # mmpretrain has its own
     assert MMPRETRAIN.get("mmengine.XCiT") is XCiT
     rng = np.random.RandomState(0)
-    for split, count in (("train", 8), ("val", 4)):
-        for channel, name in ((0, "blue"), (2, "red")):
-            for number in range(count):
-                pixels = rng.randint(0, 100, (72, 80, 3), dtype=np.uint8)
-                pixels[..., channel] += 120
-                imwrite(pixels, str(tmp_path / "data" / split / name / f"{number}.png"))
+    folders = {("train", "blue"): 8, ("train", "red"): 8, ("val", "blue"): 4, ("val", "red"): 4}
+    for (split, name), count in folders.items():
+        for number in range(count):
+            pixels = rng.randint(0, 100, (72, 80, 3), dtype=np.uint8)
+            pixels[..., ("blue", "green", "red").index(name)] += 120
+            imwrite(pixels, str(tmp_path / "data" / split / name / f"{number}.png"))
     torch.save(dict(model=official(16)), tmp_path / "imagenet.pth")  # of 10 classes
     cfg = Config.fromfile(CONFIG)
     assert cfg.model.backbone.num_classes == cfg.data_preprocessor.num_classes == cfg.num_classes

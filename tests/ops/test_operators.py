@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.operator_cases import FILE, NMS, boxes, golden_values, pool, roi_align_cases, rois
+from helpers.operator_cases import FILE, NMS, ROI_ALIGN, boxes, golden_values, pool, rois
 from mmcv.ops import multi_scale_deform_attn, nms, roi_align
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
 
@@ -54,45 +54,42 @@ def test_golden_values_are_those_of_this_mmcv(golden):
 
 
 class TestRoIAlign:
-    @pytest.mark.parametrize("name, options", roi_align_cases())
+    @pytest.mark.parametrize("name", ROI_ALIGN)
     @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-6), (torch.float64, 1e-14)])
     def test_pooled_values_and_gradients_are_those_of_compiled_mmcv(
-        self, golden, name, options, dtype, tolerance
+        self, golden, name, dtype, tolerance
     ):
-        pooled, grad = pool(rois(dtype), dtype, **options)
+        pooled, grad = pool(rois(dtype), dtype, **ROI_ALIGN[name])
         assert_close(pooled, golden[f"{name} {dtype}"], tolerance)
         assert_close(grad, golden[f"{name} {dtype} grad"], tolerance)
 
     @pytest.mark.parametrize("aligned", [True, False])
     def test_bfloat16_has_the_rounded_result_of_float32(self, golden, aligned):
-        options = dict(sampling_ratio=0, pool_mode="avg", aligned=aligned)
-        pooled, grad = pool(rois(torch.bfloat16), torch.bfloat16, **options)
+        pooled, grad = pool(rois(torch.bfloat16), torch.bfloat16, aligned=aligned)
         assert pooled.dtype == grad.dtype == torch.bfloat16
         name = f"avg ratio=0 aligned={aligned} torch.float32"
         assert_close(pooled, golden[name], 2**-8)
         assert_close(grad, golden[f"{name} grad"], 2**-8)
 
     def test_autocast_does_not_round_positions(self, golden):
-        options = dict(sampling_ratio=0, pool_mode="avg", aligned=True)
         with torch.autocast("cpu", torch.bfloat16):
-            pooled, _ = pool(rois(torch.float32), torch.float32, **options)
+            pooled, _ = pool(rois(torch.float32), torch.float32)
         assert_close(pooled, golden["avg ratio=0 aligned=True torch.float32"], 2e-6)
 
     def test_no_rois(self):
-        options = dict(sampling_ratio=0, pool_mode="avg", aligned=True)
-        pooled, grad = pool(torch.zeros(0, 5), torch.float32, **options)
+        pooled, grad = pool(torch.zeros(0, 5), torch.float32)
         assert pooled.shape == (0, 3, 2, 3)
         assert not grad.any()
 
     @pytest.mark.parametrize(
         "roi, message",
         [
-            ([0, 9, 1, 2, 3], r"RoI \[0.0, 9.0, 1.0, 2.0, 3.0\] .*must be .* with x1 <= x2"),
-            ([0, 1, 1, float("nan"), 3], "must be finite"),
-            ([0, 1, 1, float("inf"), 3], "must be finite"),
-            ([2, 1, 1, 2, 3], "of one of 2 images"),
-            ([-1, 1, 1, 2, 3], "of one of 2 images"),
-            ([0, 0, 0, 1e30, 3], "cells long: clip boxes to the image"),
+            ([0, 9, 1, 2, 3], r"RoI \[0.0, 9.0, 1.0, 2.0, 3.0\] .*x1 <= x2"),
+            ([0, 1, 1, float("nan"), 3], "finite"),
+            ([0, 1, 1, float("inf"), 3], "finite"),
+            ([2, 1, 1, 2, 3], "2 images"),
+            ([-1, 1, 1, 2, 3], "2 images"),
+            ([0, 0, 0, 1e30, 3], "clip boxes"),
         ],
     )
     def test_an_invalid_roi_is_named(self, roi, message):
@@ -101,10 +98,8 @@ class TestRoIAlign:
             roi_align(torch.ones(2, 1, 8, 8), boxes, (2, 2), 0.25, 0, "avg", True)
 
     def test_maxima_are_rejected(self):
-        options = dict(sampling_ratio=0, pool_mode="max", aligned=True)
-        message = "roi_align with pool_mode='max' is missing: a compiled mmcv"
-        with pytest.raises(NotImplementedError, match=message):
-            pool(rois(torch.float32), torch.float32, **options)
+        with pytest.raises(NotImplementedError, match=r"pool_mode='max'.* compiled mmcv"):
+            pool(rois(torch.float32), torch.float32, mode="max")
 
 
 class TestNMS:
@@ -215,8 +210,7 @@ class TestDeformableConvolution:
     ],
 )
 def test_a_missing_operator_is_named_when_called(name, brings):
-    message = rf"^mmcv's operator {name} is missing: {brings} brings it, .*install"
-    with pytest.raises(NotImplementedError, match=message):
+    with pytest.raises(NotImplementedError, match=f"{name}.* {brings}"):
         getattr(mmcv_ext, name)(1)
 
 
