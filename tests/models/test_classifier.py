@@ -157,16 +157,17 @@ def test_features_and_attention_maps_have_the_grid_of_the_patches(height, width,
 
 
 @torch.inference_mode()
-def test_attention_maps_are_the_softmax_of_queries_and_keys():
+def test_attention_maps_are_the_weights_that_the_logits_follow_from():
     model = fill(XCiTClassifier(TINY, num_classes=5).double())
     x = image(75, 101)
-    first = model.cls_attn_blocks[0]
-    inputs = []
-    first.attn.qkv.register_forward_hook(lambda _, args, qkv: inputs.append(qkv))
-    attention = model.attention_maps(x)[0]
-    q, k, _ = inputs[0].unflatten(2, (3, 4, 8)).unbind(2)  # (1, N, heads, 8) each
-    weights = (torch.einsum("hd,nhd->hn", q[0, 0], k[0]) / 8**0.5).softmax(dim=1)
-    torch.testing.assert_close(attention[0].flatten(1), weights[:, 1:])
+    computed = []  # queries, keys and values of the blocks
+    for block in model.cls_attn_blocks:
+        block.attn.qkv.register_forward_hook(lambda _, args, qkv: computed.append(qkv))
+    model(x)
+    for attention, qkv in zip(model.attention_maps(x), computed[:2], strict=True):
+        q, k, _ = qkv.unflatten(2, (3, 4, 8)).unbind(2)  # (1, N, heads, 8) each
+        weights = (torch.einsum("hd,nhd->hn", q[0, 0], k[0]) / 8**0.5).softmax(dim=1)
+        torch.testing.assert_close(attention[0].flatten(1), weights[:, 1:])
 
 
 def test_as_tuple_returns_a_tuple_for_mmpretrain():
