@@ -4,7 +4,6 @@ import itertools
 import pickle
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +14,23 @@ import pytest
 import torch
 from helpers.configs import read_config_file
 from helpers.paths import CONFIGS
+from helpers.tiny_recipes import tiny
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
 from xcit_mm.training.batches import SeededDataset, numbered_loader
 
+MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
 ADE20K_IMAGES = 20210
 INFINITE = dict(type="InfiniteSampler", shuffle=True)
 SHUFFLED = dict(type="DefaultSampler", shuffle=True)
 
 
-def unwrapped(data: dict) -> dict:
-    return data
-
-
-def loader_config(
-    photos: Path,
-    workers: int = 0,
-    sampler: dict = SHUFFLED,
-    batch_sampler: bool = True,
-    wrap: Callable[[dict], dict] = unwrapped,
-) -> Any:
-    """The training data of Mask R-CNN's recipe, with smaller images."""
-    config = read_config_file(CONFIGS / "_base_" / "xcit_amp-ms-crop-3x_coco.py").train_dataloader
-    (resize,), (wide_resize, crop, last_resize) = config.dataset.pipeline[3].transforms
-    resize.scales = [(side, 100) for side in (32, 48, 64)]
-    wide_resize.scales = [(60, 400)]
-    crop.crop_size = (40, 60)
-    last_resize.scales = [(48, 100), (64, 100)]
-    config.dataset.update(data_root=str(photos), ann_file="annotations/instances_training.json")
-    config.dataset.data_prefix = dict(img="images/training/")
-    config.dataset.metainfo = dict(classes=("circle", "square", "triangle", "star"))
+def loader_config(photos: Path, workers: int = 0, sampler: dict = SHUFFLED) -> Any:
+    config = tiny(MASK_RCNN, photos).train_dataloader
     config.update(num_workers=workers, persistent_workers=workers > 0)
-    # `update` would merge these two.
-    config.sampler = sampler
-    config.dataset = wrap(config.dataset)
-    if not batch_sampler:
-        config.pop("batch_sampler")
+    config.sampler = sampler  # which `update` would merge
     return config
 
 
@@ -78,23 +56,29 @@ def batches(loader: DataLoader, epoch: int, first: int, count: int) -> list:
     return read
 
 
-WRAPPERS = dict(
-    plain=unwrapped,
-    concatenated=lambda data: dict(type="ConcatDataset", datasets=[data, data]),
-    balanced=lambda data: dict(type="ClassBalancedDataset", oversample_thr=0.9, dataset=data),
-)
+def keep(config: Any) -> None:
+    pass
+
+
+def concatenate(config: Any) -> None:
+    config.dataset = dict(type="ConcatDataset", datasets=[config.dataset] * 2)
+
+
+def balance(config: Any) -> None:
+    """Repeat images of rare classes, in batches without regard to their shapes."""
+    config.dataset = dict(type="ClassBalancedDataset", oversample_thr=0.9, dataset=config.dataset)
+    config.pop("batch_sampler")
 
 
 @pytest.mark.parametrize("sampler", [SHUFFLED, INFINITE], ids=["epochs", "endless"])
-@pytest.mark.parametrize(
-    "wrapper, batch_sampler", [("plain", True), ("concatenated", True), ("balanced", False)]
-)
-def test_resumed_batches_are_those_of_the_whole_run(photos, wrapper, sampler, batch_sampler):
+@pytest.mark.parametrize("change", [keep, concatenate, balance])
+def test_resumed_batches_are_those_of_the_whole_run(photos, change, sampler):
     endless = sampler is INFINITE
     epoch = 0 if endless else 2
 
     def loader() -> DataLoader:
-        config = loader_config(photos, 0, sampler, batch_sampler, WRAPPERS[wrapper])
+        config = loader_config(photos, sampler=sampler)
+        change(config)
         return numbered(config, endless)
 
     length = 9 if endless else len(loader())
