@@ -45,10 +45,8 @@ NARROW = [192] * 4
 WIDE = [384] * 4
 BBOX_HEAD = "roi_head.bbox_head.num_classes"
 MASK_HEAD = "roi_head.mask_head.num_classes"
-MASK2FORMER = {
-    task: next((CONFIGS / "mask2former").glob(f"mask2former_xcit-s12-p16_*{task}*.py"))
-    for task in ("coco", "ade20k")
-}
+MASK2FORMER = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py"
+MASK2FORMER_ADE = MASK2FORMER.with_name("mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
 BAND_MEAN = "data_preprocessor.mean has 3 values, the backbone has in_channels=4"
 
 # An option, and the codes and values of all failures that follow.
@@ -90,7 +88,7 @@ WRONG_OPTIONS = [
         [("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "16, 32, 64, 128, 256")],
     ),
     (
-        MASK2FORMER["coco"],
+        MASK2FORMER,
         "model.panoptic_head.pixel_decoder.strides=(8,16,32,64)",
         [("D606", "pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32")],
     ),
@@ -122,7 +120,7 @@ WRONG_OPTIONS = [
     (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none")]),
     (MASK_RCNN, "model.backbone.arch=s13", [("", "s13", "n12, t12, t24, s12, s24, m24, l24")]),
     (SHAPES, "model.backbone.in_channels=4", [("", BAND_MEAN)]),
-    (MASK2FORMER["ade20k"], "model.test_cfg.mode=slide", [("", "Mask2FormerHead")]),
+    (MASK2FORMER_ADE, "model.test_cfg.mode=slide", [("", "Mask2FormerHead")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
 ]
 

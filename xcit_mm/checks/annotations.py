@@ -1,7 +1,7 @@
 """The annotations of a COCO json as columns, and the faults that they may have."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from ..utils.coco import Coco, to_corners
 from ..utils.errors import preview
 from .findings import Finding, fail, note
 
-_UNKNOWN = -2  # label of a category that the json does not list
+_NO_CATEGORY = -2  # label of a category that the json does not list
 _BACKGROUND = -1  # label of a category that is not a class
 _MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
@@ -36,39 +36,34 @@ class Annotations:
     def __init__(self, path: str, coco: Coco, classes: Sequence[str]) -> None:
         self.path = path
         self.coco = coco
-        self.entries = coco["annotations"]
         indices = {image["id"]: index for index, image in enumerate(coco["images"])}
         numbers = {name: number for number, name in enumerate(classes)}
         labels = {
             category["id"]: numbers.get(category["name"], _BACKGROUND)
             for category in coco["categories"]
         }
-        self.images = self._column(int, (indices.get(e["image_id"], -1) for e in self.entries))
-        self.labels = self._column(
-            int, (labels.get(e["category_id"], _UNKNOWN) for e in self.entries)
+        entries = coco["annotations"]
+        self.entries = entries
+        self.images = np.array([indices.get(entry["image_id"], -1) for entry in entries], int)
+        self.labels = np.array(
+            [labels.get(entry["category_id"], _NO_CATEGORY) for entry in entries], int
         )
         sizes = [(image["width"], image["height"]) for image in coco["images"]]
         self.sizes = np.array(sizes, float)[self.images]
-        self.corners = to_corners([entry["bbox"] for entry in self.entries])
-        self._find_dropped()
-
-    def _find_dropped(self) -> None:
-        areas = self._column(float, (entry["area"] for entry in self.entries))
+        self.corners = to_corners([entry["bbox"] for entry in entries])
+        areas = np.array([entry["area"] for entry in entries], float)
         starts = self.corners[:, :2]
         ends = self.corners[:, 2:]
         overlaps = np.minimum(ends, self.sizes) - np.maximum(starts, 0)
-        self.is_crowd = self._column(bool, (bool(entry["iscrowd"]) for entry in self.entries))
-        self.is_unknown = (self.images < 0) | (self.labels == _UNKNOWN)
-        self.is_ignored = self._column(bool, (bool(entry.get("ignore")) for entry in self.entries))
+        self.is_crowd = np.array([bool(entry["iscrowd"]) for entry in entries], bool)
+        self.is_unknown = (self.images < 0) | (self.labels == _NO_CATEGORY)
+        self.is_ignored = np.array([bool(entry.get("ignore")) for entry in entries], bool)
         self.is_thin = (areas <= 0) | (ends - starts < 1).any(axis=1)
         self.is_outside = (overlaps <= 0).any(axis=1) & ~self.is_thin
         is_dropped = self.is_unknown | self.is_ignored | self.is_thin | self.is_outside
         self.is_loaded = (self.labels >= 0) & ~is_dropped
 
-    def _column(self, dtype: type, values: Iterable) -> np.ndarray:
-        return np.fromiter(values, dtype, len(self.entries))
-
-    def preview(self, rows: np.ndarray) -> str:
+    def examples(self, rows: np.ndarray) -> str:
         """Name the first annotations by id and image, given the numbers of their rows."""
         names = []
         for row in rows.tolist():
@@ -101,13 +96,13 @@ _SINGLE = (
 _BORDER = f"{_PIXELS}, if the border of the image does not cut off objects"
 _NEVER = 2  # above every share
 
-UNKNOWN = Fault("D408", "have an unknown image_id or category_id", _CORRECT, fails_at=0)
-IGNORED = Fault("D408", "have ignore=1", _CORRECT, fails_at=0.5)
-OUTSIDE = Fault("D408", "lie outside their image", _CORRECT, fails_at=0.5)
-THIN = Fault("D408", "have no area, or less than a pixel", _CORRECT, fails_at=0.5)
-CROWDS = Fault("D409", "have iscrowd=1: mmdet does not train them", _SINGLE, fails_at=1)
-CORNERS = Fault("D411", "are [x1, y1, x2, y2]", _PIXELS, fails_at=0)
-CUT_OFF = Fault("D411", "reach beyond their image", _BORDER, fails_at=_NEVER)
+_UNKNOWN = Fault("D408", "have an unknown image_id or category_id", _CORRECT, fails_at=0)
+_IGNORED = Fault("D408", "have ignore=1", _CORRECT, fails_at=0.5)
+_OUTSIDE = Fault("D408", "lie outside their image", _CORRECT, fails_at=0.5)
+_THIN = Fault("D408", "have no area, or less than a pixel", _CORRECT, fails_at=0.5)
+_CROWDS = Fault("D409", "have iscrowd=1: mmdet does not train them", _SINGLE, fails_at=1)
+_CORNERS = Fault("D411", "are [x1, y1, x2, y2]", _PIXELS, fails_at=0)
+_CUT_OFF = Fault("D411", "reach beyond their image", _BORDER, fails_at=_NEVER)
 
 
 def report(fault: Fault, annotations: Annotations, has_fault: np.ndarray) -> Iterator[Finding]:
@@ -118,7 +113,7 @@ def report(fault: Fault, annotations: Annotations, has_fault: np.ndarray) -> Ite
         number = is_counted.sum()
         level = fail if rows.size >= fault.fails_at * number else note
         count = f"{rows.size} of {number} annotations of {annotations.path}"
-        examples = annotations.preview(rows)
+        examples = annotations.examples(rows)
         yield level(fault.code, f"{count} {fault.problem}: {examples}", fault.fix)
 
 
@@ -128,12 +123,12 @@ def check_boxes(annotations: Annotations, classes: Sequence[str]) -> Iterator[Fi
     if (annotations.labels == _BACKGROUND).all():
         yield fail("D408", f"{path} has no annotations of the classes", "annotate objects")
         return
-    yield from report(UNKNOWN, annotations, annotations.is_unknown)
-    yield from report(IGNORED, annotations, annotations.is_ignored)
-    yield from report(OUTSIDE, annotations, annotations.is_outside)
-    yield from report(THIN, annotations, annotations.is_thin)
+    yield from report(_UNKNOWN, annotations, annotations.is_unknown)
+    yield from report(_IGNORED, annotations, annotations.is_ignored)
+    yield from report(_OUTSIDE, annotations, annotations.is_outside)
+    yield from report(_THIN, annotations, annotations.is_thin)
     if '"COCO' not in json.dumps(annotations.coco.get("info")):  # COCO's own crowds are meant
-        yield from report(CROWDS, annotations, annotations.is_crowd)
+        yield from report(_CROWDS, annotations, annotations.is_crowd)
     is_trained = annotations.is_loaded & ~annotations.is_crowd
     yield from _check_borders(annotations, is_trained)
     labels = set(annotations.labels[is_trained].tolist())
@@ -155,7 +150,7 @@ def _check_borders(annotations: Annotations, is_trained: np.ndarray) -> Iterator
     are_corners = len(starts) >= _MANY and are_valid_corners and is_far.mean() > 0.05
     is_beyond = is_trained.copy()
     is_beyond[is_trained] = ((starts < -_SLACK) | (ends > sizes + _SLACK)).any(axis=1)
-    yield from report(CORNERS if are_corners else CUT_OFF, annotations, is_beyond)
+    yield from report(_CORNERS if are_corners else _CUT_OFF, annotations, is_beyond)
 
 
 def check_counts(annotations: Annotations) -> Iterator[Finding]:

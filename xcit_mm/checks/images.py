@@ -93,6 +93,7 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
     unreadable = [f"{path} ({problem})" for path, problem in problems.items()]
     fix = "replace or remove these files"
     yield from listed("FAIL", "D315", unreadable, "images cannot be read", fix)
+    # Without a width, only the pipeline knows the format of the file.
     filled = [
         f"{path} ({info.problem})"
         for path, info in photos.infos.items()

@@ -22,7 +22,7 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
     init = cfg.model.backbone.get("init_cfg") or {}
-    if isinstance(init, list):
+    if not isinstance(init, dict):
         init = next((part for part in init if "checkpoint" in part), {})
     if init.get("checkpoint"):
         yield from _check_file(cfg, "init_cfg", init, model, is_whole=False)
