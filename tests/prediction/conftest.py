@@ -5,6 +5,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.runs import model_of
 from mmengine.model import BaseModel
 
 
@@ -14,16 +15,29 @@ def photos(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for number in range(12):
-        shape = [(96, 160), (160, 96), (96, 96)][number % 3]
-        image = cv2.resize(
-            rng.integers(0, 256, (6, 6, 3)).astype(np.uint8),
-            shape[::-1],
-            interpolation=cv2.INTER_CUBIC,
-        )
+        height, width = [(96, 160), (160, 96), (96, 96)][number % 3]
+        blocks = rng.integers(0, 256, (6, 6, 3)).astype(np.uint8)
+        image = cv2.resize(blocks, (width, height), interpolation=cv2.INTER_CUBIC)
         if number == 7:
             image[:] = 255
         cv2.imwrite(str(folder / f"{number:02}.png"), image)
     return folder
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """Folder of the results of `command`."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def command(models, out) -> Callable[..., tuple]:
+    """Returns the command that predicts inputs with the segmentor, or `kind="det"` the detector."""
+
+    def build(*inputs: object, kind: str = "seg", out: Path = out) -> tuple:
+        return ("infer", *inputs, *model_of(models[kind]), "--out", out)
+
+    return build
 
 
 @pytest.fixture
@@ -39,3 +53,14 @@ def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None
         monkeypatch.setattr(BaseModel, "test_step", replaced)
 
     return hook
+
+
+@pytest.fixture
+def refuse_white(before_forward) -> None:
+    """Makes the model fail for batches with the white image."""
+
+    def refuse(inputs: list[torch.Tensor]) -> None:
+        if any((image == 255).all() for image in inputs):
+            raise RuntimeError("white\nimage")
+
+    before_forward(refuse)

@@ -13,30 +13,28 @@ def test_the_help_fits_a_screen(monkeypatch, capsys):
         infer.main()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
-    assert lines[0].startswith(
-        "usage: xcit-mm predict INPUT [INPUT ...] --model MODEL [--checkpoint FILE]"
-    )
+    assert lines[0].startswith("usage: xcit-mm predict INPUT [INPUT ...] --model MODEL")
 
 
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        (dict(source="none.jpg"), "no images or videos at"),
+        (dict(source="none.jpg"), "none.jpg"),
         (dict(model="none.py"), "no config at"),
         (dict(checkpoint=None), "has no checkpoint"),
+        (dict(checkpoint="detector"), "does not fit the model"),
         (dict(model="untested.py"), "the config has no test_dataloader"),
         (dict(tile=64, overlap=64), "0 <= overlap < tile"),
-        (dict(overlap=64), "give the tile's side too"),
-        (dict(device="gpu"), "device gpu cannot be used"),
-        (dict(root="photos"), "only a list has a root"),
-        (dict(batch_size=0), "batch_size=0: must be positive"),
-        (dict(min_score=0.5), "min_score=0.5: only detectors have scores"),
-        (dict(overwrite=True, retry_failed=True), "give one of them"),
-        (dict(checkpoint="detector"), "does not fit the model"),
+        (dict(overlap=64), "overlap=64"),
+        (dict(device="gpu"), "device gpu"),
+        (dict(root="photos"), "root photos"),
+        (dict(batch_size=0), "batch_size=0"),
+        (dict(min_score=0.5), "min_score=0.5"),
+        (dict(overwrite=True, retry_failed=True), "overwrite and retry_failed"),
     ],
 )
 def test_an_error_before_the_start_is_one_line(
-    replaced, message, photos, models, refusal, tmp_path
+    replaced, message, photos, models, refusal, tmp_path, out
 ):
     config, checkpoint = models["seg"]
     (tmp_path / "untested.py").write_text(
@@ -50,5 +48,5 @@ def test_an_error_before_the_start_is_one_line(
         if value is not None:
             command.append(f"--{name.replace('_', '-')}")
             command += [] if value is True else [value]
-    assert message in refusal("infer", *command, "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert message in refusal("infer", *command, "--out", out)
+    assert not out.exists()

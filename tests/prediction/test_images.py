@@ -1,4 +1,4 @@
-"""Images of every kind are right, or a record with a reason."""
+"""Images of every kind are read as they look, or have a reason why not."""
 
 import io
 
@@ -6,31 +6,29 @@ import cv2
 import numpy as np
 import pytest
 from helpers.file_server import serve
-from helpers.runs import model_of, read_images, read_records
 from PIL import Image
 
 from xcit_mm.utils.images import read_image
 
 RNG = np.random.default_rng(0)
-PIXELS = cv2.resize(
-    RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8), (96, 64), interpolation=cv2.INTER_CUBIC
-)
+BLOCKS = RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8)
+PIXELS = cv2.resize(BLOCKS, (96, 64), interpolation=cv2.INTER_CUBIC)
 
 
-def encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
-    image = Image.fromarray(PIXELS[..., ::-1])
-    image = image.convert("RGB").quantize(64) if mode == "P" else image.convert(mode)
+def encoded(
+    file_format: str, mode: str = "RGB", pixels: np.ndarray = PIXELS, **options: object
+) -> bytes:
+    image = Image.fromarray(pixels[..., ::-1])
+    image = image.quantize(64) if mode == "P" else image.convert(mode)
     content = io.BytesIO()
-    image.save(content, kind, **options)
+    image.save(content, file_format, **options)
     return content.getvalue()
 
 
 def turned() -> bytes:
     exif = Image.Exif()
     exif[0x112] = 6  # turned by 90 degrees
-    content = io.BytesIO()
-    Image.fromarray(np.rot90(PIXELS)[..., ::-1]).save(content, "JPEG", exif=exif, quality=95)
-    return content.getvalue()
+    return encoded("JPEG", pixels=np.rot90(PIXELS), exif=exif, quality=95)
 
 
 def opencv(suffix: str, image: np.ndarray) -> bytes:
@@ -100,30 +98,5 @@ def test_a_url_is_downloaded_or_named(tmp_path):
     (tmp_path / "b.png").write_bytes(READABLE["named.without"][0])
     with serve(tmp_path) as server:
         assert np.array_equal(read_image(f"{server.url}/b.png?letter=ü"), PIXELS)
-        with pytest.raises(
-            OSError, match=r"none.png cannot be downloaded: .*check the address"
-        ) as error:
+        with pytest.raises(OSError, match=r"none\.png cannot be downloaded"):
             read_image(f"{server.url}/none.png")
-    assert "\n" not in str(error.value)
-
-
-def test_a_folder_of_every_kind_has_a_record_for_each(models, call, tmp_path):
-    folder, out = tmp_path / "in", tmp_path / "out"
-    folder.mkdir()
-    files = {name: content for name, (content, _) in (READABLE | UNREADABLE).items()}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    cv2.imwrite(str(folder / "thin.png"), np.zeros((2, 20000, 3), np.uint8))
-    code, printed, errors = call(
-        "infer", folder, *model_of(models["seg"]), "--out", out, "--batch-size", 3
-    )
-    assert code == 3 and "10 predicted, 9 failed" in printed and "1 .without" in errors
-    failures = {
-        record["name"]: record["error"] for record in read_records(out) if "error" in record
-    }
-    assert (
-        failures.keys() == {*UNREADABLE, "thin.png"}
-        and "(1, 3, 2, 20000): give" in failures["thin.png"]
-    )
-    assert all(errors.count(f"failed: {folder / name}:") == 1 for name in failures)
-    assert len(read_images(out)) == 10

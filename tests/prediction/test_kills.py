@@ -7,11 +7,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
-from helpers.runs import merged, model_of, read_records, run, start_infer, torchrun
+from helpers.runs import merged, read_records, run, start_infer, torchrun
 
 from xcit_mm.prediction import Item, reading
 from xcit_mm.prediction.engine import CRASHED
@@ -26,97 +27,79 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-@pytest.fixture
-def many(photos, tmp_path) -> Path:
-    folder = tmp_path / "many"
-    for number in range(8):
-        shutil.copytree(photos, folder / str(number))
-    return folder
-
-
-def start_ranks(command: list, log: Path, ranks: int) -> list:
-    """Start the command in one process, or in the ranks of torchrun."""
+def start_ranks(arguments: tuple, log: Path, ranks: int) -> list:
+    """Start a command in one process, or in the ranks of torchrun."""
     if ranks == 1:
-        return [start_infer(command, log)]
+        return [start_infer(arguments, log)]
     shared = dict(WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     return [
-        start_infer(command, log, RANK=rank, LOCAL_RANK=rank, **shared) for rank in range(ranks)
+        start_infer(arguments, log, RANK=rank, LOCAL_RANK=rank, **shared) for rank in range(ranks)
     ]
 
 
-def wait_for_work(processes: list, out: Path, known: set[Path]) -> None:
-    """Wait until each process has begun to predict, or a process has ended."""
-    while all(process.exitcode is None for process in processes):
-        if len(set(out.rglob("*.jsonl")) - known) == len(processes):
-            return
+def wait_until(condition: Callable[[], bool], processes: list) -> None:
+    """Wait until a condition holds, or a process has ended."""
+    while all(process.exitcode is None for process in processes) and not condition():
         time.sleep(0.01)
 
 
-def wait_for_records(processes: list, out: Path, number: int) -> None:
-    """Wait until a folder has so many records, or a process has ended."""
-    while all(process.exitcode is None for process in processes):
-        if len(read_records(out)) >= number:
-            return
-        time.sleep(0.01)
+def objects_of(results: dict) -> list[float]:
+    """Return boxes and scores of `merged` results, which batches of other images round."""
+    images = [result for name, result in sorted(results.items()) if name != "files"]
+    return [
+        number
+        for _, _, objects in images
+        for found in objects
+        for number in (*found["bbox"], found["score"])
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", ["det", "seg"])
 def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(
-    kind, ranks, models, many, tmp_path
+    kind, ranks, command, photos, tmp_path, out
 ):
-    command = [many, *model_of(models[kind]), "--batch-size", 2, "--out"]
-    undisturbed = start_infer([*command, tmp_path / "fresh"], tmp_path / "log")
-    undisturbed.join(300)
+    for number in range(8):
+        shutil.copytree(photos, tmp_path / "in" / str(number))
+    fresh = tmp_path / "fresh"
+    log = tmp_path / "log"
+    options = ("--batch-size", 2)
+    start_infer([*command(tmp_path / "in", kind=kind, out=fresh)[1:], *options], log).join(300)
+    arguments = (*command(tmp_path / "in", kind=kind)[1:], *options)
     chosen = random.Random(ranks)
     counts = set()
     for _ in range(20):
-        processes = start_ranks([*command, tmp_path / "out"], tmp_path / "log", ranks)
-        wanted = len(read_records(tmp_path / "out")) + ranks * chosen.randint(3, 16)
-        wait_for_records(processes, tmp_path / "out", wanted)
+        processes = start_ranks(arguments, log, ranks)
+        wanted = len(read_records(out)) + ranks * chosen.randint(3, 16)
+        wait_until(lambda wanted=wanted: len(read_records(out)) >= wanted, processes)
         time.sleep(chosen.uniform(0, 0.1))
         for process in chosen.sample(processes, ranks):  # torchrun ends the other ranks
             process.kill()
             process.join()
-        counts.add(len(read_records(tmp_path / "out")))
-    processes = start_ranks([*command, tmp_path / "out"], tmp_path / "log", ranks)
+        counts.add(len(read_records(out)))
+    processes = start_ranks(arguments, log, ranks)
     for process in processes:
         process.join(300)
-    log = (tmp_path / "log").read_text()[-2000:]
-    assert [process.exitcode for process in processes] == [0] * ranks, log
+    assert [process.exitcode for process in processes] == [0] * ranks, log.read_text()[-2000:]
     assert len(counts) >= 4, counts  # the kills came while records were written
-    records = read_records(tmp_path / "out")
+    records = read_records(out)
     assert len({record["path"] for record in records}) == 96
     assert not any("error" in record for record in records)
-    assert_equal_up_to_rounding(merged(tmp_path / "out"), merged(tmp_path / "fresh"))
-    left = {path.suffix for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert left <= {".json", ".jsonl", ".png", ".jpg"}, left
-    assert not any(path.name.startswith(".") for path in (tmp_path / "out").rglob("*"))
+    results = merged(out)
+    expected = merged(fresh)
+    assert results.keys() == expected.keys() and results["files"] == expected["files"]
+    assert objects_of(results) == pytest.approx(objects_of(expected), abs=1e-3)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".json", ".jsonl", ".png", ".jpg"}
+    assert not any(path.name.startswith(".") for path in files)
 
 
-def assert_equal_up_to_rounding(found: object, expected: object) -> None:
-    """Batches of other images round differently."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected.keys() - {"segmentation"}:
-            assert_equal_up_to_rounding(found[key], expected[key])
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_equal_up_to_rounding(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-3)
-    else:
-        assert found == expected
-
-
-def test_two_ranks_of_torchrun_share_a_folder(models, photos, tmp_path):
-    options = [photos, *model_of(models["seg"]), "--out"]
-    ended = run(*torchrun(free_port()), *options, tmp_path / "out")
+def test_two_ranks_of_torchrun_share_a_folder(command, photos, out):
+    ended = run(*torchrun(free_port()), *command(photos)[1:])
     assert ended.returncode == 0 and ended.stdout.count("12 predicted") == 1, ended.stderr[-2000:]
-    assert len(list((tmp_path / "out" / "journal").iterdir())) == 2
-    assert len(read_records(tmp_path / "out")) == 12
+    assert len(list((out / "journal").iterdir())) == 2
+    assert len(read_records(out)) == 12
 
 
 FATAL = """
@@ -136,73 +119,65 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "killed"), [(0, -9), (2, 1)])
 def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
-    workers, models, photos, tmp_path
+    workers, killed, command, photos, tmp_path, out
 ):
     script = tmp_path / "fatal.py"
     script.write_text(FATAL.format(tools=str(ROOT / "tools")))
-    command = [sys.executable, script, photos, *model_of(models["det"]), "--out", tmp_path / "out"]
+    options = ("--workers", workers, "--no-visualizations")
     codes = []
     while len(codes) < 12 and 3 not in codes:
-        ended = run(*command, "--workers", workers, "--no-visualizations")
+        ended = run(sys.executable, script, *command(photos, kind="det")[1:], *options)
         codes.append(ended.returncode)
-    assert codes == [*[-9 if workers == 0 else 1] * (len(codes) - 1), 3] and len(codes) <= 9
-    records = {record["name"]: record.get("error") for record in read_records(tmp_path / "out")}
-    assert records == {
-        path.name: CRASHED if path.name in ("03.png", "05.png") else None
-        for path in photos.iterdir()
-    }
+    assert codes == [*[killed] * (len(codes) - 1), 3] and len(codes) <= 9
+    records = {record["name"]: record.get("error") for record in read_records(out)}
+    assert len(records) == 12
+    failures = {name: error for name, error in records.items() if error}
+    assert failures == {"03.png": CRASHED, "05.png": CRASHED}
 
 
-@pytest.mark.parametrize(("deaths", "is_tried"), [(1, True), (2, True), (3, False)])
-def test_an_image_is_tried_last_and_given_up_at_the_third_death(
-    deaths, is_tried, models, photos, call, tmp_path
-):
-    command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path, "--no-visualizations")
-    suspect = Item(str(photos / "00.png"), "00.png")
-    assert call("infer", photos / "11.png", *command[2:])[0] == 0
-    for _ in range(deaths):
-        Journal(tmp_path).start(suspect)
-    code, printed, errors = call(*command)
-    records = read_records(tmp_path)
-    assert len(records) == 12 and records[-1]["path"] == suspect.path  # the last
-    if is_tried:
+def note_deaths(out: Path, photo: Path, count: int) -> None:
+    """Write the journals of processes that died while they predicted a photo."""
+    for _ in range(count):
+        Journal(out).start(Item(str(photo), photo.name))
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_an_image_is_tried_last_and_given_up_at_the_third_death(deaths, command, photos, call, out):
+    options = ("--no-visualizations",)
+    assert call(*command(photos / "11.png"), *options)[0] == 0
+    note_deaths(out, photos / "00.png", deaths)
+    code, printed, errors = call(*command(photos), *options)
+    records = read_records(out)
+    assert len(records) == 12 and records[-1]["name"] == "00.png"  # the last
+    if deaths < 3:
         assert code == 0 and "error" not in records[-1]
         return
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
-    assert call(*command)[0] == 3 and len(read_records(tmp_path)) == 12  # not tried again
-    assert call(*command, "--retry-failed")[0] == 0  # by then the memory may be free
+    assert call(*command(photos), *options)[0] == 3 and len(read_records(out)) == 12
+    retried = call(*command(photos), *options, "--retry-failed")
+    assert retried[0] == 0  # by then the memory may be free
 
 
-def test_a_kill_right_after_the_start_forgets_no_death(models, photos, call, tmp_path, monkeypatch):
-    command = ("infer", photos / "0[0-2].png", *model_of(models["seg"]), "--out", tmp_path)
-    suspects = [Item(str(photos / name), name) for name in ("00.png", "01.png")]
-    assert call("infer", photos / "02.png", *command[2:])[0] == 0
-    for suspect in suspects:
-        for _ in range(2):
-            Journal(tmp_path).start(suspect)
+def test_a_kill_right_after_the_start_forgets_no_death(command, photos, call, out, monkeypatch):
+    assert call(*command(photos / "02.png"))[0] == 0
+    for name in ("00.png", "01.png"):
+        note_deaths(out, photos / name, 2)
 
-    class Killed(BaseException):
-        pass
-
-    def die(self, item):
-        raise Killed
+    def interrupt(self: Journal, item: Item) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "start", die)
-        with pytest.raises(Killed):
-            call(*command)
-    Journal(tmp_path).start(suspects[1])
-    code, _, errors = call(*command)
+        patched.setattr(Journal, "start", interrupt)
+        assert call(*command(photos / "0[0-2].png"))[0] == 130
+    note_deaths(out, photos / "01.png", 1)
+    code, _, errors = call(*command(photos / "0[0-2].png"))
     assert code == 3 and "01.png: " + CRASHED in errors and "00.png: " not in errors
 
 
-def test_an_error_that_is_no_items_fault_is_no_death(
-    models, photos, call, refusal, tmp_path, monkeypatch
-):
+def test_an_error_that_is_no_items_fault_is_no_death(command, photos, call, refusal, monkeypatch):
     """A disk that is full, say, at each of four starts."""
-    command = ("infer", photos / "00.png", *model_of(models["seg"]), "--out", tmp_path)
 
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -210,59 +185,50 @@ def test_an_error_that_is_no_items_fault_is_no_death(
     with monkeypatch.context() as patched:
         patched.setattr(Results, "draw", fail)
         for _ in range(4):
-            assert "No space left on device" in refusal(*command)
-    assert call(*command)[0] == 0
+            assert "No space left on device" in refusal(*command(photos / "00.png"))
+    assert call(*command(photos / "00.png"))[0] == 0
 
 
-def test_a_hanging_image_ends_the_process_that_reads(
-    models, photos, call, refusal, tmp_path, monkeypatch
-):
+def test_a_hanging_image_ends_the_process_that_reads(command, photos, call, refusal, monkeypatch):
     read = Preprocessing.read
 
-    def hang(self, image):
+    def hang(self: Preprocessing, image: object) -> object:
         if str(image).endswith("05.png"):
             time.sleep(60)
         return read(self, image)
 
     monkeypatch.setattr(Preprocessing, "read", hang)
     monkeypatch.setattr(reading, "TIMEOUT", 2)
-    command = ("infer", photos, *model_of(models["seg"]), "--out", tmp_path / "out", "--workers", 1)
+    arguments = (*command(photos), "--workers", 1)
     for _ in range(3):
-        assert "timed out after 2 seconds (the same command goes on)" in refusal(*command)
-    code, printed, errors = call(*command)
+        assert "timed out after 2 seconds" in refusal(*arguments)
+    code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
 
 
 def test_a_second_process_in_the_folder_is_refused_until_the_first_ends(
-    models, photos, refusal, call, tmp_path
+    command, photos, refusal, call, tmp_path, out
 ):
-    command = [photos, *model_of(models["seg"]), "--out", tmp_path / "out"]
-    first = start_infer(command, tmp_path / "log")
-    wait_for_work([first], tmp_path / "out", set())
+    first = start_infer(command(photos)[1:], tmp_path / "log")
+    wait_until(lambda: bool(list(out.rglob("*.jsonl"))), [first])
     os.kill(first.pid, signal.SIGSTOP)
     try:
-        message = refusal("infer", photos / "00.png", *command[1:])
-        assert f"another process writes into {tmp_path / 'out'}" in message
+        assert f"another process writes into {out}" in refusal(*command(photos / "00.png"))
     finally:
         os.kill(first.pid, signal.SIGCONT)
     first.join(120)
     assert first.exitcode == 0, (tmp_path / "log").read_text()[-2000:]
-    code, printed, _ = call("infer", *command)
-    assert code == 0 and "12 predicted" in printed
-    assert len(read_records(tmp_path / "out")) == 12
+    assert call(*command(photos))[0] == 0 and len(read_records(out)) == 12
 
 
 def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_named(
-    models, photos, call, refusal, tmp_path
+    command, photos, call, refusal, out
 ):
-    command = ("infer", photos / "00.png", *model_of(models["det"]), "--out", tmp_path / "out")
-    assert call(*command)[0] == 0
-    (journal,) = (tmp_path / "out" / "journal").iterdir()
-    content = journal.read_bytes()
-    journal.write_bytes(content[:-100])
-    assert call(*command)[0] == 0
-    journal.write_bytes(content[:-100] + b"\n")
-    message = refusal(*command)
-    assert f"{journal}, line 2 is damaged: remove the file" in message
-    journal.unlink()
-    assert call(*command)[0] == 0
+    arguments = command(photos / "00.png")
+    assert call(*arguments)[0] == 0
+    (journal,) = (out / "journal").iterdir()
+    complete = journal.read_bytes()
+    journal.write_bytes(complete[:-10])
+    assert call(*arguments)[0] == 0
+    journal.write_bytes(complete[:-10] + b"\n")
+    assert f"{journal}, line 2 is damaged" in refusal(*arguments)

@@ -8,13 +8,13 @@ import pytest
 
 from xcit_mm.prediction.listing import drawing_name, find_items
 
-FILES = "a.jpg b.PNG sub/a.jpg sub/c.heic clip.mp4 .hidden.jpg .cache/d.jpg note.md Makefile"
+EXPECTED = ["a.jpg", "b.PNG", "clip.mp4", "sub/a.jpg", "sub/c.heic"]
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     root = tmp_path / "in"
-    for name in FILES.split():
+    for name in (*EXPECTED, ".hidden.jpg", ".cache/d.jpg", "note.md", "Makefile"):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -26,13 +26,11 @@ def names(*sources: object, **options: object) -> list[str]:
 
 
 def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
-    found = find_items([folder])
-    assert (
-        " ".join(item.name for item in found.items) == "a.jpg b.PNG clip.mp4 sub/a.jpg sub/c.heic"
-    )
-    assert found.items[0].path == str(folder / "a.jpg")
-    assert [item.is_video for item in found.items] == [False, False, True, False, False]
-    assert found.notes == ["left out 4 files: 2 hidden, 1 without a suffix, 1 .md"]
+    listing = find_items([folder])
+    assert [item.name for item in listing.items] == EXPECTED
+    assert listing.items[0].path == str(folder / "a.jpg")
+    assert [item.name for item in listing.items if item.is_video] == ["clip.mp4"]
+    assert listing.notes == ["left out 4 files: 2 hidden, 1 without a suffix, 1 .md"]
 
 
 @pytest.mark.parametrize("name", ["a.jfif", "a.jpe", "a.JPG", "a.m4v"])
@@ -42,13 +40,12 @@ def test_a_less_common_suffix_is_an_input(name, tmp_path):
 
 
 def test_results_below_the_folder_are_not_predicted(folder):
-    expected = names(folder)
     out = folder / "predictions"
     (out / "visualizations").mkdir(parents=True)
     (out / "visualizations" / "a.jpg").touch()
     (note,) = find_items([folder], out=out).notes
     assert f"1 below the results' folder {out}" in note
-    assert names(folder, out=out) == expected
+    assert names(folder, out=out) == EXPECTED
 
 
 @pytest.mark.parametrize("source", [".", "sub", "sub/a.jpg", "sub/*.jpg"])
@@ -75,8 +72,7 @@ def test_a_real_folder_is_searched_once_whatever_links_lead_to_it(folder):
     elsewhere.mkdir()
     (elsewhere / "e.jpg").touch()
     (folder / "link").symlink_to(elsewhere)
-    expected = ["a.jpg", "b.PNG", "clip.mp4", "link/e.jpg", "sub/a.jpg", "sub/c.heic"]
-    assert names(folder) == expected
+    assert names(folder) == sorted([*EXPECTED, "link/e.jpg"])
     assert names(f"{folder}/**/*.jpg") == ["a.jpg", "sub/a.jpg"]
 
 
@@ -85,14 +81,13 @@ def test_only_regular_files_are_inputs(folder):
     (folder / "broken.jpg").symlink_to("nowhere")
     (folder / "x.jpg").symlink_to("y.jpg")
     (folder / "y.jpg").symlink_to("x.jpg")
-    found = find_items([folder])
-    assert [item.name for item in found.items] == names(folder / "**")
-    assert len(found.items) == 5 and "4 no regular file" in found.notes[0]
+    assert names(folder) == names(folder / "**") == EXPECTED
+    assert "4 no regular file" in find_items([folder]).notes[0]
     with pytest.raises(FileNotFoundError, match="1 no regular file"):
         find_items([folder / "pipe.jpg"])
 
 
-def test_names_and_drawings_are_unique(folder, tmp_path):
+def test_names_and_drawings_are_unique(folder):
     for name in ("a.png", "a.png.jpg", "x" * 251 + ".jpg"):
         (folder / name).touch()
     unique = names(folder)
@@ -100,27 +95,30 @@ def test_names_and_drawings_are_unique(folder, tmp_path):
     assert len(set(unique)) == len(set(drawings)) == len(unique) == 8
     assert {"a.png", "a.png-2.jpg"} <= set(unique) and {"a.png.jpg", "clip.mp4"} <= set(drawings)
     assert max(len(os.path.basename(name)) for name in drawings) < 100
-    assert names(folder, folder / "sub" / "a.jpg")[-1] != names(folder)[0]
-    two = tmp_path / "two.txt"
-    two.write_text(
-        f"{folder}/a.jpg\nhttp://host/photos/a.jpg?size=1\nhttp://host/photos/a.jpg?size=2\n"
-    )
-    assert len(set(names(two))) == 3
+    urls = [f"http://host/photos/a.jpg?size={size}" for size in (1, 2)]
+    assert len(set(names(folder / "a.jpg", *urls))) == 3
 
 
 def test_a_text_list_may_have_urls_and_missing_files(folder, tmp_path, monkeypatch):
+    lines = "\ufeffin/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n"
     path = tmp_path / "list.txt"
-    path.write_text(
-        "\ufeffin/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n", encoding="utf-8"
-    )
+    path.write_text(lines, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    found = find_items([path])
-    assert [item.name for item in found.items] == ["a.jpg", "none.jpg", "host/über/b.jpg"]
-    assert found.items[1].path == str(folder / "none.jpg") and found.notes == [
-        "left out 1 listed twice"
-    ]
+    listing = find_items([path])
+    assert [item.name for item in listing.items] == ["a.jpg", "none.jpg", "host/über/b.jpg"]
+    assert listing.items[1].path == str(folder / "none.jpg")
+    assert listing.notes == ["left out 1 listed twice"]
     monkeypatch.chdir(folder)
-    assert find_items([path], root=tmp_path).items == found.items
+    assert find_items([path], root=tmp_path).items == listing.items
+
+
+def write_coco(path: Path, images: list[str], categories: dict[str, int]) -> Path:
+    content = dict(
+        images=[dict(id=number, file_name=name) for number, name in enumerate(images)],
+        categories=[dict(id=id_, name=name) for name, id_ in categories.items()],
+    )
+    path.write_text(json.dumps(content))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -132,58 +130,49 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
     path.parent.mkdir()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "1.jpg").touch()
-    images = [dict(id=7, file_name="0.jpg"), dict(id=5, file_name="1.jpg")]
-    path.write_text(json.dumps(dict(images=images, categories=[dict(id=3, name="cat")])))
+    write_coco(path, ["0.jpg", "1.jpg"], dict(cat=3))
     listing = find_items([path])
-    assert [(item.name, item.id) for item in listing.items] == [("0.jpg", 7), ("1.jpg", 5)]
+    assert [(item.name, item.id) for item in listing.items] == [("0.jpg", 0), ("1.jpg", 1)]
     assert Path(listing.items[1].path).is_file() and listing.categories == dict(cat=3)
 
 
-def coco(names: list[str], categories: dict[str, int] | None = None) -> dict:
-    images = [dict(id=number, file_name=name) for number, name in enumerate(names)]
-    return dict(
-        images=images,
-        categories=[dict(id=id_, name=name) for name, id_ in (categories or {}).items()],
-    )
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("none.jpg", "none.jpg"), ("*.txt", "give a file, folder"), ("*.md", r"left out .* 1 \.md")],
+)
+def test_a_source_without_images_says_what_it_has(source, message, folder):
+    with pytest.raises(FileNotFoundError, match=message):
+        find_items([folder / source])
 
 
 @pytest.mark.parametrize(
-    ("source", "error", "message"),
+    ("images", "error", "message"),
     [
-        ("in/none.jpg", FileNotFoundError, "no images or videos at"),
-        ("in/*.txt", FileNotFoundError, "give a file, folder, glob, URL or list"),
-        ("in/*.md", FileNotFoundError, r"left out 1 files: 1 \.md"),
+        ([], ValueError, "lists no images"),
+        (["a.jpg", "a.jpg"], ValueError, r"2 images with the file_name a\.jpg"),
+        (["z.jpg"], FileNotFoundError, "by --root"),
     ],
 )
-def test_a_source_without_images_says_what_it_has(source, error, message, folder, tmp_path):
-    with pytest.raises(error, match=message):
-        find_items([tmp_path / source])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "error", "message"),
-    [
-        ("empty.txt", "\n", ValueError, r"empty\.txt is empty"),
-        ("no.json", [1], ValueError, r"no\.json is not in COCO's format"),
-        ("none.json", coco([]), ValueError, "lists no images"),
-        ("twice.json", coco(["a.jpg", "a.jpg"]), ValueError, r"2 images with the file_name a\.jpg"),
-        ("lost.json", coco(["z.jpg"]), FileNotFoundError, "by --root"),
-    ],
-)
-def test_a_wrong_list_is_named_with_the_remedy(name, content, error, message, tmp_path):
-    text = content if isinstance(content, str) else json.dumps(content)
-    (tmp_path / name).write_text(text)
+def test_a_wrong_json_is_named_with_the_remedy(images, error, message, tmp_path):
+    path = write_coco(tmp_path / "images.json", images, {})
     with pytest.raises(error, match=message) as raised:
-        find_items([tmp_path / name])
-    assert "\n" not in str(raised.value)
+        find_items([path])
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"\n", b"\xff"])
+def test_a_text_list_without_paths_is_named(content, tmp_path):
+    (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"list\.txt is"):
+        find_items([tmp_path / "list.txt"])
 
 
 def test_two_jsons_with_other_categories_are_refused(folder, tmp_path):
-    for number in (1, 2):
-        content = json.dumps(coco(["in/a.jpg"], dict(a=number)))
-        (tmp_path / f"{number}.json").write_text(content)
+    paths = [
+        write_coco(tmp_path / f"{number}.json", ["in/a.jpg"], dict(a=number)) for number in (1, 2)
+    ]
     with pytest.raises(ValueError, match="other categories than the json before"):
-        find_items([tmp_path / "1.json", tmp_path / "2.json"])
+        find_items(paths)
 
 
 def test_a_root_without_a_list_is_refused(folder):

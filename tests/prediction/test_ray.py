@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.runs import merged, model_of, read_records
+from helpers.runs import merged, read_records
 
 from xcit_mm.prediction import cluster as cluster_module
 
@@ -21,10 +21,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch) -> Iterator[None]:
     """A local cluster of two CPUs, so of two actors."""
-    for name, value in dict(
-        RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1", RAY_DEDUP_LOGS="0"
-    ).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     init = ray.init
     monkeypatch.setattr(ray, "init", lambda **options: init(**options, num_cpus=2))
     monkeypatch.setattr(cluster_module, "CHUNK", 3)
@@ -34,41 +32,40 @@ def cluster(monkeypatch) -> Iterator[None]:
 
 def actor_pids() -> list[int]:
     """Return the processes of Ray's actors."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if re.match(rb"ray::.*Actor", path.read_bytes()):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
-def test_a_killed_actor_loses_and_repeats_nothing(models, photos, call, tmp_path):
-    command = ("infer", photos, *model_of(models["det"]), "--no-visualizations", "--out")
-    assert call(*command, tmp_path / "fresh")[0] == 0
+def test_a_killed_actor_loses_and_repeats_nothing(command, photos, call, tmp_path, out):
+    fresh = tmp_path / "fresh"
+    assert call(*command(photos, kind="det", out=fresh), "--no-visualizations")[0] == 0
     killed = []
 
-    def kill_one() -> None:
+    def kill_an_actor() -> None:
         deadline = time.time() + 200
         while not killed and time.time() < deadline:
             time.sleep(0.05)
-            if list((tmp_path / "out" / "journal").glob("*")) and (pids := actor_pids()):
+            if list((out / "journal").glob("*")) and (pids := actor_pids()):
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 
-    thread = threading.Thread(target=kill_one)
+    thread = threading.Thread(target=kill_an_actor)
     thread.start()
-    code, printed, errors = call(*command, tmp_path / "out", "--ray", "local")
+    arguments = (*command(photos, kind="det"), "--no-visualizations")
+    code, printed, errors = call(*arguments, "--ray", "local")
     thread.join()
     assert code == 0 and killed and "12 predicted: " in printed, errors
-    records = read_records(tmp_path / "out")
+    records = read_records(out)
     assert len(records) == len({record["path"] for record in records}) == 12
-    expected = merged(tmp_path / "fresh")
-    assert merged(tmp_path / "out").keys() == expected.keys()
-    (sorted((tmp_path / "out" / "journal").glob("*.jsonl"))[0]).unlink()
-    assert call(*command, tmp_path / "out")[0] == 0  # without Ray
-    assert merged(tmp_path / "out").keys() == expected.keys()
+    assert merged(out).keys() == merged(fresh).keys()
+    sorted((out / "journal").glob("*.jsonl"))[0].unlink()
+    assert call(*arguments)[0] == 0  # without Ray
+    assert merged(out).keys() == merged(fresh).keys()
 
 
-def test_a_missing_cluster_is_one_line(models, photos, refusal, tmp_path):
-    command = ("infer", photos / "00.png", *model_of(models["seg"]), "--out", tmp_path / "out")
-    assert "onnect" in refusal(*command, "--ray", "127.0.0.1:1")
+def test_a_missing_cluster_is_one_line(command, photos, refusal):
+    assert "onnect" in refusal(*command(photos / "00.png"), "--ray", "127.0.0.1:1")

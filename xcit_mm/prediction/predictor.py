@@ -39,10 +39,9 @@ from .tiles import overlap_of_tiles, predict_tiled
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
-    `from_pretrained` builds the model of a name, `from_config` that of a config and a checkpoint.
-
     Args:
-        model: A model of mmdet or mmseg with its weights, which stays as it is.
+        model: A model of mmdet or mmseg with its weights, which stays as it is. `from_pretrained`
+            and `from_config` build one.
         cfg: The model's config, whose test pipeline preprocesses images.
         device: A device of torch. Default: that of the model; in `from_pretrained` and
             `from_config` a GPU if available.
@@ -52,7 +51,7 @@ class Predictor:
         batch_size: Number of images, or of tiles of an image, that the model predicts together. If
             memory runs out, the number is halved for images of that size.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
-            precision is by autocast. Neck and heads return float32, in which boxes are decoded.
+            precision is by autocast. Boxes are decoded in float32.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
@@ -138,8 +137,8 @@ class Predictor:
         # Wrong options raise before the weights are read, and perhaps downloaded.
         predictor = cls(nn.Identity(), cfg, device or get_device(), **options)
         predictor._set_model(load_model(cfg, checkpoint))
-        is_local = "://" not in str(checkpoint)
-        path = os.path.abspath(checkpoint) if is_local else str(checkpoint)
+        is_url = "://" in str(checkpoint)
+        path = str(checkpoint) if is_url else os.path.abspath(checkpoint)
         predictor.arguments = dict(config=os.path.abspath(config), checkpoint=path) | options
         return predictor
 
@@ -198,8 +197,8 @@ class Predictor:
 
         Raises:
             OSError: If a file cannot be read, or a URL not be downloaded.
-            TypeError, ValueError: If an image is of another type, or is no image, too small or of
-                other bands.
+            TypeError, ValueError: If an image has another type, shape or bands, or a file is not an
+                image.
             MemoryError: If a single image exceeds the memory.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
@@ -234,21 +233,21 @@ class Predictor:
     def _predict_batch(
         self, batch: list[dict[str, Any]], size: tuple[int, int]
     ) -> list[BaseDataElement]:
-        """Predict preprocessed images of one size, or halves of the batch if memory runs out."""
-        limit = self._limits.get(size, self.batch_size)
-        if len(batch) > limit:
-            first = self._predict_batch(batch[:limit], size)
-            return first + self._predict_batch(batch[limit:], size)
-        try:
-            return self._forward(batch)
-        except MemoryError:
-            if len(batch) == 1:
-                raise
-        limit = len(batch) // 2
-        self._limits[size] = limit
-        line = f"out of memory: from now on, {limit} images of {_pixels(size)} go together"
-        print_log(line, "current", logging.WARNING)
-        return self._predict_batch(batch, size)
+        """Predict preprocessed images of one size, half as many together when memory runs out."""
+        samples: list[BaseDataElement] = []
+        while len(samples) < len(batch):
+            limit = self._limits.get(size, self.batch_size)
+            part = batch[len(samples) :][:limit]
+            try:
+                samples += self._forward(part)
+            except MemoryError:
+                limit = len(part) // 2
+                if limit == 0:
+                    raise
+                self._limits[size] = limit
+                line = f"out of memory: from now on, {limit} images of {_pixels(size)} go together"
+                print_log(line, "current", logging.WARNING)
+        return samples
 
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
