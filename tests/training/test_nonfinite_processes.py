@@ -79,8 +79,8 @@ def outcomes(request, tmp_path_factory) -> list[dict]:
 @pytest.mark.parametrize(
     "case, error, has_moved",
     [
-        (("stop", "input"), "the input is the first that is not finite", False),
-        (("stop", "gradient"), r"the gradient of last\.\w+ is the first that is not finite", False),
+        (("stop", "input"), "the input", False),
+        (("stop", "gradient"), r"gradient of last\.(weight|bias)", False),
         (("skip", "gradient"), "", False),
         (("skip", "none"), "", True),
     ],

@@ -1,7 +1,7 @@
 """Checks of data sets of segmentation maps: labels of all maps against classes and heads."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ def check_maps(
     """Check images and segmentation maps.
 
     Args:
+        heads: The heads that predict the classes, by name.
         is_only_training_set: Whether all classes of the training must be in it.
     """
     built = build_dataset(dataset)
@@ -72,10 +73,7 @@ def check_maps(
     if not failures:
         head = next(iter(heads.values()), None)
         labels.pop(getattr(head, "ignore_index", IGNORED), None)
-        names = built.metainfo.get("classes") or ()
-        names = ["background", *names] if len(names) == 1 else names
-        yield from _check_absent(names, labels, len(maps), is_only_training_set)
-        yield from _check_rare(names, labels, len(maps))
+        yield from _check_classes(built, labels, len(maps), is_only_training_set)
     yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
 
 
@@ -162,23 +160,24 @@ def _check_head(name: str, head: Any, labels: Mapping[int, Label], built: Any) -
         yield fail("D506", f"{problem}, the segmentation maps hold {held}", fix)
 
 
-def _check_absent(
-    names: Sequence[str],
-    labels: Mapping[int, Label],
-    maps: int,
-    is_only_training_set: bool,
+def _check_classes(
+    built: Any, labels: Mapping[int, Label], maps: int, is_only_training_set: bool
 ) -> Iterator[Finding]:
-    """Check that classes have pixels."""
+    """Check that classes have pixels, in so many maps that labels are not slips.
+
+    Args:
+        labels: Labels of all maps, without the ignored label.
+        maps: Number of maps.
+    """
+    names = built.metainfo.get("classes") or ()
+    if len(names) == 1:
+        names = ("background", *names)
     absent = [name for value, name in enumerate(names) if value not in labels]
     if absent:
         problem = f"{maps} segmentation maps have no pixels of {preview(absent)}"
         fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label"
         level = fail if is_only_training_set and len(absent) >= len(names) - 1 else note
         yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
-
-
-def _check_rare(names: Sequence[str], labels: Mapping[int, Label], maps: int) -> Iterator[Finding]:
-    """Report labels in so few maps that they may be slips."""
     few = max(1, maps // 1000)
     rare = [
         f"{names[value]!r} {label}"

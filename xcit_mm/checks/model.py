@@ -62,8 +62,9 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
 
 
 def check_forward(model: Any) -> Iterator[Finding]:
-    """Compute the feature maps of an image for the neck and the dense heads, at no cost on the meta
-    device.
+    """Check that neck and heads take the channels and strides of the feature maps of an image.
+
+    On the meta device the computation costs nothing.
     """
     if not isinstance(getattr(model, "backbone", None), XCiT):
         return
@@ -73,15 +74,17 @@ def check_forward(model: Any) -> Iterator[Finding]:
     source = "the backbone"
     neck = getattr(model, "neck", None)
     if neck is not None:
-        failures = [*_check_part("D602", "neck", neck, maps, source)]
-        yield from failures
-        if failures:
+        failure = _check_part("D602", "neck", neck, maps, source)
+        if failure:
+            yield failure
             return
         maps = neck(maps)
         source = "the neck"
     for name, part in model.named_modules():
         if _without_number(name) in _DENSE_HEADS:
-            yield from _check_part("D603", name, part, maps, source)
+            failure = _check_part("D603", name, part, maps, source)
+            if failure:
+                yield failure
     strides = [SIDE / feature_map.shape[3] for feature_map in maps]
     yield from _check_strides(model, source, strides)
     count = f"{len(maps)} maps of {maps[0].shape[1]} channels"
@@ -90,17 +93,18 @@ def check_forward(model: Any) -> Iterator[Finding]:
 
 def _check_part(
     code: str, name: str, part: Any, maps: Sequence[torch.Tensor], source: str
-) -> Iterator[Finding]:
-    """Check that a module takes feature maps."""
+) -> Finding | None:
+    """Return a failure if a module does not take feature maps."""
     try:
         part(maps)
     except TypeError:  # Mask2Former's head takes samples too
-        return
+        return None
     except Exception as error:
         expected = f"{name}.in_channels is {getattr(part, 'in_channels', None)}"
         widths = [feature_map.shape[1] for feature_map in maps]
         problem = f"{expected}, {source} gives {widths} ({reason(error)})"
-        yield fail(code, problem, "in_channels of the maps that it takes")
+        return fail(code, problem, "in_channels of the maps that it takes")
+    return None
 
 
 def _check_strides(model: Any, source: str, strides: Sequence[float]) -> Iterator[Finding]:
