@@ -9,7 +9,7 @@ data_root = "data/trees"
 crop_size = (200, 200)
 enlarged = (400, 400)
 max_iters = 1500
-classes = dict(metainfo=dict(classes=("tree",), palette=[(255, 220, 0)]), data_root=data_root)
+dataset = dict(data_root=data_root, metainfo=dict(classes=("tree",), palette=[(255, 220, 0)]))
 
 model = dict(
     type="FasterRCNN",
@@ -58,12 +58,12 @@ test_pipeline = [
 ]
 train_dataloader = dict(
     dataset=dict(
-        ann_file="train.json", data_prefix=dict(img="train/"), pipeline=train_pipeline, **classes
+        ann_file="train.json", data_prefix=dict(img="train/"), pipeline=train_pipeline, **dataset
     )
 )
 val_dataloader = dict(
     dataset=dict(
-        ann_file="val.json", data_prefix=dict(img="val/"), pipeline=test_pipeline, **classes
+        ann_file="val.json", data_prefix=dict(img="val/"), pipeline=test_pipeline, **dataset
     )
 )
 test_dataloader = val_dataloader

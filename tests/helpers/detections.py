@@ -18,7 +18,7 @@ class Detections(NamedTuple):
 
 
 def assert_same(
-    found: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float
+    actual: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float
 ) -> int:
     """Check that each detection has a match of its class, with box and score within the tolerance.
 
@@ -31,15 +31,17 @@ def assert_same(
     Returns:
         Number of detections.
     """
-    top = max(found.scores.max(initial=0), expected.scores.max(initial=0), 1e-12)
-    boxes = np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
-    scores = np.abs(found.scores[:, None] - expected.scores) / top
-    fits = (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (found.labels[:, None] == expected.labels)
+    top = max(actual.scores.max(initial=0), expected.scores.max(initial=0), 1e-12)
+    boxes = np.abs(actual.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
+    scores = np.abs(actual.scores[:, None] - expected.scores) / top
+    fits = (
+        (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (actual.labels[:, None] == expected.labels)
+    )
     rows, columns = linear_sum_assignment(np.where(fits, boxes + scores, 1))
     rows, columns = (pairs[fits[rows, columns]] for pairs in (rows, columns))
-    alone = np.concatenate([np.delete(found.scores, rows), np.delete(expected.scores, columns)])
+    alone = np.concatenate([np.delete(actual.scores, rows), np.delete(expected.scores, columns)])
     assert (np.abs(alone - cut) <= TOLERANCE * top).all(), f"without a match: scores {alone}"
-    if found.masks is not None and expected.masks is not None:
-        masks = found.masks[rows], expected.masks[columns]
+    if actual.masks is not None and expected.masks is not None:
+        masks = actual.masks[rows], expected.masks[columns]
         assert (masks[0] ^ masks[1]).sum() <= max(pixels * (masks[0] | masks[1]).sum(), 4)
     return len(rows)

@@ -1,6 +1,7 @@
 """Detectors of mmdet with other heads than this project's configs, untrained, on a narrow XCiT."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -12,49 +13,65 @@ trunk = dict(
     _delete_=True, type="XCiT", arch=dict(embed_dim=32, depth=4, num_heads=4, eta=1.0),
     patch_size=16, out_indices=(0, 1, 2, 3),
 )
-model = dict(backbone=trunk, {model})
+model = dict(backbone=trunk, **{model})
 test_pipeline = [
     dict(type="LoadImageFromFile"), dict(type="Resize", scale=(160, 96), keep_ratio=True),
     dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor")),
 ]
 test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 """
-NECK = "neck=dict(in_channels=[32] * 4, out_channels=32), "
-SOLO = NECK + (
-    "test_cfg=dict(score_thr={min_score}, nms_pre=50, max_per_img=5), "
-    "mask_head=dict(in_channels=32, feat_channels=32, num_grids=[12, 9, 6, 4, 3], "
-)
-RCNN = NECK + (
-    "rpn_head=dict(in_channels=32, feat_channels=32), "
-    "roi_head=dict(bbox_roi_extractor=dict(out_channels=32), "
-    "bbox_head=dict(in_channels=32, fc_out_channels=32), "
-    "mask_roi_extractor=dict(out_channels=32), mask_head=dict(in_channels=32, {}), {}), "
-    "test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5))"
-)
-HEADS = {
-    "SOLO": ("solo/solo_r50_fpn_1x_coco", SOLO + "stacked_convs=1)"),
+NECK = dict(in_channels=[32] * 4, out_channels=32)
+
+
+def _solo(**head: Any) -> dict[str, Any]:
+    grids = dict(in_channels=32, feat_channels=32, num_grids=[12, 9, 6, 4, 3], stacked_convs=1)
+    return dict(neck=NECK, mask_head=dict(grids, **head), test_cfg=dict(nms_pre=50, max_per_img=5))
+
+
+def _mask_rcnn(mask_head: dict[str, Any], **heads: Any) -> dict[str, Any]:
+    return dict(
+        neck=NECK,
+        rpn_head=dict(in_channels=32, feat_channels=32),
+        roi_head=dict(
+            bbox_roi_extractor=dict(out_channels=32),
+            bbox_head=dict(in_channels=32, fc_out_channels=32),
+            mask_roi_extractor=dict(out_channels=32),
+            mask_head=dict(mask_head, in_channels=32),
+            **heads,
+        ),
+        test_cfg=dict(
+            rpn=dict(nms_pre=100, max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)
+        ),
+    )
+
+
+# Config of mmdet, and what is narrower than in it.
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SOLO": ("solo/solo_r50_fpn_1x_coco", _solo()),
     "SOLOv2": (
         "solov2/solov2_r50_fpn_1x_coco",
-        SOLO + "stacked_convs=1, "
-        "mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32))",
+        _solo(mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32)),
     ),
     "PointRend": (
         "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
-        RCNN.format(
-            "fc_out_channels=32, conv_out_channels=32",
-            "point_head=dict(in_channels=32, fc_channels=32)",
+        _mask_rcnn(
+            dict(fc_out_channels=32, conv_out_channels=32),
+            point_head=dict(in_channels=32, fc_channels=32),
         ),
     ),
     "MS R-CNN": (
         "ms_rcnn/ms-rcnn_r50-caffe_fpn_1x_coco",
-        RCNN.format(
-            "conv_out_channels=32",
-            "mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32)",
+        _mask_rcnn(
+            dict(conv_out_channels=32),
+            mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32),
         ),
     ),
     "Mask2Former": (
         "mask2former/mask2former_r50_8xb2-lsj-50e_coco",
-        "panoptic_head=dict(in_channels=[32] * 4, num_queries=20), test_cfg=dict(max_per_image=10)",
+        dict(
+            panoptic_head=dict(in_channels=[32] * 4, num_queries=20),
+            test_cfg=dict(max_per_image=10),
+        ),
     ),
 }
 
@@ -62,9 +79,11 @@ HEADS = {
 def write_model(folder: Path, name: str, min_score: float = 0.0) -> tuple[str, str]:
     """Write config and checkpoint of a detector. SOLO finds nothing with a `min_score` of 1."""
     base, model = HEADS[name]
+    if name.startswith("SOLO"):
+        model = model | dict(test_cfg=model["test_cfg"] | dict(score_thr=min_score))
     config = folder / f"{name}.py"
     checkpoint = folder / f"{name}.pth"
-    config.write_text(CONFIG.format(base=base, model=model.replace("{min_score}", str(min_score))))
+    config.write_text(CONFIG.format(base=base, model=model))
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)

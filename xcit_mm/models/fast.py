@@ -6,7 +6,8 @@ Four computations pay. Each takes a layer of `xcit` and returns what its plain c
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
   intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
-- `linear`: a matrix product in inference by oneDNN where this is faster than torch's MKL.
+- `linear` and `linear_by_image`: products in inference by oneDNN where this is faster than torch's
+  MKL.
 
 `is_plain` decides where they are allowed.
 """
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 from ..utils.compat import BatchNorm, has_hooks, onednn_linear
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
-# Tokens per channel from which the covariance is faster, measured on CPUs, C from 128 to 768.
+# Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
+# from 128 to 768.
 FLOAT32_RATIO = 2
 BFLOAT16_RATIO = 3
 # Positions of a map that `in_rows` computes at a time, measured.
