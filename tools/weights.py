@@ -43,7 +43,7 @@ KNOWN = (
 
 
 class ShortRepr(reprlib.Repr):
-    """Shows the first items of nested values. The text of a few bytes of a file may never end."""
+    """Shows the first items of nested values. A small file may hold lists of endless depth."""
 
     def repr1(self, x: Any, level: int) -> str:
         if isinstance(x, argparse.Namespace):
@@ -63,14 +63,10 @@ def inspect(args: argparse.Namespace) -> None:
         for value in tensors.values()
         if value.is_floating_point()
     }
-    learned = sum(
-        v.numel()
-        for k, v in tensors.items()
-        if not k.endswith(("running_mean", "running_var", "_tracked"))
-    )
-    print(
-        f"layout      {weights.layout}" + (f", under {weights.source!r}" if weights.source else "")
-    )
+    statistics = ("running_mean", "running_var", "_tracked")
+    learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
+    entry = f", under {weights.source!r}" if weights.source else ""
+    print(f"layout      {weights.layout}{entry}")
     print(f"task        {weights.task}")
     print(f"arch/patch  {describe(weights.trunk)}")
     print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
@@ -84,8 +80,9 @@ def inspect(args: argparse.Namespace) -> None:
     unknown = [key for key in weights.trunk if not key.startswith(KNOWN)]
     print(f"unknown     {', '.join(unknown) or 'none'}")
     for key, value in weights.metadata.items():
-        text = " ".join((value if isinstance(value, str) else short.repr(value)).split())
-        print(f"{key:11} {text[:200]}{'...' if len(text) > 200 else ''}")
+        shown = value if isinstance(value, str) else short.repr(value)
+        line = " ".join(shown.split())
+        print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -99,9 +96,9 @@ def convert(args: argparse.Namespace) -> None:
     with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
             tensors = content.get("state_dict") or content.get("model") or content
-            save_file(
-                {key: value.clone().contiguous() for key, value in tensors.items()}, unfinished
-            )  # none shared
+            # Safetensors cannot hold tensors that share memory.
+            separate = {key: value.clone().contiguous() for key, value in tensors.items()}
+            save_file(separate, unfinished)
         else:
             torch.save(content, unfinished)
     print(f"{out} ({args.to} layout)")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.paths import CONFIGS
 from helpers.weight_files import path_of, same
+from mmengine.config import Config
 
 from xcit_mm.weights.published import PUBLISHED
 from xcit_mm.weights.zoo import find_model, load_checkpoint, shipped_models
@@ -100,17 +102,27 @@ def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
         "import os",
         "model = open('ran', 'w')",
         "model = dict(a=[*range(3)])",
-        'model = {{\'$X:open("ran","w")\'}}',  # mmengine replaces it by what follows the colon
+        # mmengine replaces what stands in {{ }} together with the quote that ends the string.
+        """model = {"a":{"b":"{{$X:1"}}; c = '"+open("ran","w").name}}#'""",
+        "model = dict(backbone=[dict(type='os.system', command='touch ran')])",
+        "model = dict(type='mmengine.put_text', obj='', filepath='ran')",
+        "custom_imports = dict(imports=['antigravity'])",
         "model = (",
     ],
 )
-def test_a_config_of_the_hub_that_is_a_program_is_not_run(line, hub, tmp_path, monkeypatch):
+def test_a_config_of_the_hub_that_may_run_code_is_not_loaded(line, hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (hub / "mine.py").open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(ValueError, match=r"mine\.py is not loaded"):
         find_model("hf://me/model")
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("recipe", ["mask-rcnn_xcit-n12-p16_shapes", "fpn_xcit-n12-p16_shapes"])
+def test_a_config_that_a_training_dumped_is_loaded(recipe, hub):
+    Config.fromfile(CONFIGS / "demo" / f"{recipe}.py").dump(hub / "mine.py")
+    assert find_model("hf://me/model") == files(hub, "iter_2.pth")
 
 
 def test_an_unknown_model_of_the_hub_is_one_line(hub):

@@ -16,8 +16,8 @@ MAX_UNMATCHED = 0.02  # of the detections, since rounding decides among near tie
 def compare(path: Path, module: Any, channels: int) -> list[str]:
     """Compare a file with the module that it was traced from, on noise.
 
-    Objects of any score are compared, since noise has few above a config's threshold. The module
-    keeps a threshold of 0.
+    Objects of any score are compared, since noise has few above the threshold of a config. After
+    that the threshold of the module is 0.
 
     Returns:
         For each output a line with its deviation.
@@ -59,7 +59,7 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
 def _matches(
     actual: list[np.ndarray], expected: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the outputs of those detections that both sides have, in the same order."""
+    """Return the outputs of the detections that file and module have in common, in one order."""
     if not len(actual[0]) or not len(expected[0]):
         raise RuntimeError("the model detects nothing in noise, at any score")
     # Boxes, scores, labels and images. Another label or image is always too far.

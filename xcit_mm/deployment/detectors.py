@@ -23,7 +23,7 @@ class ExportableDetector(nn.Module):
 
     Attributes:
         outputs: Names of the outputs.
-        score_thr: Score that a detection exceeds, (1, 1): a buffer, which a file names.
+        score_thr: Score that a detection exceeds, (1, 1): a buffer, so that a file names it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -148,8 +148,13 @@ def candidates(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the best `nms_pre` pairs of anchor and class of each level, by sigmoid scores.
 
-    The maps are those of images of `size`, height and width, with their padding. Returns boxes (B,
-    n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels (B, n).
+    Args:
+        maps: Feature maps of padded images.
+        size: Height and width of the images without padding.
+
+    Returns:
+        Boxes (B, n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels
+        (B, n).
     """
     logits, deltas = head(maps)
     grids = [level.shape[-2:] for level in logits]
@@ -179,10 +184,10 @@ def candidates(
 def select(
     boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Select from candidates (B, n, ...) by a test_cfg, with `nms` within each group: boxes,
-    scores, groups and the indices of their images, (kept, ...).
+    """Select the candidates (B, n, ...) that the `nms` of a test_cfg keeps within each group.
 
-    Groups are shifted apart as by mmcv, with its rounding.
+    Returns boxes, scores, groups and indices of images of the selected, (kept, ...). Groups are
+    shifted apart as in mmcv, with its rounding.
     """
     valid = boxes.where((scores >= 0)[..., None], 0.0)
     furthest = F.pad(valid, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none

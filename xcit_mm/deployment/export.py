@@ -1,7 +1,6 @@
 """Export of trained models to ONNX, for images of any size, checked against torch."""
 
 import importlib.util
-import re
 import shutil
 from ast import literal_eval
 from collections import Counter
@@ -29,8 +28,6 @@ from .operators import to_onnx
 from .quantization import load_images, quantize
 from .supported import check_evaluation, check_model
 from .traceable import ExportableSegmentor, exportable
-
-TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")  # in the errors of torch
 
 
 def export_model(
@@ -96,8 +93,7 @@ def export_model(
                     lines += evaluate_files(cfg, model, files, evaluate)
         # Exporters, runtimes, data sets and metrics raise nearly anything.
         except Exception as error:
-            why = TERMINAL_CODES.sub("", reason(error))[:300]
-            raise RuntimeError(f"the file is not written: {why}") from error
+            raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
         with atomic_path(out) as path:
             shutil.copy(file, path)
     return lines

@@ -19,6 +19,10 @@ from .reader import load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
 HUB_PREFIX = "hf://"
+# mmengine imports and calls what any other name with a dot stands for, such as os.system.
+_REGISTERED = re.compile(r"((mmdet|mmseg)\.[A-Z])?\w+")
+_TYPE_KEYS = ("type", "runner_type", "constructor")
+_MODULE = re.compile(r"(xcit_mm|mmdet|mmseg)(\.\w+)*")
 
 
 @functools.cache
@@ -147,7 +151,7 @@ def download_model(name: str) -> Path:
     Raises:
         ModuleNotFoundError: If huggingface_hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
-        ValueError: If its config does more than assign plain values.
+        ValueError: If its config may run code of its author.
     """
     from huggingface_hub import snapshot_download
 
@@ -159,8 +163,23 @@ def download_model(name: str) -> Path:
         ) from error
     config = Path(find_config_in(folder))
     try:
-        plain_values(config.read_text())  # mmengine would run it, and its author may be anyone
+        _check_names(plain_values(config.read_text()))
     except ValueError as error:
         problem = f"{config} is not loaded, because it may run code ({error})"
-        raise ValueError(f"{problem}: it must assign plain values only") from None
+        fix = "read it, and load the folder if you trust it"
+        raise ValueError(f"{problem}: {fix}") from None
     return folder
+
+
+def _check_names(value: Any) -> None:
+    """Raise ValueError if values of a config name other code than registered classes."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(item)):
+                raise ValueError(f"{key}={item!r}")
+            if key == "imports" and not all(_MODULE.fullmatch(str(name)) for name in item or ()):
+                raise ValueError(f"{key}={item!r}")
+            _check_names(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_names(item)
