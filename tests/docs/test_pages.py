@@ -10,22 +10,16 @@ from helpers.pages import PAGES, blocks, commands
 from xcit_mm.__main__ import COMMANDS
 
 MODULES = {f"xcit-mm {command}": tool for command, (tool, _) in COMMANDS.items()}
-MODULES |= {
-    f"tools/{name}.py": name
-    for name in ("doctor", "get_data", "infer", "make_shapes", "raster", "weights")
-}
-MODULES |= {"tools/train.py": "train", "tools/test.py": "test", "run.py": "xcit_mm.deployment.run"}
-
-
-def commands_of_pages() -> list[str]:
-    codes = [code for page in PAGES for language, code in blocks(page) if language == "bash"]
-    return sorted({line for code in codes for line in commands(code)})
+SCRIPTS = ("doctor", "get_data", "infer", "make_shapes", "raster", "weights", "train", "test")
+MODULES |= {f"tools/{name}.py": name for name in SCRIPTS}
+MODULES |= {"run.py": "xcit_mm.deployment.run"}
 
 
 def options_by_command() -> dict[tuple[str, ...], set[str]]:
     """Return the options that pages use of each tool, with the arguments that select its help."""
     options = defaultdict(set)
-    for line in commands_of_pages():
+    codes = [code for page in PAGES for language, code in blocks(page) if language == "bash"]
+    for line in sorted({line for code in codes for line in commands(code)}):
         for name, module in MODULES.items():
             # Up to a pipe or separator of the shell.
             command = re.search(rf"(?<![\w/]){re.escape(name)}\b([^|;&>]*)", line)

@@ -1,17 +1,14 @@
 """The configs that the pages show pass the doctor, load their data and keep published recipes."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from helpers.pages import blocks
 from helpers.paths import CONFIGS, ROOT
 from make_shapes import write_dataset
 from mmengine.config import Config
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.utils.configs import read_config
 
 
 def codes(page: str, part: str) -> list[str]:
@@ -23,13 +20,6 @@ DETECTOR, SEGMENTOR = codes("backbone.md", '_base_ = "mm')
 (BANDS,) = codes("bands.md", "train_pipeline = [")
 
 
-def written(folder: Path, code: str, base: str = "") -> str:
-    """Write a config, on a shipped config if a base is given."""
-    path = folder / "my_config.py"
-    path.write_text(f"_base_ = {str(CONFIGS / base)!r}\n{code}" if base else code)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     "code, base",
     [
@@ -38,13 +28,14 @@ def written(folder: Path, code: str, base: str = "") -> str:
     ],
 )
 def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(code, base, tmp_path):
-    without_download = ["--cfg-options", "model.backbone.init_cfg=None"]
-    findings = diagnose(written(tmp_path, code), without_download)
+    config = tmp_path / "my_config.py"
+    config.write_text(code)
+    findings = diagnose(str(config), ["--cfg-options", "model.backbone.init_cfg=None"])
     # Of the optimizer and the model; the data sets do not exist.
     codes = {"D205", "D602", "D603"}
     problems = [f for f in findings if f.code in codes or str(f).startswith("FAIL  ")]
     assert [str(finding) for finding in problems] == []
-    shown = Config.fromfile(tmp_path / "my_config.py").optim_wrapper
+    shown = Config.fromfile(config).optim_wrapper
     published = Config.fromfile(CONFIGS / "_base_" / f"{base}.py").optim_wrapper
     published.optimizer.pop("betas")  # AdamW's default
     assert shown.optimizer == published.optimizer
@@ -55,7 +46,10 @@ def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(co
 def test_a_model_of_four_bands_gets_four_normalised_bands(split, folder, tmp_path):
     pytest.importorskip("rasterio")
     write_dataset(tmp_path / "data", train=1, val=1, size=96, rasters=True)
-    cfg = read_config(written(tmp_path, BANDS))
+    config = tmp_path / "my_config.py"
+    config.write_text(BANDS)
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
     dataset = cfg[f"{split}_dataloader"].dataset
     dataset.data_root = str(tmp_path / "data")
     dataset.data_prefix = dict(img_path=f"rasters/{folder}", seg_map_path=f"annotations/{folder}")

@@ -22,7 +22,7 @@ from mmengine.config import Config
 from xcit_mm.__main__ import COMMANDS
 
 QUICK = (
-    "train_cfg.max_iters=1 train_cfg.val_interval=1 train_dataloader.batch_size=2 "
+    "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 train_dataloader.batch_size=2 "
     "train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
     "default_hooks.checkpoint.interval=1"
 )
@@ -31,17 +31,15 @@ SHORTER = {
     "python tools/get_data.py nuts": "--from clones/nuts",
     "python tools/get_data.py camvid": "--from clones/camvid",
     "python tools/get_data.py trees": "--from clones/trees",
-    "python tools/train.py": f"--cfg-options {QUICK} "
-    "default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "xcit-mm train --from": f"--cfg-options {QUICK}",
+    "python tools/train.py": f"{QUICK} default_hooks.checkpoint.filename_tmpl=iter_300.pth",
+    "xcit-mm train --from": QUICK,
     "python tools/test.py configs/mask_rcnn": "--cfg-options "
     "test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
-# Prefixes of commands that are not run.
 SKIPPED = ("pip install", "make demo")
 
 
-def published_detector(folder: Path) -> None:
+def write_published_detector(folder: Path) -> None:
     """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and an image of COCO."""
     import torch
     from mmdet.datasets import CocoDataset
@@ -50,19 +48,28 @@ def published_detector(folder: Path) -> None:
     config = ROOT / "configs" / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
-    state = MODELS.build(cfg.model).state_dict()
     meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",))
     meta |= dict(epoch=36, iter=263880)
-    torch.save(dict(meta=meta, state_dict=state), folder / "maskrcnn_xcit_small_12_p16.pth")
+    content = dict(meta=meta, state_dict=MODELS.build(cfg.model).state_dict())
+    torch.save(content, folder / "maskrcnn_xcit_small_12_p16.pth")
 
-    write_dataset(folder / "shapes", train=1, val=1, size=SIZE)
-    coco = json.loads((folder / "shapes" / "annotations" / "instances_validation.json").read_text())
+    root = folder / "data" / "coco"
+    write_dataset(root, train=1, val=1, size=SIZE)
+    (root / "images" / "validation").rename(root / "val2017")
+    annotations = root / "annotations" / "instances_validation.json"
+    coco = json.loads(annotations.read_text())
     classes = CocoDataset.METAINFO["classes"]
     coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(classes, start=1)]
-    root = folder / "data" / "coco"
-    (root / "annotations").mkdir(parents=True)
-    (root / "annotations" / "instances_val2017.json").write_text(json.dumps(coco))
-    (folder / "shapes" / "images" / "validation").rename(root / "val2017")
+    annotations.with_name("instances_val2017.json").write_text(json.dumps(coco))
+
+
+# What writes the data that a page needs, and where.
+DATA = {
+    "own-photos": (write_nuts_clone, "clones/nuts"),
+    "street-scenes": (write_camvid_clone, "clones/camvid"),
+    "huge-image": (write_trees_clone, "clones/trees"),
+    "from-facebookresearch": (write_published_detector, "."),
+}
 
 
 @pytest.fixture
@@ -72,21 +79,11 @@ def clone(tmp_path) -> Path:
     return tmp_path
 
 
-# What writes the data that a page needs, and where.
-DATA = {
-    "own-photos": (write_nuts_clone, "clones/nuts"),
-    "street-scenes": (write_camvid_clone, "clones/camvid"),
-    "huge-image": (write_trees_clone, "clones/trees"),
-    "from-facebookresearch": (published_detector, "."),
-}
-
-
 def run_command(line: str, clone: Path) -> None:
     """Run a shortened command of a page."""
     if line.startswith(SKIPPED):
         return
-    options = [more for prefix, more in SHORTER.items() if line.startswith(prefix)]
-    line = " ".join([line, *options])
+    line = " ".join([line, *(more for prefix, more in SHORTER.items() if line.startswith(prefix))])
     command, *arguments = shlex.split(line)
     if command == "xcit-mm":
         command = "python"
@@ -94,8 +91,9 @@ def run_command(line: str, clone: Path) -> None:
     if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:
-        options = dict(capture_output=True, text=True, timeout=60)
-        ended = subprocess.run([command, *arguments], cwd=clone, **options)
+        ended = subprocess.run(
+            [command, *arguments], cwd=clone, capture_output=True, text=True, timeout=60
+        )
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
@@ -104,28 +102,25 @@ def run_code(code: str, clone: Path) -> None:
     name = re.match(r"# (\w+\.py)\n", code)
     path = clone / (name[1] if name else "block.py")
     path.write_text(code)
-    if name:
-        ended = run_script(Path("tools/doctor.py"), path.name, cwd=clone)
-    else:
-        ended = run_script(path, cwd=clone)
+    command = [Path("tools/doctor.py"), path.name] if name else [path]
+    ended = run_script(*command, cwd=clone)
     assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
-# The other pages train.
-QUICK = ("from-facebookresearch",)
+DOES_NOT_TRAIN = "from-facebookresearch"
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow)
+        pytest.param(page, marks=() if page.stem == DOES_NOT_TRAIN else pytest.mark.slow)
         for page in TUTORIALS
     ],
+    ids=lambda page: page.stem,
 )
 def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path):
-    if page.stem in DATA:
-        write, folder = DATA[page.stem]
-        write(clone / folder)
+    write, folder = DATA[page.stem]
+    write(clone / folder)
     for language, code in blocks(page):
         if language == "bash":
             for line in commands(code):
