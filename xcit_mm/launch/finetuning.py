@@ -52,18 +52,15 @@ def finetune(argv: list[str]) -> int:
             raise ValueError(
                 f"--from writes {config} in one process: then train it with --launcher"
             )
-        tiles = None
-        if options.labels is not None:
-            tiles = cut(options, config)
-        elif used := [name for name in RASTER_OPTIONS if getattr(options, name)]:
+        used = [name for name in RASTER_OPTIONS if getattr(options, name)]
+        if used and options.labels is None:
             raise ValueError(f"--{used[0].replace('_', '-')} is for rasters: give --labels")
+        tiles = None if options.labels is None else cut(options, config)
         folder = data if tiles is None else tiles.folder
-        print(
-            write_finetuning_config(options.model, folder, config, options.boxes, tiles),
-            f"written: {config}. If a check fails, correct config or data, then train {config}",
-            sep="\n",
-            file=sys.stderr,
-        )
+        line = write_finetuning_config(options.model, folder, config, options.boxes, tiles)
+        print(line, file=sys.stderr)
+        hint = f"If a check fails, correct config or data, then train {config}"
+        print(f"written: {config}. {hint}", file=sys.stderr)
 
     errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
     code = cli_main(prepare, "the run has not started", *errors)

@@ -50,8 +50,8 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
 def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
     """Yield lines with the scores that a run had when it saved its best checkpoint.
 
-    Those of the classes are COCO's average precisions, of masks if the model predicts masks. mmseg
-    prints those of a segmentor itself.
+    The scores of a detector's classes are COCO's average precisions, of masks if it predicts masks.
+    mmseg itself prints the scores of a segmentor's classes.
     """
     scalars = load_from_file(checkpoint)["message_hub"]["log_scalars"]
     scores = {
@@ -71,8 +71,8 @@ def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
 
 
 def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
-    """Draw some of the held-out photos with their labels, at the left, and with the predictions of
-    a checkpoint.
+    """Draw some held-out photos, each with its labels at the left and with the predictions of a
+    checkpoint at the right.
 
     Raises:
         ValueError: If the images have other bands than photos.
@@ -115,7 +115,7 @@ def _to_detections(sample: dict) -> sv.Detections:
 def _with_unlabelled(
     image: np.ndarray, segmentation: np.ndarray, predictor: Predictor
 ) -> Prediction:
-    """Return a map in which ignored pixels are a class more, in white."""
+    """Return a map in which ignored pixels are a further class, drawn in white."""
     count = len(predictor.names)
     colors = make_palette(count, predictor.metainfo.get("palette"))[:, ::-1].tolist()
     segmentation = np.minimum(segmentation, count)

@@ -103,14 +103,11 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     complete.
     """
     options.config = find_config(options.config)
-    cfg = _read_config("train", options)
+    cfg = _read_config(options)
     options.cfg = cfg
     _choose_precision(options, cfg)
     end, unit = length(cfg)
     state = None if options.resume is None else find_state(options.resume, options.work_dir)
-    if options.resume is not None and state is None:
-        problem = f"{options.work_dir} has no checkpoint yet"
-        _say(options, f"{problem}: the run starts at the first iteration")
     checkpoint = None
     if state is not None:
         checkpoint, content = state
@@ -118,9 +115,12 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
             complete = f"the run is complete: {checkpoint} has all {end} {unit}"
             _say(options, f"{complete}; raise max_{unit} to extend it")
             return None
+    elif options.resume is not None:
+        problem = f"{options.work_dir} has no checkpoint yet"
+        _say(options, f"{problem}: the run starts at the first iteration")
     start = checkpoint or cfg.get("load_from") or "the weights of its init_cfg"
     copied_config = _add_resume(options, cfg, checkpoint)
-    script = _load_script(options)
+    script = _load_script("train", options, cfg)
     _check(options, check_training(copy.deepcopy(cfg)))
     if copied_config:
         cfg.load_from = checkpoint
@@ -158,41 +158,41 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
         options.flags.append("--tta")
     if options.show_dir:
         options.flags += ["--show-dir", options.show_dir]
-    cfg = _read_config("test", options)
-    script = _load_script(options)
+    cfg = _read_config(options)
+    script = _load_script("test", options, cfg)
     check_checkpoint(options.checkpoint)
     _check(options, check_test(cfg, options.checkpoint))
     return script
 
 
-def _read_config(tool: str, options: argparse.Namespace) -> Config:
-    """Read the config of a run, find its library's script, and choose its work folder."""
+def _read_config(options: argparse.Namespace) -> Config:
+    """Read the config of a run, and choose its work folder."""
     cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
     if options.is_first:
         refresh_copies(cfg)
-    if options.launcher != "none" and get_device() in ("cpu", "mps"):
-        problem = "mmengine starts several processes on GPUs only, and this machine has none"
-        raise ValueError(f"{problem}: leave out --launcher")
-    options.script = find_script(cfg, options.config, tool)
     default = cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem
     options.work_dir = options.work_dir or Path(default)
     return cfg
 
 
-def _load_script(options: argparse.Namespace) -> ModuleType:
+def _load_script(tool: str, options: argparse.Namespace, cfg: Config) -> ModuleType:
     """Import the library's script, and set its command line, whose errors end the program."""
-    sys.argv = [str(options.script), options.config, *options.flags]
+    if options.launcher != "none" and get_device() in ("cpu", "mps"):
+        problem = "mmengine starts several processes on GPUs only, and this machine has none"
+        raise ValueError(f"{problem}: leave out --launcher")
+    path = find_script(cfg, options.config, tool)
+    sys.argv = [str(path), options.config, *options.flags]
     sys.argv += ["--work-dir", str(options.work_dir), "--launcher", options.launcher]
     if options.cfg_options:
         sys.argv += ["--cfg-options", *options.cfg_options]
-    script = load_script(options.script)
+    script = load_script(path)
     script.parse_args()  # again in its main(), but checks come before
     return script
 
 
 def _choose_precision(options: argparse.Namespace, cfg: Config) -> None:
     """Train in bfloat16 if mixed precision is wanted on a CPU, else as the library does."""
-    wrapper = part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.default_scope)
+    wrapper = part_class(cfg.get("optim_wrapper") or {}, OPTIM_WRAPPERS, cfg.get("default_scope"))
     if get_device() == "cpu" and (options.amp or wrapper is AmpOptimWrapper):
         cfg.optim_wrapper.type = "mmengine.CPUAmpOptimWrapper"
         options.cfg_options.append(f"optim_wrapper.type={cfg.optim_wrapper.type}")
