@@ -89,14 +89,18 @@ def edited(cfg: dict[str, Any], edit: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    work_dir: Path, cfg: dict[str, Any], checkpoint: Path | None = None, interval: int = -1
+    work_dir: Path,
+    cfg: dict[str, Any],
+    checkpoint: Path | None = None,
+    interval: int = -1,
+    batch_size: int = 2,
 ) -> dict[int, list]:
     """Train, and return the options of all groups by the iteration, counted from 0."""
     hook = Options()
     sampler = "DefaultSampler" if "max_epochs" in cfg["train_cfg"] else "InfiniteSampler"
     loader = dict(
         dataset=dict(type="Noise"),
-        batch_size=2,
+        batch_size=batch_size,
         sampler=dict(type=sampler),
         collate_fn=dict(type="default_collate"),
     )
@@ -172,6 +176,20 @@ def test_every_later_rate_is_that_of_a_run_with_the_edited_config(
     for iteration, groups in rates.items():
         for group, expected_group in zip(groups, expected[iteration], strict=True):
             assert group == pytest.approx(expected_group, rel=1e-9, abs=1e-12)
+
+
+def test_an_epoch_keeps_its_rate_if_the_batch_becomes_smaller(runs, tmp_path):
+    cfg = edited(config(**EPOCHS), {"param_scheduler": [config(**EPOCHS)["param_scheduler"][1]]})
+    rates = train(tmp_path, cfg, runs(**EPOCHS) / "iter_5.pth", batch_size=1)
+    assert [groups[0][0] for groups in rates.values()] == pytest.approx([1e-4] * len(rates))
+
+
+def test_a_schedule_that_depends_on_scores_stays_as_it_was(tmp_path):
+    plateau = dict(type="ReduceOnPlateauLR", by_epoch=True, monitor="loss")
+    cfg = config(**ITERATIONS) | dict(param_scheduler=[plateau])
+    train(tmp_path / "first", cfg, interval=1)
+    rates = train(tmp_path / "resumed", edited(cfg, RATE), tmp_path / "first" / "iter_5.pth")
+    assert rates[5][0][0] == 1e-3
 
 
 def log_of(work_dir: Path) -> str:
