@@ -109,8 +109,8 @@ class NonFiniteHook(Hook):
         # There was no step: gradients accumulate, or the loss scaler skipped it.
         wrapper: Any = runner.optim_wrapper
         scaler = getattr(wrapper, "loss_scaler", None)
-        has_given_up = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        self._check(torch.tensor(not has_given_up))
+        overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
+        self._check(torch.tensor(not overflows_unscaled))
 
     @torch.no_grad()
     def _check(self, are_gradients_finite: Tensor) -> bool:

@@ -86,13 +86,15 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
     return done == end
 
 
-def _find_edits(saved: str, current: str) -> Iterator[str]:
-    """Describe the differences between the config of a checkpoint and that of the run."""
+def _find_edits(saved_config: str, config: str) -> Iterator[str]:
+    """Describe the differences between the config in a checkpoint, which is not run as code, and
+    that of the run.
+    """
     try:
-        saved_values = plain_values(saved)
-        values = plain_values(current)
+        saved_values = plain_values(saved_config)
+        values = plain_values(config)
     except ValueError:
-        if saved != current:
+        if saved_config != config:
             yield "it has values that cannot be compared"
         return
     for part in _PARTS:
