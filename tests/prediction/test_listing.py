@@ -173,8 +173,3 @@ def test_two_jsons_with_other_categories_are_refused(folder, tmp_path):
     ]
     with pytest.raises(ValueError, match="other categories than the json before"):
         find_items(paths)
-
-
-def test_a_root_without_a_list_is_refused(folder):
-    with pytest.raises(ValueError, match="only a list has a root"):
-        find_items([folder / "a.jpg"], root="x")

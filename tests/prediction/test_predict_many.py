@@ -211,9 +211,10 @@ def test_a_folder_of_other_files_is_refused(options, command, photos, refusal, o
     assert f"{out / 'labels'} is not of a run" in refusal(*command(photos / "00.png"), *options)
 
 
-def test_a_folder_of_a_former_version_is_refused(predicted, refusal, out):
-    (out / "parts").mkdir()
-    assert f"{out / 'parts'} is not of a run" in refusal(*predicted)
+def test_a_folder_of_a_former_version_is_refused(command, photos, refusal, out):
+    (out / "parts").mkdir(parents=True)
+    (out / "run.json").write_text("{}")
+    assert f"{out / 'parts'} is not of a run" in refusal(*command(photos / "00.png"))
 
 
 def test_overwriting_keeps_the_files_of_the_user(predicted, call, out):
