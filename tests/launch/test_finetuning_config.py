@@ -4,7 +4,6 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -100,39 +99,12 @@ def test_a_published_name_is_the_base_in_any_folder(data, folder):
     assert cfg.train_cfg.type == "IterBasedTrainLoop"
 
 
-def with_another_json(data: Path) -> None:
-    shutil.copy(data / TRAINING, data / "instances_train.json")
-
-
-def with_bands(data: Path) -> None:
+def test_data_that_cannot_train_are_one_line(refused, trained, data, folder):
     cv2.imwrite(str(data / "images/training/four.tif"), np.zeros((96, 96, 4), np.uint16))
     edit_json(data / TRAINING, lambda coco: coco["images"][0].update(file_name="four.tif"))
-
-
-def without_images(data: Path) -> None:
-    shutil.rmtree(data / "images")
-
-
-def with_lists(**lists: list | None) -> Callable[[Path], None]:
-    return lambda data: edit_json(data / TRAINING, lambda coco: coco.update(lists))
-
-
-@pytest.mark.parametrize(
-    "break_data, message",
-    [
-        (shutil.rmtree, "no folder or file at"),
-        (with_another_json, f"but has {TRAINING}, instances_train.json"),
-        (with_lists(categories=[]), "has 0 categories and"),
-        (with_lists(annotations=[]), "and 0 annotations: annotate it"),
-        (with_lists(images=[]), "lists no images"),
-        (with_lists(annotations=None), "is not in COCO's format"),
-        (with_bands, "write a config as in docs/bands.md"),
-        (without_images, "00000.jpg of"),
-    ],
-)
-def test_data_that_cannot_train_is_one_line(break_data, message, refused, trained, data, folder):
-    break_data(data)
-    assert message in refused(trained, "--data", data)
+    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
+    shutil.rmtree(data)
+    assert "no folder or file at" in refused(trained, "--data", data)
     assert not (folder / "my-data.py").exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.doctor_data import edit_json
-from helpers.layouts import VOC, write_files, write_photo
+from helpers.layouts import VOC, coco, write_files, write_photo
 from PIL import Image
 
 from xcit_mm.launch.files import split_of
@@ -53,6 +53,11 @@ def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
     assert read_objects(folder).training.photos[0].size == (64, 96)
 
 
+def with_list(name: str, entries: list | None = ()) -> str:
+    """Return a COCO json, one of whose lists is replaced."""
+    return json.dumps(json.loads(coco("0.jpg")) | {name: entries})
+
+
 YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
 
 
@@ -75,6 +80,11 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
         ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
         ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
+        ({"result.json": with_list("annotations", None)}, "is not in COCO's format"),
+        ({"result.json": with_list("annotations")}, "and 0 annotations: annotate it"),
+        ({"result.json": with_list("categories")}, "has 0 categories and"),
+        ({"result.json": with_list("images")}, "lists no images"),
+        ({"result.json": coco("none.jpg")}, "none.jpg of"),
         ({"a/train.json": '{"annotations"', "b/train.json": '{"annotations"'}, "must have one"),
         ({"1.jpg": "", "a/classes.txt": "a", "b/classes.txt": "a"}, "give the folder of one"),
         ({}, "has no labels: expected a COCO json"),
@@ -111,48 +121,48 @@ def test_folders_are_named_after_splits(name, split):
     assert split_of(Path(name)) == split
 
 
-def with_text_ids(coco: dict) -> None:
-    for entry in [*coco["images"], *coco["categories"], *coco["annotations"]]:
+def with_text_ids(content: dict) -> None:
+    for entry in [*content["images"], *content["categories"], *content["annotations"]]:
         entry["id"] = f"id {entry['id']}"
-    for annotation in coco["annotations"]:
+    for annotation in content["annotations"]:
         annotation["image_id"] = f"id {annotation['image_id']}"
         annotation["category_id"] = f"id {annotation['category_id']}"
 
 
-def with_ids_from_zero(coco: dict) -> None:
-    for number, annotation in enumerate(coco["annotations"]):
+def with_ids_from_zero(content: dict) -> None:
+    for number, annotation in enumerate(content["annotations"]):
         annotation["id"] = number
 
 
-def with_numbers_as_text(coco: dict) -> None:
-    for annotation in coco["annotations"]:
+def with_numbers_as_text(content: dict) -> None:
+    for annotation in content["annotations"]:
         annotation["bbox"] = [str(value) for value in annotation["bbox"]]
         annotation["image_id"] = str(annotation["image_id"])
         del annotation["area"], annotation["iscrowd"]
-    for image in coco["images"]:
+    for image in content["images"]:
         image["width"] = str(image["width"])
 
 
-def without_sizes(coco: dict) -> None:
-    for image in coco["images"]:
+def without_sizes(content: dict) -> None:
+    for image in content["images"]:
         image.update(width=0, height=0)
 
 
-def with_a_category_twice(coco: dict) -> None:
-    coco["categories"].append(dict(coco["categories"][0], id=9))
-    for annotation in coco["annotations"][::2]:
-        if annotation["category_id"] == coco["categories"][0]["id"]:
+def with_a_category_twice(content: dict) -> None:
+    content["categories"].append(dict(content["categories"][0], id=9))
+    for annotation in content["annotations"][::2]:
+        if annotation["category_id"] == content["categories"][0]["id"]:
             annotation["category_id"] = 9
 
 
-def in_another_order(coco: dict) -> None:
-    coco["categories"].reverse()
+def in_another_order(content: dict) -> None:
+    content["categories"].reverse()
 
 
-def numbered_otherwise(coco: dict) -> None:
-    for category in coco["categories"]:
+def numbered_otherwise(content: dict) -> None:
+    for category in content["categories"]:
         category["id"] = 3 - category["id"]
-    for annotation in coco["annotations"]:
+    for annotation in content["annotations"]:
         annotation["category_id"] = 3 - annotation["category_id"]
 
 
