@@ -81,6 +81,12 @@ DESCRIBED = {
         VOC_LISTS,
         "2 photos, 2 objects of 1 classes; held out 2 photos",
     ),
+    "VOC with val and test": (
+        "{train,val,test}/0.jpg {train,val,test}/0.xml",
+        {},
+        "1 photos, 1 objects of 1 classes; held out 1 photos; "
+        "left out: 1 photos of test, because val is held out",
+    ),
     "labelme": (
         "train/{0,1}.jpg train/0.json",
         {"train/1.json": json.dumps(dict(shapes=[RECTANGLE, POINT]))},

@@ -76,6 +76,11 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         (YAML | {"0.txt": "0 .1 .1 .2 .2\n0 a"}, "0.txt has '0 a' in line 2: expected a class of"),
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
         (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: cannot identify"),
+        (
+            {"data.yaml": "names: [a]\ntrain: train.txt", "train.txt": "0.jpg", "a/0.jpg": ""},
+            "0.jpg may be ",
+        ),
+        ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
         ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
         ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
