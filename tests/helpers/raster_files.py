@@ -8,6 +8,8 @@ import numpy as np
 import rasterio
 from rasterio.transform import Affine
 
+from xcit_mm.rasters.raster import Raster
+
 NORTH_UP = Affine(0.5, 0, 500000, 0, -0.5, 5400000)
 UTM = dict(crs="EPSG:32633", transform=NORTH_UP)
 ROTATED = Affine(0.3, 0.4, 500000, 0.4, -0.3, 5400000)
@@ -52,3 +54,13 @@ def write_shapes(
     table = in_pixels(shapes, transform, **columns).to_crs(crs)
     table.to_parquet(path) if path.suffix == ".parquet" else table.to_file(path)
     return path
+
+
+def read_raster(path: Path, **options) -> tuple[np.ndarray, np.ndarray]:
+    """Read a whole raster, in windows that are not aligned with its blocks."""
+    raster = Raster(path, **options)
+    middle = raster.height // 3
+    rows = [slice(0, middle), slice(middle, raster.height)] if middle else [slice(0, raster.height)]
+    columns = slice(0, raster.width)
+    images, valid = zip(*(raster.read(window, columns) for window in rows), strict=True)
+    return np.concatenate(images), np.concatenate(valid)

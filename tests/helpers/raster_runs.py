@@ -6,6 +6,7 @@ from typing import Any
 
 import geopandas
 import numpy as np
+import pytest
 import rasterio
 
 from helpers.perfect_detector import PerfectDetector, Scene
@@ -48,6 +49,15 @@ class RasterRun:
                 return super().__call__(images)
 
         self.predict(Dying())
+
+    def interrupt(self) -> None:
+        """Predict the first row, then stop as by Ctrl+C."""
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            self.die_after(9, interrupt)
 
     def read(self, out: Path) -> object:
         if out.suffix == ".tif":

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.raster_files import save
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 
 import xcit_mm  # noqa: F401  registers the loader
-
-pytest.importorskip("rasterio")
-from helpers.raster_files import save
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 

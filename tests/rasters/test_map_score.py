@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("rasterio")
-pytest.importorskip("geopandas")
 import shapely
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import NORTH_UP, ROTATED, UTM, noise, save, write_shapes

@@ -3,18 +3,14 @@ read them.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyproj
 import pytest
-
-pytest.importorskip("rasterio")
-geopandas = pytest.importorskip("geopandas")
-import pyproj  # noqa: E402
-import shapely  # noqa: E402
-from helpers.perfect_detector import (  # noqa: E402
+import shapely
+from helpers.perfect_detector import (
     CLASSES,
     NO_FAULTS,
     PerfectDetector,
@@ -22,35 +18,15 @@ from helpers.perfect_detector import (  # noqa: E402
     judge,
     predicted,
 )
-from helpers.raster_files import NORTH_UP, ROTATED, in_pixels, save_image, write_shapes  # noqa: E402
-from rasterio.features import geometry_mask  # noqa: E402
-from rasterio.transform import Affine  # noqa: E402
+from helpers.raster_files import NORTH_UP, ROTATED, in_pixels
+from rasterio.features import geometry_mask
+from rasterio.transform import Affine
 
-from xcit_mm import predict_raster  # noqa: E402
-from xcit_mm.prediction import Prediction  # noqa: E402
+from xcit_mm.prediction import Prediction
 
 SOUTH_UP = Affine(0.5, 0, 500000, 0, 0.5, 5400000)
 TURNED = Affine(0, -0.5, 500000, 0.5, 0, 5400000)
 NO_PLACE = dict(crs=None, transform=Affine.identity())
-
-
-@pytest.fixture
-def predict(tmp_path) -> Callable[..., Any]:
-    def predict(
-        scene: Scene,
-        suffix: str = ".gpkg",
-        detector: PerfectDetector | None = None,
-        place: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> Any:
-        """Write a scene as a raster, predict it and return the table as geopandas reads it."""
-        raster = save_image(tmp_path / "scene.tif", scene.image, **place or {})
-        out = tmp_path / f"out{suffix}"
-        options = dict(tile=96) | options
-        predict_raster(raster, detector or PerfectDetector(), out, **options)
-        return geopandas.read_parquet(out) if suffix == ".parquet" else geopandas.read_file(out)
-
-    return predict
 
 
 def faults(table: Any, scene: Scene, transform: Affine = NORTH_UP) -> Any:
@@ -62,11 +38,6 @@ def faults(table: Any, scene: Scene, transform: Affine = NORTH_UP) -> Any:
 def areas(scene: Scene) -> np.ndarray:
     """Return the areas of the objects in square metres, in ascending order."""
     return np.sort(np.bincount(scene.numbers.ravel())[1:]) / 4
-
-
-@pytest.fixture
-def few() -> Scene:
-    return Scene(100, 100).add_random(5, 8, 30)
 
 
 @pytest.mark.parametrize(("tile", "overlap"), [(96, 24), (96, 0), (157, 30), (1000, 100)])
@@ -244,65 +215,6 @@ def test_tiles_of_the_predictor_are_those_of_the_raster(options, tile, overlap, 
     expected = predict(scene, tile=tile, overlap=overlap, overwrite=True)
     assert detector.sizes == {(tile, tile)} and detector.tile == 64
     assert table.to_json() == expected.to_json()
-
-
-class TestAreaOfInterest:
-    CROSSING = shapely.Polygon([(60.1, 80.7), (260, 280), (260.3, 80), (60, 280.2)])
-    OTHER = shapely.Polygon([(99.9, 80.2), (280, 279.8), (280.7, 80), (100, 280)])
-
-    @pytest.mark.parametrize(
-        ("shapes", "invalid"),
-        [
-            ([shapely.box(90, 110, 190, 210)], 0),
-            ([CROSSING, OTHER], 2),
-            ([CROSSING, OTHER.buffer(0)], 1),
-        ],
-        ids=["square", "two cross themselves", "one is valid"],
-    )
-    def test_it_selects_tiles_and_objects_by_their_centre(
-        self, shapes, invalid, predict, tmp_path, capsys
-    ):
-        scene = Scene(400, 400).add_random(100, 8, 24)
-        detector = PerfectDetector()
-        aoi = write_shapes(tmp_path / "area.gpkg", shapes)
-        table = predict(scene, detector=detector, aoi=aoi, tile=100, overlap=24)
-        assert detector.seen < 25
-        boxes = detector([scene.image])[0].boxes
-        centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
-        area = shapely.union_all([shapely.make_valid(shape) for shape in shapes])
-        assert len(table) == area.contains(centres).sum() > 5
-        line = f"--aoi {aoi}: {invalid} shapes cross themselves"
-        assert (line in capsys.readouterr().err) == (invalid > 0)
-
-    @pytest.mark.parametrize(
-        "shape",
-        [
-            shapely.box(150, 20, 200, 60),
-            shapely.box(100, 20, 200, 60),
-            shapely.box(50.2, 50.2, 50.6, 50.6),
-            shapely.box(2e8, 20, 3e8, 60),
-        ],
-        ids=["beside", "touching", "smaller than a pixel", "far away"],
-    )
-    def test_no_pixel_in_it_is_an_error_with_both_extents(self, shape, predict, few, tmp_path):
-        aoi = write_shapes(tmp_path / "area.gpkg", [shape], "EPSG:32633")
-        message = r"^--aoi .* \(x .* in EPSG:32633\) .* \(x 500000 to 500050, y .*\)$"
-        with pytest.raises(ValueError, match=message) as error:
-            predict(few, aoi=aoi)
-        assert "\n" not in str(error.value) and not list(tmp_path.glob("out*"))
-
-    def test_an_area_elsewhere_on_the_earth_has_no_place_in_the_raster_s_system(
-        self, predict, few, tmp_path
-    ):
-        area = geopandas.GeoSeries([shapely.box(-75, -89, -74, -88)], crs="EPSG:4326")
-        area.to_file(tmp_path / "area.gpkg")
-        with pytest.raises(ValueError, match=r"\(x -75 to -74, y -89 to -88 in EPSG:4326\) covers"):
-            predict(few, aoi=tmp_path / "area.gpkg")
-
-    def test_a_system_on_one_side_only_is_an_error(self, predict, few, tmp_path):
-        aoi = write_shapes(tmp_path / "area.gpkg", [shapely.box(0, 0, 50, 50)])
-        with pytest.raises(ValueError, match="the raster has no coordinate system"):
-            predict(few, aoi=aoi, place=NO_PLACE)
 
 
 def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):

@@ -9,13 +9,13 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-
-pytest.importorskip("rasterio")
-pytest.importorskip("geopandas")
+import rasterio.shutil
 from helpers.processes import arrange_death
 from helpers.raster_runs import ROWS, TILES, RasterRun
 
@@ -128,6 +128,22 @@ class TestFullDisk:
 
         assert exit_code(predict) == 0
         run.predict()
+        run.assert_equals_an_undisturbed_run()
+
+    def test_a_map_in_which_gdal_lost_pixels_is_no_result(self, tmp_path, monkeypatch):
+        """On a full disk, GDAL loses blocks in silence."""
+        run = RasterRun(tmp_path, "map.tif")
+        copy = rasterio.shutil.copy
+
+        def lose_pixels(whole: Path, *args: Any, **options: Any) -> None:
+            with rasterio.open(whole, "r+") as file:
+                file.write(np.full((9, 9), 255, np.uint8), 1, window=((0, 9), (0, 9)))
+            copy(whole, *args, **options)
+
+        with monkeypatch.context() as context:
+            context.setattr("rasterio.shutil.copy", lose_pixels)
+            self.fail_in_one_line(run)
+        assert run.predict() == 0
         run.assert_equals_an_undisturbed_run()
 
     def test_the_space_for_a_map_is_asked_for_before_it_is_written(self, tmp_path, monkeypatch):

@@ -4,14 +4,12 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import geopandas
 import numpy as np
 import pytest
-
-rasterio = pytest.importorskip("rasterio")
-geopandas = pytest.importorskip("geopandas")
-import shapely  # noqa: E402
-from helpers.perfect_detector import CLASSES, PerfectDetector, Scene, class_of  # noqa: E402
-from helpers.raster_files import (  # noqa: E402
+import shapely
+from helpers.perfect_detector import CLASSES, PerfectDetector, Scene, class_of
+from helpers.raster_files import (
     UTM,
     in_pixels,
     noise,
@@ -19,10 +17,9 @@ from helpers.raster_files import (  # noqa: E402
     save_image,
     write_shapes,
 )
-from shapely.affinity import translate  # noqa: E402
 
-from xcit_mm import predict_raster, score_raster  # noqa: E402
-from xcit_mm.prediction.seams import outline  # noqa: E402
+from xcit_mm import predict_raster, score_raster
+from xcit_mm.prediction.seams import outline
 
 
 def write_objects(path: Path, shapes: Any, classes: Any, scores: Any = 0.9) -> Path:
@@ -65,16 +62,6 @@ class TestObjects:
         assert (scores["matched"] == scores["objects"]).all()
         assert (scores[["missed", "false"]] == 0).all(axis=None)
         assert len(geopandas.read_file(out, layer="matched")) == 120
-
-    def test_labels_shifted_by_half_their_width_are_all_missed(self, scene, tmp_path):
-        *_, shapes, classes = scene
-        squares = [shape.envelope for shape in shapes]
-        result = write_objects(tmp_path / "b.gpkg", squares, classes)
-        widths = [square.bounds[2] - square.bounds[0] for square in squares]
-        shifted = map(translate, squares, np.divide(widths, 2))
-        scores = score_raster(result, write_shapes(tmp_path / "l.gpkg", shifted, label=classes))
-        assert scores.loc["all", ["AP50", "matched"]].tolist() == [0, 0]
-        assert scores.loc["all", ["objects", "missed"]].tolist() == [120, 120]
 
     def test_counts_and_layers_are_those_by_hand(self, tmp_path):
         """Of three oaks, one is found twice, one badly and one as a birch; a birch is invented."""

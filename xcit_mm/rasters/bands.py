@@ -119,6 +119,5 @@ def to_bytes(pixels: np.ndarray, valid: np.ndarray, bounds: np.ndarray) -> np.nd
     invalid to 0.
     """
     low, high = bounds.T[..., None, None]
-    # The file's own type may overflow in a difference.
-    scaled = np.where(valid, pixels, low).astype(np.float64)
-    return np.rint((scaled - low) / (high - low) * 255).clip(0, 255).astype(np.uint8)
+    floats = np.where(valid, pixels, low)  # in the type of the bounds, float64
+    return np.rint((floats - low) / (high - low) * 255).clip(0, 255).astype(np.uint8)

@@ -153,13 +153,13 @@ class DrawnClasses:
         """
         selected = np.sort(self._tree.query(area, predicate="intersects"))
         parts = repair(shapely.intersection(self.shapes[selected], area))
-        areas = shapely.area(parts)
-        shares = areas / shapely.area(self.shapes[selected])
-        columns = self._index[selected], self._numbers[selected], parts, shares
-        is_visible = (areas >= 1) | (shares >= 1)
-        return [
-            CutObject(*fields) for fields in zip(*(c[is_visible] for c in columns), strict=True)
-        ]
+        shares = shapely.area(parts) / shapely.area(self.shapes[selected])
+        objects = []
+        for position, part, share in zip(selected, parts, shares, strict=True):
+            if part.area >= 1 or share >= 1:
+                label = self._index[position]
+                objects.append(CutObject(label, self._numbers[position], part, share))
+        return objects
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""

@@ -120,8 +120,9 @@ def _together() -> Iterator[None]:
         failures: list[str | None] = [None] * size
         wait_for_ranks()
         torch.distributed.all_gather_object(failures, failure and reason(failure))
-        for other in filter(None, failures):
-            raise failure or RuntimeError(f"another process failed: {other}")
+        reasons = list(filter(None, failures))
+        if failure is None and reasons:
+            failure = RuntimeError(f"another process failed: {reasons[0]}")
     if failure is not None:
         raise failure
 

@@ -1,0 +1,59 @@
+import importlib.util
+
+import pytest
+
+# The extra `raster` is optional.
+_LIBRARIES = ("rasterio", "geopandas")
+collect_ignore_glob = [] if all(map(importlib.util.find_spec, _LIBRARIES)) else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def scene(tmp_path_factory):
+    """A `LabelledScene` of two rasters."""
+    from helpers.cut_tiles import SIZE
+    from helpers.labelled_scene import make_scene
+
+    return make_scene(tmp_path_factory.mktemp("scene"), SIZE, step=80)
+
+
+@pytest.fixture
+def tiles(tmp_path):
+    """The folder of the tiles."""
+    return tmp_path / "tiles"
+
+
+@pytest.fixture
+def raster(tmp_path):
+    """A raster of noise."""
+    from helpers.raster_files import UTM, noise, save
+
+    return save(tmp_path / "a.tif", noise(3, 200, 500), **UTM)
+
+
+@pytest.fixture
+def predict(tmp_path):
+    """A function that writes a `Scene` as a raster, predicts it and returns the table as geopandas
+    reads it.
+    """
+    import geopandas
+    from helpers.perfect_detector import PerfectDetector
+    from helpers.raster_files import save_image
+
+    from xcit_mm import predict_raster
+
+    def predict(scene, suffix=".gpkg", detector=None, place=None, **options):
+        raster = save_image(tmp_path / "scene.tif", scene.image, **place or {})
+        out = tmp_path / f"out{suffix}"
+        options = dict(tile=96) | options
+        predict_raster(raster, detector or PerfectDetector(), out, **options)
+        return geopandas.read_parquet(out) if suffix == ".parquet" else geopandas.read_file(out)
+
+    return predict
+
+
+@pytest.fixture
+def few():
+    """A `Scene` of five objects."""
+    from helpers.perfect_detector import Scene
+
+    return Scene(100, 100).add_random(5, 8, 30)

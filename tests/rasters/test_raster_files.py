@@ -1,0 +1,139 @@
+"""Rasters of any validity, resolution and source, read by windows, or an error of one line."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.file_server import serve
+from helpers.raster_files import UTM, noise, read_raster, save
+from rasterio.control import GroundControlPoint
+from rasterio.rpc import RPC
+from rasterio.shutil import copy
+from rasterio.transform import Affine
+
+from xcit_mm.rasters.raster import Raster
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(Dataset has no geotransform|The given matrix is equal)"
+)
+NOISE = noise(4, 70, 90)
+MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "a.tif"
+
+
+class TestValidity:
+    def test_pixels_are_invalid_if_all_bands_are_nodata(self, path):
+        save(path, np.array([[[0, 0, 1]], [[0, 9, 1]], [[0, 0, 1]]], np.uint8), nodata=0)
+        image, valid = read_raster(path)
+        assert valid.tolist() == [[False, True, True]] and image[0, 1].tolist() == [0, 9, 0]
+
+    def test_nan_and_infinity_are_invalid(self, path):
+        save(path, np.array([[np.nan, np.inf, -np.inf, 1, 2, 3, -9999]], np.float32), nodata=-9999)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            image, valid = read_raster(path, bounds=(1, 3))
+        assert valid.tolist() == [[False, False, False, True, True, True, False]]
+        assert image[0, :, 0].tolist() == [0, 0, 0, 0, 128, 255, 0]
+        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(1, 3)])
+
+    def test_an_invalid_band_of_a_valid_pixel_is_0(self, path):
+        image, valid = read_raster(
+            save(path, np.array([[[5.0]], [[np.nan]], [[10.0]]])), bounds=(0, 10)
+        )
+        assert valid.all() and image.tolist() == [[[255, 0, 128]]]
+
+    @pytest.mark.parametrize("internal", [True, False])
+    @pytest.mark.parametrize("gsd", [None, 0.25])
+    def test_masks_of_a_file_or_beside_it(self, internal, gsd, path):
+        save(path, NOISE[:3], **UTM)
+        mask = np.zeros((70, 90), bool)
+        mask[20:, 30:] = True
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=internal), rasterio.open(path, "r+") as file:
+            file.write_mask(mask)
+        assert path.with_name("a.tif.msk").exists() != internal
+        expected = mask if gsd is None else mask.repeat(2, 0).repeat(2, 1)
+        np.testing.assert_array_equal(read_raster(path, gsd=gsd)[1], expected)
+
+
+class TestGroundResolution:
+    NOISE = noise(3, 240, 320)
+
+    def test_coarser_pixels_are_averages_in_every_window(self, path):
+        expected = self.NOISE.reshape(3, 120, 2, 160, 2).mean(axis=(2, 4))[::-1].transpose(1, 2, 0)
+        save(path, self.NOISE, tiled=True, blockxsize=64, blockysize=64, **UTM)
+        raster = Raster(path, gsd=1)
+        assert (raster.height, raster.width) == (120, 160)
+        assert raster.transform == Affine(1, 0, 500000, 0, -1, 5400000)
+        whole, _ = raster.read(slice(0, 120), slice(0, 160))
+        np.testing.assert_allclose(whole, expected, atol=0.51)
+        for rows, columns in ((slice(7, 60), slice(31, 90)), (slice(60, 120), slice(159, 160))):
+            image, valid = raster.read(rows, columns)
+            np.testing.assert_array_equal(image, whole[rows, columns])
+            assert valid.all()
+
+    def test_a_stored_value_without_data_is_no_part_of_averages(self, path):
+        stored = np.full((3, 40, 40), 7, np.uint8)
+        stored[:, :, ::2] = 9
+        stored[:, :, 20:] = 200
+        image, valid = read_raster(save(path, stored, **UTM), gsd=1, nodata=9)
+        assert image[valid].max() == 200 and set(np.unique(image[:, :10][valid[:, :10]])) == {7}
+
+    def test_degrees_are_converted_to_metres(self, path):
+        """At a latitude of 60 degrees, a degree of longitude is half as long as one of latitude."""
+        save(path, self.NOISE, crs="EPSG:4326", transform=Affine(1e-5, 0, 10, 0, -1e-5, 60))
+        raster = Raster(path, gsd=1.115)
+        assert (raster.height, raster.width) == (240, 160)
+        a, _, _, _, e, _ = raster.transform[:6]
+        assert (a, e) == pytest.approx((2e-5, -1e-5), rel=0.01)
+
+    def test_the_scale_of_a_projection_is_no_reason_to_resample(self, path):
+        image, _ = read_raster(save(path, self.NOISE, **UTM), gsd=0.502)
+        np.testing.assert_array_equal(image, self.NOISE[::-1].transpose(1, 2, 0))
+
+    def test_without_a_place_pixels_have_no_size(self, path):
+        with pytest.raises(ValueError, match=r"^--gsd 0\.5: .*a\.tif has no coordinate system"):
+            Raster(save(path, self.NOISE), gsd=0.5)
+
+
+class TestFiles:
+    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, path):
+        stored = noise(3, 1100, 1200)
+        cog = path.with_name("cog.tif")
+        copy(save(path, stored, **UTM), cog, driver="COG", compress="deflate")
+        with serve(path.parent) as server:
+            raster = Raster(f"{server.url}/cog.tif?token=1")
+            image, _ = raster.read(slice(600, 700), slice(900, 1000))
+            assert raster.transform == UTM["transform"]
+            assert server.sent.value < cog.stat().st_size / 2
+            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif cannot be read: [^\n]*404"):
+                Raster(f"{server.url}/gone.tif")
+        np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
+
+    @pytest.mark.parametrize("place", ["points", "rpcs"])
+    def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(self, place, path):
+        if place == "points":
+            corners = [(0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9)]
+            points = [GroundControlPoint(*corner) for corner in corners]
+            profile = dict(gcps=points, crs="EPSG:4326")
+        else:
+            line = [1.0] + [0.0] * 19
+            profile = dict(
+                rpcs=RPC(0, 1, 50, 1, line, line, 3, 6, 10, 1, line, line, 5, 10, 0.1, 0.1)
+            )
+        save(path, NOISE[0], **profile)
+        option = "" if place == "points" else "-rpc "
+        with pytest.raises(ValueError, match=rf"`gdalwarp {option}-r bilinear .*a\.tif OUT.tif`$"):
+            Raster(path)
+
+    @pytest.mark.parametrize("content", [b"", b"hello", b"II*\0\x08\0\0\0\xff", None])
+    def test_other_and_truncated_files_raise_in_one_line(self, content, path):
+        save(path, NOISE[:3], tiled=True, blockxsize=16, blockysize=16, **UTM)
+        path.write_bytes(path.read_bytes()[:-2000] if content is None else content)
+        with pytest.raises(OSError, match=r"^[^\n]*a\.tif cannot be read: [^\n]+$"):
+            read_raster(path)
