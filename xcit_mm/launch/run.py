@@ -29,7 +29,7 @@ from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model
 from .copies import refresh_copies
 from .report import report
-from .state import find_state, length
+from .state import find_state, training_length
 
 
 def run_tool(tool: str, argv: list[str]) -> int:
@@ -106,7 +106,7 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     cfg = _read_config(options)
     options.cfg = cfg
     _choose_precision(options, cfg)
-    end, unit = length(cfg)
+    end, unit = training_length(cfg)
     state = None if options.resume is None else find_state(options.resume, options.work_dir)
     checkpoint = None
     if state is not None:
@@ -118,7 +118,7 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     elif options.resume is not None:
         problem = f"{options.work_dir} has no checkpoint yet"
         _say(options, f"{problem}: the run starts at the first iteration")
-    start = checkpoint or cfg.get("load_from") or "the weights of its init_cfg"
+    start = checkpoint or cfg.get("load_from") or "the config's initial weights"
     copied_config = _add_resume(options, cfg, checkpoint)
     script = _load_script("train", options, cfg)
     _check(options, check_training(copy.deepcopy(cfg)))

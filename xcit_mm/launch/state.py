@@ -22,27 +22,29 @@ def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | 
         ValueError: If it is damaged, with the newest checkpoint that is whole, or if it holds
             weights without the state of a run, with the checkpoint to take.
     """
-    path = checkpoint or _find_last(work_dir)
+    path = checkpoint or _find_last_checkpoint(work_dir)
     if path is None:
         return None
     try:
         content = _load_whole(path)
     except ValueError as error:
-        whole = None if checkpoint else _find_whole(work_dir)
-        hint = f"; {whole} is whole: resume from it with --resume {whole}" if whole else ""
-        raise ValueError(f"{error}{hint}") from None
+        whole = None if checkpoint else _find_newest_whole(work_dir)
+        if whole is None:
+            raise
+        hint = f"{whole} is whole: resume from it with --resume {whole}"
+        raise ValueError(f"{error}; {hint}") from None
     _check_state(path, content)
     return path, content
 
 
-def length(cfg: Config) -> tuple[int, str]:
+def training_length(cfg: Config) -> tuple[int, str]:
     """Return the length of a training and its unit, 'iters' or 'epochs'; 0 if it is unknown."""
     loop = cfg.get("train_cfg") or {}
     unit = "epochs" if loop.get("max_epochs") else "iters"
     return loop.get(f"max_{unit}") or 0, unit
 
 
-def _find_last(work_dir: Path) -> str | None:
+def _find_last_checkpoint(work_dir: Path) -> str | None:
     """Return the last checkpoint of a run, or the newest: a kill may leave an empty pointer."""
     checkpoint = last_checkpoint(work_dir)
     if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
@@ -66,7 +68,7 @@ def _load_whole(path: str) -> Any:
     return content
 
 
-def _find_whole(work_dir: Path) -> Path | None:
+def _find_newest_whole(work_dir: Path) -> Path | None:
     for path in _saved_checkpoints(work_dir):
         with suppress(ValueError):
             _load_whole(str(path))
@@ -85,6 +87,8 @@ def _check_state(path: str, content: Any) -> None:
         folder = Path(path).parent
         names = (f"iter_{meta['iter']}.pth", f"epoch_{meta['epoch']}.pth")
         whole = [str(folder / name) for name in names if (folder / name).is_file()]
-        instead = [*whole, _find_last(folder) or "a checkpoint of iterations or epochs"][0]
+        instead = [*whole, _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"][
+            0
+        ]
         problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
         raise ValueError(f"cannot resume from {path}: {problem}")
