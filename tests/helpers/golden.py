@@ -7,6 +7,7 @@ and shape alone.
 
 import json
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,16 +60,17 @@ def keys(arch: str, patch_size: int) -> dict[str, list[int]]:
     return json.loads((GOLDEN / f"keys_{arch}_p{patch_size}.json").read_text())
 
 
-def deviation(maps: tuple[Tensor, ...], file: Path, size: str) -> float:
-    """Largest difference from the golden values of a size such as '64x96'; shapes must be equal.
+def deviation(tensors: Sequence[Tensor], file: Path, size: str = "") -> float:
+    """Largest difference from the golden values of a file, or of one of its sizes ('64x96').
 
-    Its unit is the mean magnitude of a level.
+    Shapes must be equal. The unit is the mean magnitude of a tensor.
     """
     golden = np.load(file)
+    prefix = f"{size}/" if size else ""
     deviations = []
-    for level, tensor in enumerate(maps):
-        assert list(tensor.shape) == golden[f"{size}/shape{level}"].tolist()
-        samples = tensor.detach().double().flatten().numpy()[golden[f"{size}/index{level}"]]
-        difference = np.abs(samples - golden[f"{size}/value{level}"]).max()
-        deviations.append(difference / float(golden[f"{size}/abs_mean{level}"]))
+    for number, tensor in enumerate(tensors):
+        assert list(tensor.shape) == golden[f"{prefix}shape{number}"].tolist()
+        samples = tensor.detach().double().flatten().numpy()[golden[f"{prefix}index{number}"]]
+        difference = np.abs(samples - golden[f"{prefix}value{number}"]).max()
+        deviations.append(difference / float(golden[f"{prefix}abs_mean{number}"]))
     return max(deviations)

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from helpers.golden import fill
-from helpers.paths import CONFIGS
+from helpers.small_models import semantic_fpn
 from helpers.weight_files import MINI, official, path_of, same, sources
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -87,13 +87,9 @@ def test_other_initialisers_are_left_to_mmengine():
 
 
 def small() -> Config:
-    """The demo's segmentor, small and with BatchNorm, with an `init_cfg` from a file."""
-    cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
-    cfg.model.backbone.update(
-        arch=MINI, norm_cfg=dict(type="BN"), init_cfg=dict(type="Pretrained", checkpoint="a.pth")
-    )
-    cfg.model.neck.update(in_channels=[16] * 4, out_channels=16)
-    cfg.model.decode_head.update(in_channels=[16] * 4, channels=16, norm_cfg=dict(type="BN"))
+    """A small segmentor with an `init_cfg` from a file that does not exist."""
+    cfg = semantic_fpn()
+    cfg.model.backbone.init_cfg = dict(type="Pretrained", checkpoint="a.pth")
     return cfg
 
 
