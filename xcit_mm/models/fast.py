@@ -109,8 +109,8 @@ def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     Args:
         x: (B, N, C), or (N, C) for all images.
     """
-    batch = len(weight)
-    if batch and uses_onednn(x):
+    if uses_onednn(x) and len(weight):  # in this order, since len() fixes the batch of a trace
+        batch = len(weight)
         x_by_image = x.expand(batch, -1, -1)
         bias_by_image = [None] * batch if bias is None else bias
         return torch.stack(list(map(onednn_linear, x_by_image, weight, bias_by_image)))
