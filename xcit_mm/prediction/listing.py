@@ -74,20 +74,26 @@ def find_items(
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
-    lists = [name for name in names if os.path.isfile(name) and name.endswith((".txt", ".json"))]
+    files = []
+    lists = []
+    searched = []
+    for name in names:
+        if not _is_url(name) and not os.path.isfile(name):
+            searched.append(name)
+        elif not _is_url(name) and name.endswith((".txt", ".json")):
+            lists.append(name)
+        else:
+            files.append(name)
     if root is not None and not lists:
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    others = [name for name in names if name not in lists]
-    files = [name for name in others if _is_url(name) or os.path.isfile(name)]
     items = _list_files(files, root="")
     for name in lists:
         if name.endswith(".json"):
             items += _read_coco(Path(name), root, listing)
         else:
             items += _list_files(_read_lines(Path(name)), root or "")
-    for name in others:
-        if name not in files:
-            items += _search(name, out, listing.notes)
+    for name in searched:
+        items += _search(name, out, listing.notes)
     listing.items = make_unique(list({item.path: item for item in items}.values()))
     repeated = len(items) - len(listing.items)
     if repeated:

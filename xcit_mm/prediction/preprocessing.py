@@ -38,15 +38,15 @@ class Preprocessing:
             raise ValueError(
                 "LoadImageFromFile is not found in the test pipeline: add it as the first step"
             )
-        self._options = {
+        self._decoding = {
             name: load[name] for name in ("color_type", "imdecode_backend") if name in load
         }
-        self._is_grey = self._options.get("color_type", "").startswith("grayscale")
+        self._is_grey = self._decoding.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
         steps = [step for step in inputs.pipeline if "Annotation" not in type_name(step)]
         try:
-            self._load = TRANSFORMS.build(load) if self._bands is not None else None
+            self._load_raster = TRANSFORMS.build(load) if self._bands is not None else None
             self._pipeline = Compose([from_array if step is load else step for step in steps])
         except KeyError as error:  # of a registry
             raise ValueError(
@@ -67,7 +67,7 @@ class Preprocessing:
 
     def _check_array(self, image: np.ndarray) -> None:
         is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
-        if self._bands is None and not self._options and not is_bgr:
+        if self._bands is None and not self._decoding and not is_bgr:
             expected = "(H, W, 3), BGR, uint8 from 0 to 255"
             raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
 
@@ -83,9 +83,9 @@ class Preprocessing:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe is never read to its end
             raise ValueError(f"{path} is not a regular file")
         try:
-            if self._load is not None:
-                return self._load(dict(img_path=str(path)))["img"]
-            return read_image(path, **self._options)
+            if self._load_raster is not None:
+                return self._load_raster(dict(img_path=str(path)))["img"]
+            return read_image(path, **self._decoding)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
