@@ -75,6 +75,8 @@ def parse_args() -> argparse.Namespace:
 
 
 def predict(args: argparse.Namespace) -> int:
+    if args.class_column is not None and args.labels is None:
+        raise ValueError(f"--class-column {args.class_column} is for --labels: give both")
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))

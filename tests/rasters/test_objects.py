@@ -243,6 +243,7 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
         (".gpkg", dict(crs="EPSG:3857", place=NO_PLACE), "no coordinate system: .* without --crs"),
         (".geojson", dict(place=NO_PLACE), r"no coordinate system: write \.gpkg"),
         (".gpkg", dict(tile=None), "give --tile"),
+        (".gpkg", dict(tile=0), "tiles of 0 pixels"),
         (".gpkg", dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
         (".gpkg", dict(aoi="points.gpkg"), r"--aoi points\.gpkg has no polygons"),
         (".gpkg", dict(bands=[1, 2, 9]), "has no band 9"),

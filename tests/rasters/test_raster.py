@@ -140,6 +140,7 @@ class TestScale:
         [
             *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, np.nan))),
             *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50))),
+            dict(percentiles=(2, 98), bounds=(0, 9)),
         ],
     )
     def test_invalid_bounds_and_percentiles_raise(self, options, path):
@@ -162,6 +163,9 @@ class TestScale:
         assert np.diff(Raster(save(path, stored)).bounds) == 1
         stored[0, 0, 0] = 100
         assert Raster(save(path, stored)).bounds.tolist() == [sorted((common, 100))]
+
+    def test_percentiles_without_an_effect_are_noted(self, path):
+        assert "--percentiles" in Raster(save(path, NOISE[:3]), percentiles=(2, 98)).notes[0]
 
     def test_a_sample_shows_all_of_a_large_raster(self, path):
         save(path, np.tile(np.arange(3000, dtype=np.uint16), (3000, 1)), compress="deflate")

@@ -166,6 +166,7 @@ class TestCommand:
         [
             ("map.gpkg", [], "a segmentor writes .tif, .tiff"),
             ("map.tif", ["--crs", "EPSG:4326"], "use gdalwarp -t_srs"),
+            ("map.tif", ["--class-column", "kind"], "--class-column kind is for --labels"),
         ],
     )
     def test_errors_are_one_line(self, name, options, message, models, refusal, tmp_path):

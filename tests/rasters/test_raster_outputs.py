@@ -107,16 +107,20 @@ class TestFilesOfTheUser:
         after = run.out.stat()
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
-    @pytest.mark.parametrize("name", ["folder", "config", "checkpoint"])
+    @pytest.mark.parametrize("name", ["folder", "config", "checkpoint", "labels"])
     def test_the_command_refuses_its_inputs_as_out(
         self, name, overwrite, models, refusal, tmp_path
     ):
         config, checkpoint = models["seg"]
-        raster = RasterRun(tmp_path, "map.tif").raster
-        out = dict(folder=tmp_path, config=config, checkpoint=checkpoint)[name]
-        options = ["--overwrite"] if overwrite else []
-        line = refusal("raster", tmp_path, config, checkpoint, "--out", out, *options)
-        assert f"--out {out} is the input {out}: give another --out" in line and raster.exists()
+        folder = tmp_path / "rasters"
+        folder.mkdir()
+        raster = RasterRun(folder, "map.tif").raster
+        labels = write_shapes(tmp_path / "labels.gpkg", AREA)
+        out = dict(folder=folder, config=config, checkpoint=checkpoint, labels=labels)[name]
+        options = ["--labels", labels, *(["--overwrite"] if overwrite else [])]
+        line = refusal("raster", folder, config, checkpoint, "--out", out, *options)
+        assert f"--out {out} is the input {out}: give another --out" in line
+        assert raster.exists() and labels.exists()
 
 
 class TestResults:

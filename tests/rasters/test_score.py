@@ -213,9 +213,3 @@ class TestCommand:
         path, head, *_ = printed.splitlines()
         assert code == 0 and path == str(out) and head.split() == columns.split()
         assert f"--labels {labels}: 1 of 3 polygons lie outside of the area" in errors
-
-    def test_labels_are_not_replaced(self, models, refusal, tmp_path):
-        raster = save(tmp_path / "a.tif", noise(3, 20, 50), **UTM)
-        labels = write_shapes(tmp_path / "labels.gpkg", boxes(0))
-        options = "--labels", labels, "--out", labels, "--overwrite"
-        assert "is the input" in refusal("raster", raster, *models["det"], *options)

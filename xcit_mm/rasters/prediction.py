@@ -91,7 +91,7 @@ def predict_raster(
             if is_first:
                 _note_changes(predictor.cfg, options | dict(tile=tile, overlap=overlap))
             source = _open_raster(raster, predictor.cfg, options)
-            _check_place(source, out, crs)
+            _check_crs(source, out, crs)
             area = None if aoi is None else _read_area(aoi, source)
             rows = Rows(source, predictor, out, area, *_find_tiling(predictor, tile, overlap))
             if is_first:
@@ -225,7 +225,7 @@ def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
         raise ValueError(f"--crs {crs}: GeoJSON is in WGS 84, leave it out")
 
 
-def _check_place(raster: Raster, out: Path, crs: str | None) -> None:
+def _check_crs(raster: Raster, out: Path, crs: str | None) -> None:
     """Raise ValueError if the coordinate system of the result does not suit the raster."""
     import geopandas
 
@@ -253,16 +253,18 @@ def _find_tiling(predictor: Predictor, tile: int | None, overlap: int | None) ->
     """Return side and minimum overlap of tiles, by default of the predictor, of the training, or
     of the config's images.
     """
+    if tile is not None:
+        return tile, overlap_of_tiles(tile, overlap)
     trained = _trained_options(predictor.cfg)
-    if tile is None and predictor.tile is not None:
+    default_overlap = None
+    if predictor.tile is not None:
         tile = predictor.tile
         default_overlap = predictor.overlap
-    elif tile is None and "tile" in trained:
+    elif "tile" in trained:
         tile = trained["tile"]
         default_overlap = trained["overlap"]
     else:
-        tile = tile or ModelInput(predictor.cfg).side
-        default_overlap = None
+        tile = ModelInput(predictor.cfg).side
     if tile is None:
         fix = "give --tile PIXELS, as in the training"
         raise ValueError(f"the config does not state the size of its images: {fix}")

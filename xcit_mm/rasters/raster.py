@@ -31,7 +31,7 @@ class Raster:
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
             Default: files of 8 bits are not scaled, others by `percentiles` of a sample of the
             raster.
-        percentiles: Percentiles that become 0 and 255.
+        percentiles: Percentiles that become 0 and 255. Default: 2 and 98.
         nodata: Stored value of pixels without data. Default: the file's.
 
     Attributes:
@@ -55,12 +55,11 @@ class Raster:
         raw: bool = False,
         gsd: float | None = None,
         bounds: Sequence[float] | None = None,
-        percentiles: Sequence[float] = PERCENTILES,
+        percentiles: Sequence[float] | None = None,
         nodata: float | None = None,
     ) -> None:
-        if not 0 <= percentiles[0] < percentiles[1] <= 100:
-            fix = "give two from 0 to 100, the lower one first"
-            raise ValueError(f"--percentiles {percentiles}: {fix}")
+        if percentiles is not None:
+            _check_percentiles(percentiles, bounds)
         self.path = str(path)
         self.gsd = gsd
         self.nodata = nodata
@@ -83,7 +82,9 @@ class Raster:
             self._cache = self._cache_size()
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
-                self.bounds = self._estimate_bounds(percentiles)
+                self.bounds = self._estimate_bounds(percentiles or PERCENTILES)
+            elif percentiles is not None:
+                self.notes.append("its values are not scaled: --percentiles has no effect")
 
     def _has_mask(self) -> bool:
         """Return whether the file's mask tells pixels without data. Its alpha may be an image."""
@@ -185,6 +186,16 @@ class Raster:
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), is_valid
+
+
+def _check_percentiles(percentiles: Sequence[float], bounds: Sequence[float] | None) -> None:
+    """Raise ValueError if percentiles are not a scale, or not the only one."""
+    low, high = percentiles
+    if not 0 <= low < high <= 100:
+        fix = "give two from 0 to 100, the lower one first"
+        raise ValueError(f"--percentiles {low} {high}: {fix}")
+    if bounds is not None:
+        raise ValueError(f"--percentiles {low} {high}: leave them out, or leave out --bounds")
 
 
 def _check_place(file: Any) -> None:

@@ -46,8 +46,8 @@ class Tile(NamedTuple):
         return f"{self.raster.stem}-{self.rows.start}-{self.columns.start}"
 
 
-class TileWriter:
-    """Writes tiles into a folder. Tiles of 8 bits and three bands are PNGs, others GeoTIFFs.
+class _TileImages:
+    """Writes the images of tiles. Scaled images are PNGs, others GeoTIFFs.
 
     Args:
         side: Height and width of a tile. Zeros fill what the raster lacks.
@@ -66,18 +66,6 @@ class TileWriter:
         self._pixels = 0
         self._sum: Any = 0
         self._sum_of_squares: Any = 0
-
-    def has_object(self, tile: Tile) -> bool:
-        """Return whether a tile is more than background, as far as its labels tell unread."""
-        raise NotImplementedError
-
-    def write(self, tile: Tile, raster: Raster) -> str:
-        """Write a tile with its labels. Return why the tile is left out, or nothing."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Write what belongs to all tiles."""
-        raise NotImplementedError
 
     @property
     def statistics(self) -> tuple[list[float], list[float]]:
@@ -128,7 +116,7 @@ class TileWriter:
         return np.pad(pixels, sides[: pixels.ndim], constant_values=fill)
 
 
-class ObjectTiles(TileWriter):
+class ObjectTiles(_TileImages):
     """Writes images of a split into a folder, and their objects into a COCO json beside it.
 
     Args:
@@ -145,9 +133,11 @@ class ObjectTiles(TileWriter):
         self._datasets: dict[str, dict[str, list]] = {}
 
     def has_object(self, tile: Tile) -> bool:
+        """Return whether a tile shows enough of an object."""
         return any(labelled.share >= MIN_VISIBLE for labelled in tile.objects)
 
     def write(self, tile: Tile, raster: Raster) -> str:
+        """Write a tile with its labels. Return why the tile is left out, or nothing."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_labelled = covers(tile.area, tile.rows, tile.columns)
         is_counted = valid & is_labelled
@@ -166,6 +156,7 @@ class ObjectTiles(TileWriter):
         return ""
 
     def finish(self) -> None:
+        """Write the COCO jsons."""
         names = enumerate(self._classes, start=1)
         categories = [dict(id=number, name=name) for number, name in names]
         for split, dataset in self._datasets.items():
@@ -189,7 +180,7 @@ class ObjectTiles(TileWriter):
         return annotation | dict(iscrowd=int(labelled.share < MIN_VISIBLE))
 
 
-class MapTiles(TileWriter):
+class MapTiles(_TileImages):
     """Writes images into images/SPLIT, maps into annotations/SPLIT, and classes.txt.
 
     Args:
@@ -201,9 +192,11 @@ class MapTiles(TileWriter):
         self._classes = list(classes)
 
     def has_object(self, tile: Tile) -> bool:
+        """Return whether a tile has an object, or labels that tell only when they are read."""
         return isinstance(tile.labels, StoredClasses) or bool(tile.objects)
 
     def write(self, tile: Tile, raster: Raster) -> str:
+        """Write a tile with its labels. Return why the tile is left out, or nothing."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_counted = valid & covers(tile.area, tile.rows, tile.columns)
         numbers = tile.labels.read(tile.rows, tile.columns)
@@ -220,6 +213,7 @@ class MapTiles(TileWriter):
         return ""
 
     def finish(self) -> None:
+        """Write the names of the classes."""
         (self._folder / "classes.txt").write_text("\n".join(self._classes))
 
     def _name_classes(self, numbers: np.ndarray) -> None:
@@ -234,6 +228,9 @@ class MapTiles(TileWriter):
             raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         unnamed = range(len(self._classes), highest + 1)
         self._classes += [f"class {number}" for number in unnamed]
+
+
+TileWriter = ObjectTiles | MapTiles
 
 
 def _encode_png(image: np.ndarray) -> bytes:
