@@ -12,7 +12,7 @@ from helpers.weight_files import path_of, same
 from mmengine.config import Config
 
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.zoo import find_model, load_checkpoint, shipped_models
+from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint, shipped_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "maskrcnn_xcit_small_12_p16"
@@ -34,6 +34,7 @@ def test_there_are_24_published_detectors_and_segmentors():
 def test_a_published_detector_or_segmentor_has_its_config(name):
     config, checkpoint = find_model(name)
     assert checkpoint == f"xcit://{name}"
+    assert find_config(name) == config
     assert find_model(Path(config).stem) == find_model(checkpoint) == (config, checkpoint)
     file = PUBLISHED[name]
     stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
