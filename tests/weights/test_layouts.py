@@ -187,84 +187,87 @@ def small_model(task: str, patch_size: int) -> nn.Module:
     return MODELS.build(cfg.model)
 
 
-class TestWholeModels:
-    @pytest.mark.parametrize(
-        "key, named",
-        [
-            ("decode_head.convs.0.conv.weight", "lacks decode_head.convs.0.conv.weight"),
-            ("backbone.fpn1.0.weight", "lacks fpn1.0.weight"),
-            ("decode_head.x", "unknown decode_head.x"),
-            ("backbone.cls_token", "unknown cls_token"),
-        ],
-    )
-    def test_a_missing_or_unknown_tensor_raises_and_changes_nothing(self, key, named):
-        state = segmentor().state_dict()
-        if state.pop(key, None) is None:
-            state[key] = torch.ones(1)
-        model = segmentor()
-        initial = {key: value.clone() for key, value in model.state_dict().items()}
-        with pytest.raises(ValueError, match=named):
-            load_in_runner(model, dict(state_dict=state))
-        assert same(model.state_dict(), initial)
+@pytest.mark.parametrize(
+    "key, named",
+    [
+        ("decode_head.convs.0.conv.weight", "lacks decode_head.convs.0.conv.weight"),
+        ("backbone.fpn1.0.weight", "lacks fpn1.0.weight"),
+        ("decode_head.x", "unknown decode_head.x"),
+        ("backbone.cls_token", "unknown cls_token"),
+    ],
+)
+def test_a_missing_or_unknown_tensor_of_a_model_raises_and_changes_nothing(key, named):
+    state = segmentor().state_dict()
+    if state.pop(key, None) is None:
+        state[key] = torch.ones(1)
+    model = segmentor()
+    initial = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=named):
+        load_in_runner(model, dict(state_dict=state))
+    assert same(model.state_dict(), initial)
 
-    def test_the_file_of_a_classifier_is_for_the_backbone(self):
-        with pytest.raises(ValueError, match=r"a classifier: .* init_cfg"):
-            load_in_runner(segmentor(), dict(state_dict=official(16)))
 
-    @pytest.mark.parametrize(
-        "parts, description",
-        [({}, "no backbone"), (dict(backbone=nn.Conv2d(3, 3, 1)), "a Conv2d as its backbone")],
-    )
-    def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(
-        self, parts, description
-    ):
-        model = nn.Sequential(OrderedDict(parts))
-        with pytest.raises(ValueError, match=f"{description}, .*leave StrictLoadHook out"):
-            load_in_runner(model, dict(state_dict=model.state_dict()))
+def test_the_file_of_a_classifier_is_for_the_backbone():
+    with pytest.raises(ValueError, match=r"a classifier: .* init_cfg"):
+        load_in_runner(segmentor(), dict(state_dict=official(16)))
 
-    def test_heads_for_other_classes_are_named(self):
-        state = segmentor(num_classes=7).state_dict()
-        message = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads=False"
-        with pytest.raises(ValueError, match=message):
-            load_in_runner(segmentor(), dict(state_dict=state))
 
-    def test_heads_for_other_classes_keep_their_values_on_request(self):
-        state = segmentor(num_classes=7).state_dict()
-        model = segmentor()
-        initial = model.decode_head.conv_seg.weight.clone()
-        load_in_runner(model, dict(state_dict=state), strict_heads=False)
-        assert torch.equal(model.decode_head.conv_seg.weight, initial)
-        key = "decode_head.convs.0.conv.weight"
-        assert torch.equal(model.state_dict()[key], state[key])
+@pytest.mark.parametrize(
+    "parts, description",
+    [({}, "no backbone"), (dict(backbone=nn.Conv2d(3, 3, 1)), "a Conv2d as its backbone")],
+)
+def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(parts, description):
+    model = nn.Sequential(OrderedDict(parts))
+    with pytest.raises(ValueError, match=f"{description}, .*leave StrictLoadHook out"):
+        load_in_runner(model, dict(state_dict=model.state_dict()))
 
-    @pytest.mark.parametrize(
-        "source",
-        sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth", "official-semfpn_p16.pth"),
-    )
-    def test_the_authors_files_fill_the_models_of_mmdet_and_mmseg(self, source, tmp_path):
-        task = "mask-rcnn" if "maskrcnn" in source else "fpn"
-        model = small_model(task, 8 if "_p8" in source else 16)
-        checkpoint = load_from_file(str(path_of(source, tmp_path)))
-        load_in_runner(model, checkpoint)
-        assert same(model.state_dict(), checkpoint["state_dict"])
 
-    @pytest.mark.parametrize("patch_size", [16, 8])
-    @pytest.mark.parametrize(
-        "config, heads",
-        [
-            ("upernet/upernet_xcit-t12-p{}_8xb2-160k_ade20k-512x512.py", "upernet_t12_heads"),
-            ("semantic_fpn/fpn_xcit-t12-p{}_8xb2-80k_ade20k-512x512.py", "semfpn_t12_heads"),
-        ],
-    )
-    def test_the_authors_segmentors_fill_the_shipped_configs(self, config, heads, patch_size):
-        cfg = Config.fromfile(CONFIGS / config.format(patch_size))
-        cfg.model.backbone.init_cfg = None
-        init_default_scope("mmseg")
-        with torch.device("meta"):
-            model = MODELS.build(cfg.model)
-        trunk = {f"backbone.{key}": shape for key, shape in keys("t12", patch_size).items()}
-        state = {}
-        for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items()):
-            dtype = torch.long if key.endswith("num_batches_tracked") else torch.float
-            state[key] = torch.full(shape, number, dtype=dtype)
-        assert same(match_model(model, dict(state_dict=state)), state)
+def test_heads_for_other_classes_are_named():
+    state = segmentor(num_classes=7).state_dict()
+    message = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads=False"
+    with pytest.raises(ValueError, match=message):
+        load_in_runner(segmentor(), dict(state_dict=state))
+
+
+def test_heads_for_other_classes_keep_their_values_on_request():
+    state = segmentor(num_classes=7).state_dict()
+    model = segmentor()
+    initial = model.decode_head.conv_seg.weight.clone()
+    load_in_runner(model, dict(state_dict=state), strict_heads=False)
+    assert torch.equal(model.decode_head.conv_seg.weight, initial)
+    key = "decode_head.convs.0.conv.weight"
+    assert torch.equal(model.state_dict()[key], state[key])
+
+
+@pytest.mark.parametrize(
+    "source",
+    sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth", "official-semfpn_p16.pth"),
+)
+def test_the_authors_files_fill_the_models_of_mmdet_and_mmseg(source, tmp_path):
+    task = "mask-rcnn" if "maskrcnn" in source else "fpn"
+    model = small_model(task, 8 if "_p8" in source else 16)
+    checkpoint = load_from_file(str(path_of(source, tmp_path)))
+    load_in_runner(model, checkpoint)
+    assert same(model.state_dict(), checkpoint["state_dict"])
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize(
+    "config, heads",
+    [
+        ("upernet/upernet_xcit-t12-p{}_8xb2-160k_ade20k-512x512.py", "upernet_t12_heads"),
+        ("semantic_fpn/fpn_xcit-t12-p{}_8xb2-80k_ade20k-512x512.py", "semfpn_t12_heads"),
+    ],
+)
+def test_the_authors_segmentors_fill_the_shipped_configs(config, heads, patch_size):
+    cfg = Config.fromfile(CONFIGS / config.format(patch_size))
+    cfg.model.backbone.init_cfg = None
+    init_default_scope("mmseg")
+    with torch.device("meta"):
+        model = MODELS.build(cfg.model)
+    trunk = {f"backbone.{key}": shape for key, shape in keys("t12", patch_size).items()}
+    state = {}
+    for number, (key, shape) in enumerate({**trunk, **DENSE_KEYS[heads]}.items()):
+        dtype = torch.long if key.endswith("num_batches_tracked") else torch.float
+        state[key] = torch.full(shape, number, dtype=dtype)
+    assert same(match_model(model, dict(state_dict=state)), state)
