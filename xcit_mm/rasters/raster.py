@@ -9,7 +9,7 @@ import numpy as np
 from .bands import estimate_bounds, parse_bounds, select_bands, to_bytes
 from .gdal import CACHE_SIZE, gdal, open_raster
 
-PERCENTILES = (2.0, 98.0)
+_PERCENTILES = (2.0, 98.0)
 _MAX_CACHE = 2**31  # bytes, for the strips of a row of tiles
 _SAMPLE = 128  # side in pixels of a window of the sample
 _SAMPLES = 16  # windows of the sample along each axis
@@ -82,7 +82,7 @@ class Raster:
             self._cache = self._cache_size()
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
-                self.bounds = self._estimate_bounds(percentiles or PERCENTILES)
+                self.bounds = self._estimate_bounds(percentiles or _PERCENTILES)
             elif percentiles is not None:
                 self.notes.append("its values are not scaled: --percentiles has no effect")
 
