@@ -85,8 +85,9 @@ def _try_lock(file: IO[bytes], path: Path) -> bool:
     try:
         # Unlike those of flock, these locks do not pass on to processes that read images.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The process that had the lock may have removed the file since it was opened.
-        return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:  # the process that had the lock has removed the file since
+        return False
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             return False
