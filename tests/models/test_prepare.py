@@ -60,7 +60,6 @@ def detections(model: Any) -> Detections:
     "recipe, composed",
     [
         (small_models.mask_rcnn, [NECK, NECK, WIDTH, WIDTH]),
-        (small_models.cascade_mask_rcnn, [NECK, NECK, WIDTH, WIDTH]),
         (small_models.retinanet, [NECK, WIDTH, WIDTH]),
         (small_models.semantic_fpn, [NECK, NECK, WIDTH, WIDTH]),
         (small_models.upernet, [NECK, NECK, WIDTH, WIDTH]),
@@ -212,12 +211,15 @@ def test_other_norms_and_levels_give_the_same(recipe, composed):
     assert channels(model)[:2] == composed
 
 
-def test_maps_for_other_heads_are_contiguous():
+def test_a_model_with_another_head_and_without_a_neck_gives_the_same():
     cfg = small_models.semantic_fpn()
+    cfg.model.neck = None
     cfg.model.decode_head = dict(
-        type="FCNHead", in_channels=NECK, channels=16, num_classes=5, num_convs=1
+        type="FCNHead", in_channels=WIDTH, channels=16, num_classes=5, num_convs=1
     )
-    model = prepare_for_inference(build(cfg))
+    model = build(cfg)
+    expected = outputs(model)
+    assert_equal(outputs(prepare_for_inference(model)), expected)
     with torch.inference_mode():
         maps = model.extract_feat(synthetic_images(*SHAPE))
     assert all(level.is_contiguous() for level in maps)

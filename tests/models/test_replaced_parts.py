@@ -64,8 +64,9 @@ def test_changed_layers_of_the_attention_have_the_same_effect_on_large_images(na
     ids=["kernel", "dilation", "padding_mode"],
 )
 def test_other_convolutions_of_the_lpi_act_on_large_maps(change):
-    layer = LPI(8, BN).eval()
+    layer = LPI(8, BN)
     layer.conv1 = change()
+    layer.eval()
     x = torch.randn(1, 6400, 8)
     with torch.no_grad():
         without_grad = layer(x, 80, 80)

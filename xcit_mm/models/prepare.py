@@ -45,7 +45,7 @@ def prepare_for_inference(model: Any) -> Any:
 
 
 def copy_without_weights(model: nn.Module) -> Any:
-    """Copy a model, but not the memory of its weights."""
+    """Copy a model. The copy shares the memory of the weights."""
     shared: dict[int, Any] = {}
     for module in model.modules():
         # Pruning keeps a tensor that deepcopy refuses as an attribute.
@@ -66,8 +66,9 @@ def _refuse_training(model: nn.Module, inputs: object = None) -> None:
 def _fold_batch_norm(parent: nn.Module) -> None:
     # The BatchNorm of LPI stays: it follows a GELU and precedes a padded convolution.
     is_block = isinstance(parent, ConvModule) and parent.order[:2] == ("conv", "norm")
-    is_ordered = is_block or isinstance(parent, nn.Sequential)
-    children: list[tuple[str, Any]] = list(parent.named_children()) if is_ordered else []
+    if not (is_block or isinstance(parent, nn.Sequential)):
+        return
+    children: list[tuple[str, Any]] = list(parent.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
         is_conv = type(conv) in (nn.Conv2d, nn.ConvTranspose2d, Upsample2x)
         is_norm = isinstance(norm, BatchNorm) and not norm.training and norm.track_running_stats
