@@ -206,6 +206,14 @@ def test_a_whole_object_wins_over_parts_of_any_score(surer):
     assert merge((160, 160), *tiles).boxes.tolist() == [[68, 68, 100, 100]]
 
 
+@pytest.mark.parametrize(("end", "label"), [(96, 1), (94, 0)])
+def test_a_cut_part_of_another_class_or_with_a_shorter_box_yields_to_the_whole(end, label):
+    """The object's centre lies beyond the seam, and the first tile is surer of the part."""
+    part = boxes_of((70, 10, end, 42), score=0.9, label=label)
+    whole = boxes_of((70 - 64, 10, 98 - 64, 42), score=0.5)
+    assert merge((96, 160), part, whole).boxes.tolist() == [[70, 10, 98, 42]]
+
+
 @pytest.mark.parametrize("labels, count", [((0, 0), 1), ((0, 1), 2)])
 def test_only_objects_of_one_class_are_merged(labels, count):
     pairs = zip((0, 64), labels, strict=True)

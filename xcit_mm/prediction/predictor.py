@@ -12,14 +12,13 @@ from zlib import crc32
 import mmcv
 import mmengine
 import numpy as np
-import supervision as sv
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
-from mmengine.structures import BaseDataElement, InstanceData
+from mmengine.structures import BaseDataElement
 from torch import nn
 
 from ..models.build import check_backbone, load_model
@@ -30,7 +29,8 @@ from ..utils.devices import check_device
 from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
-from .masks import in_less_memory, to_compact
+from .detections import to_detections
+from .masks import in_less_memory
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -274,28 +274,11 @@ class Predictor:
             return Prediction(image, None, labels, self.names, palette)
         if "pred_instances" not in sample:
             raise ValueError("the model predicts no boxes or masks: only such detectors work")
-        detections = self._to_detections(sample.pred_instances, image.shape[:2])
-        return Prediction(image, detections, None, self.names, palette)
-
-    def _to_detections(self, instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
-        """Return mmdet's instances in descending order of scores, which differs between heads."""
-        from mmdet.structures.mask import mask2bbox
-
+        instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]
-        instances = instances.cpu()
-        has_masks = isinstance(instances.get("masks"), torch.Tensor)
-        if has_masks and not instances.bboxes.any():  # SOLO predicts no boxes
-            instances.bboxes = mask2bbox(instances.masks)
-        arrays = instances.numpy()
-        arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
-        labels = arrays.labels.astype(int)
-        masks = arrays.get("masks")
-        if isinstance(masks, list):
-            masks = to_compact(masks, size)
-        elif masks is not None:  # without objects, SOLO's masks are floats
-            masks = masks.astype(bool, copy=False)
-        return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
+        detections = to_detections(instances, image.shape[:2])
+        return Prediction(image, detections, None, self.names, palette)
 
 
 def _pixels(size: tuple[int, int]) -> str:
