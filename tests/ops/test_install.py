@@ -11,14 +11,11 @@ from helpers.paths import CONFIGS, ROOT
 from xcit_mm.ops import is_compiled
 
 NOTEBOOK = """
-try:
+from contextlib import suppress
+with suppress(ModuleNotFoundError):
     import mmdet.apis
-except ModuleNotFoundError as error:
-    print(error)
-try:
+with suppress(ModuleNotFoundError):
     import mmseg.models
-except ModuleNotFoundError as error:
-    print(error)
 import xcit_mm
 import mmdet.apis, mmcv.ops
 import mmseg.models.decode_heads.point_head as heads

@@ -5,7 +5,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from make_shapes import CLASSES, write_dataset
+from make_shapes import write_dataset
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -20,12 +20,12 @@ def files(root: Path) -> dict[str, bytes]:
 def rasters(tmp_path_factory) -> Path:
     pytest.importorskip("rasterio")
     root = tmp_path_factory.mktemp("rasters") / "shapes"
-    write_dataset(root, train=24, val=2, size=64, rasters=True)
+    write_dataset(root, train=4, val=2, size=64, rasters=True)
     return root
 
 
 def test_files_are_reproducible_and_do_not_depend_on_rasters(rasters, tmp_path):
-    write_dataset(tmp_path / "plain", train=24, val=2, size=64)
+    write_dataset(tmp_path / "plain", train=4, val=2, size=64)
     with_rasters = files(rasters)
     images = [name for name in with_rasters if name.startswith("images/")]
     added = {name.replace("images/", "rasters/").replace(".jpg", ".tif") for name in images}
@@ -35,34 +35,18 @@ def test_files_are_reproducible_and_do_not_depend_on_rasters(rasters, tmp_path):
     assert files(tmp_path / "plain") == with_rasters
 
 
-@pytest.mark.parametrize("number", [0, 2])
-def test_rasters_have_a_place_and_the_colors_of_the_images(number, rasters):
+def test_rasters_have_a_place_and_the_colors_of_the_images(rasters):
     import rasterio
 
-    with rasterio.open(rasters / "rasters" / "training" / f"{number:05}.tif") as file:
+    with rasterio.open(rasters / "rasters" / "training" / "00002.tif") as file:
         assert (file.count, set(file.dtypes)) == (4, {"uint16"})
         assert (file.crs.to_epsg(), file.res) == (32632, (1.0, 1.0))
-        assert file.bounds.left == 500000 + 64 * number
+        assert file.bounds.left == 500000 + 64 * 2
         colors = [color.name for color in file.colorinterp]
         *rgb, _ = file.read()
     assert colors == ["red", "green", "blue", "undefined"]
-    image = cv2.imread(str(rasters / "images" / "training" / f"{number:05}.jpg"))[..., ::-1]
+    image = cv2.imread(str(rasters / "images" / "training" / "00002.jpg"))[..., ::-1]
     np.testing.assert_allclose(np.dstack(rgb).mean((0, 1)) / 257, image.mean((0, 1)), atol=2)
-
-
-def test_the_infrared_band_tells_the_classes_apart(rasters):
-    import rasterio
-
-    pixels: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
-    for path in (rasters / "rasters" / "training").iterdir():
-        with rasterio.open(path) as file:
-            infrared = file.read(4)
-        map_path = rasters / "annotations" / "training" / f"{path.stem}.png"
-        labels = cv2.imread(str(map_path), cv2.IMREAD_UNCHANGED)
-        for label, name in enumerate(CLASSES, start=2):
-            pixels[name].append(infrared[labels == label])
-    brightness = {name: np.concatenate(parts).mean() for name, parts in pixels.items()}
-    assert sorted(CLASSES, key=brightness.get) == ["square", "star", "triangle", "circle"]
 
 
 @pytest.mark.parametrize(
