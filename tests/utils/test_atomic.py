@@ -27,36 +27,30 @@ def test_former_file_stays_until_the_new_file_is_complete(tmp_path):
     assert path.read_text() == "former" and list(tmp_path.iterdir()) == [path]
 
 
-class TestConvertedWeights:
-    @pytest.fixture(autouse=True)
-    def source(self, tmp_path, monkeypatch) -> None:
-        torch.save(dict(model=official(16)), tmp_path / "file.pth")
-        (tmp_path / "out.pth.partial").write_text("a user's own")
-        monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def source(tmp_path, monkeypatch) -> str:
+    """A file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(dict(model=official(16)), "file.pth")
+    return "file.pth"
 
-    def folder_is_unchanged(self) -> bool:
-        names = {path.name for path in Path().iterdir()}
-        is_kept = Path("out.pth.partial").read_text() == "a user's own"
-        return is_kept and names == {"file.pth", "out.pth.partial"}
 
-    def test_files_of_a_user_are_left_alone(self, call):
-        assert call("weights", "convert", "file.pth", "out.pth", "--to", "timm")[0] == 0
-        Path("out.pth").unlink()
-        assert self.folder_is_unchanged()
+@pytest.mark.parametrize("out", ["out.pth", "out.safetensors"])
+def test_full_disk_is_one_line(out, refusal, source):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, limits[1]))
+    try:
+        refusal("weights", "convert", source, out, "--to", "timm")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(Path().iterdir()) == [Path(source)]
 
-    @pytest.mark.parametrize("out", ["out.pth", "out.safetensors"])
-    def test_full_disk_is_one_line(self, out, refusal):
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, limits[1]))
-        try:
-            refusal("weights", "convert", "file.pth", out, "--to", "timm")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert self.folder_is_unchanged()
 
-    def test_ctrl_c_is_one_line(self, call, monkeypatch):
-        monkeypatch.setattr(torch, "save", interrupt)
-        code, _, error = call("weights", "convert", "file.pth", "out.pth", "--to", "timm")
-        assert code == 130
-        assert error == "\ninterrupted: nothing is written\n"
-        assert self.folder_is_unchanged()
+def test_ctrl_c_is_one_line(call, source, monkeypatch):
+    Path("out.pth.partial").write_text("a user's own")
+    monkeypatch.setattr(torch, "save", interrupt)
+    code, _, error = call("weights", "convert", source, "out.pth", "--to", "timm")
+    assert code == 130
+    assert error == "\ninterrupted: nothing is written\n"
+    assert {path.name for path in Path().iterdir()} == {source, "out.pth.partial"}
+    assert Path("out.pth.partial").read_text() == "a user's own"

@@ -5,15 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.weight_files import MINI, load_in_runner, same, segmentor
-from torch import Tensor
 
 from xcit_mm import StrictLoadHook, XCiT
 from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.matching import CheckpointMismatch, load_pretrained
-
-
-def noise(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("patch_embed", ["conv", "linear"])
@@ -31,17 +26,13 @@ def test_first_layer_gives_the_output_of_rgb_and_only_the_stem_changes(
 
     first = model.get_submodule(stem.removesuffix(".weight"))
     first_of_rgb = published.get_submodule(stem.removesuffix(".weight"))
-    if rule == "rgb-zero":  # ignores other bands
-        image = noise(2, bands, 64, 48)
-    else:  # gives the output of a grey image
-        image = noise(2, 1, 64, 48).expand(-1, bands, -1, -1)
+    image = torch.randn(2, bands, 64, 48, dtype=torch.float64)
+    if rule != "rgb-zero":  # which ignores other bands; the others give the output of a grey image
+        image = image[:, :1].expand(-1, bands, -1, -1)
     rgb = image[:, :3] if bands >= 3 else image.expand(-1, 3, -1, -1)
+    torch.testing.assert_close(first(image), first_of_rgb(rgb), rtol=1e-12, atol=1e-12)
     if rule == "rgb-mean":  # the colors keep their filters
         torch.testing.assert_close(first.weight[:, :3] * bands / 3, first_of_rgb.weight)
-    output = first(image)
-    torch.testing.assert_close(output, first_of_rgb(rgb), rtol=1e-12, atol=1e-12)
-    output.square().sum().backward()
-    assert (first.weight.grad != 0).all()  # all bands are learned
 
 
 def initialised_by(file: Path, bands: int, rule: str | None) -> XCiT:
@@ -73,26 +64,11 @@ def test_other_bands_need_a_rule_and_a_file_for_rgb(bands_of_file, bands, rule, 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        StrictLoadHook,
-        lambda **rule: XCiT(MINI, init_cfg=dict(type="Pretrained", checkpoint="none", **rule)),
-    ],
-)
-def test_unknown_rule_raises_at_once(build):
-    with pytest.raises(ValueError, match=r"fill_stem='repeat': .*'mean', 'rgb-mean', 'rgb-zero'"):
-        build(fill_stem="repeat")
-
-
-def test_nan_is_rejected_before_the_mean_spreads_it(tmp_path):
-    key = "patch_embed.proj.0.0.weight"
-    state = XCiT(MINI).state_dict()
-    state[key][0, 1, 0, 0] = torch.nan
-    state[key] = state[key].to(torch.float8_e4m3fn)
-    torch.save(state, tmp_path / "rgb.pth")
-    with pytest.raises(ValueError, match=f"{key} with values that are not finite"):
-        load_pretrained(XCiT(MINI, in_channels=4), str(tmp_path / "rgb.pth"), fill_stem="mean")
+def test_unknown_rule_raises_at_once():
+    with pytest.raises(ValueError, match="fill_stem='repeat'"):
+        StrictLoadHook(fill_stem="repeat")
+    with pytest.raises(ValueError, match="fill_stem='repeat'"):
+        XCiT(MINI, init_cfg=dict(type="Pretrained", checkpoint="none", fill_stem="repeat"))
 
 
 def test_a_segmentor_of_other_bands_is_filled_on_request():

@@ -12,9 +12,8 @@ from helpers.weight_files import path_of, same
 from mmengine.config import Config
 
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint, shipped_models
+from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "maskrcnn_xcit_small_12_p16"
 
 
@@ -24,10 +23,6 @@ TASKS = {
     "ADE20k, UperNet": "upernet",
 }
 DENSE = [name for name, file in PUBLISHED.items() if file.training in TASKS]
-
-
-def test_there_are_24_published_detectors_and_segmentors():
-    assert len(DENSE) == 24
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -53,7 +48,6 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
         ("mskrcnn", "try maskrcnn_xcit_tiny_12_p16, maskrcnn_xcit_tiny_12_p8, "),
-        ("maskrcnn", ", ".join(name for name in shipped_models() if name.startswith("maskrcnn"))),
         ("xyz", "`xcit-mm weights list`"),
         ("config.py", "config.py has no checkpoint"),
     ],
@@ -86,9 +80,10 @@ def hub(work_dir, tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     cache = tmp_path / "hub" / "models--me--model"
     (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text(COMMIT)
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    (cache / "refs" / "main").write_text(commit)
     (cache / "snapshots").mkdir()
-    return Path(shutil.move(work_dir, cache / "snapshots" / COMMIT))
+    return Path(shutil.move(work_dir, cache / "snapshots" / commit))
 
 
 def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
@@ -100,7 +95,6 @@ def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        "import os",
         "model = open('ran', 'w')",
         "model = dict(a=[*range(3)])",
         # mmengine replaces what stands in {{ }} together with the quote that ends the string.
@@ -108,7 +102,6 @@ def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
         "model = dict(backbone=[dict(type='os.system', command='touch ran')])",
         "model = dict(type='mmengine.put_text', obj='', filepath='ran')",
         "custom_imports = dict(imports=['antigravity'])",
-        "model = (",
     ],
 )
 def test_a_config_of_the_hub_that_may_run_code_is_not_loaded(line, hub, tmp_path, monkeypatch):
