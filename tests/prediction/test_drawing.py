@@ -1,5 +1,7 @@
 """Predictions are drawn in the right colors and places, and change no other pixel."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import supervision as sv
@@ -60,6 +62,19 @@ def test_a_detector_without_masks_gets_boxes_and_labels(image):
     assert np.array_equal(plain[45:55, 35:45], image[45:55, 35:45])
     assert not np.array_equal(prediction.draw()[:40], plain[:40])  # a label above the box
     assert np.array_equal(prediction.draw(min_score=2), image)
+
+
+def test_labels_of_a_user_are_all_drawn_and_without_a_score(image):
+    predicted = squares(image, (30, 40), masks=None)
+    labelled = replace(predicted, instances=replace(predicted.instances, confidence=None))
+    assert len(labelled.above(1)) == 1
+    plain = labelled.draw(labels=False)
+    assert np.array_equal(plain, predicted.draw(labels=False))
+    name, with_score = (
+        np.ptp(np.nonzero((drawing.draw() != plain).any(axis=(0, 2))))
+        for drawing in (labelled, predicted)
+    )
+    assert 0 < name < with_score - 10
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (280, 180)])

@@ -88,7 +88,7 @@ def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
 
 
 def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
-    """Read some photos of the test set, evenly spread, with their labels as if predicted."""
+    """Read some photos of the test set, evenly spread, with labels instead of predictions."""
     init_default_scope(cfg.default_scope)
     config = copy.deepcopy(tested_dataset(cfg))
     config["pipeline"] = [step for step in config["pipeline"] if type_name(step).startswith("Load")]
@@ -105,11 +105,10 @@ def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
 
 
 def _to_detections(sample: dict) -> sv.Detections:
-    """Return the objects of a sample of mmdet, with the score 1."""
+    """Return the objects of a sample of mmdet, without scores."""
     boxes = sample["gt_bboxes"].numpy()
     masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
-    scores = np.ones(len(boxes), np.float32)
-    return sv.Detections(boxes, masks, scores, sample["gt_bboxes_labels"].astype(int))
+    return sv.Detections(boxes, masks, class_id=sample["gt_bboxes_labels"].astype(int))
 
 
 def _with_unlabelled(

@@ -56,10 +56,10 @@ def _draw_labels(
     fonts = np.array([label.font for label in labels])[instances.class_id]
     for font in dict.fromkeys(fonts):  # an annotator has one font
         objects: Any = instances[fonts == font]
-        names = [
-            f"{labels[class_id].text} {score:.2f}"
-            for class_id, score in zip(objects.class_id, objects.confidence, strict=True)
-        ]
+        names = [labels[class_id].text for class_id in objects.class_id]
+        scores = objects.confidence
+        if scores is not None:
+            names = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
         annotator = sv.RichLabelAnnotator(
             colors,
             text_color=sv.ColorPalette(letters),

@@ -31,7 +31,7 @@ class Prediction:
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
         instances: A detector's objects in descending order of scores, else None. Masks of tiles are
-            a `CompactMask`.
+            a `CompactMask`. Objects that a user labelled have no scores: `confidence` is None.
         segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
         names: Name of each class.
         palette: Color of each class in drawings, RGB, if the config has colors.
@@ -50,7 +50,7 @@ class Prediction:
 
     @property
     def scores(self) -> np.ndarray:
-        """Score of each object, (n,)."""
+        """Score of each predicted object, (n,)."""
         return self._objects.confidence
 
     @property
@@ -71,7 +71,9 @@ class Prediction:
         return self.instances
 
     def above(self, score: float) -> "Prediction":
-        """Select the objects with a higher score."""
+        """Select the objects with a higher score, or all objects without scores."""
+        if self._objects.confidence is None:
+            return self
         return replace(self, instances=self._objects[self.scores > score])
 
     def draw(
@@ -164,7 +166,7 @@ class Prediction:
         return table.assign(score=self.scores, label=self.labels, name=names)
 
     def __len__(self) -> int:
-        return len(self.scores) if self.segmentation is None else len(np.unique(self.segmentation))
+        return len(self.boxes) if self.segmentation is None else len(np.unique(self.segmentation))
 
     def __repr__(self) -> str:
         size = "{}x{} pixels".format(*self.image.shape[:2])
