@@ -26,6 +26,7 @@ from xcit_mm.models.precision import DTYPES
 from xcit_mm.prediction.cluster import rank_and_size, rank_device
 from xcit_mm.rasters.files import WriteError
 from xcit_mm.rasters.gdal import list_rasters
+from xcit_mm.rasters.labels import is_raster
 from xcit_mm.rasters.options import LOADING, TILING, add_raster_options
 from xcit_mm.utils.cli import cli_main, print_line
 from xcit_mm.utils.errors import reason
@@ -80,6 +81,8 @@ def predict(args: argparse.Namespace) -> int:
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
+    if args.labels is not None:
+        is_raster(args.labels, args.class_column)  # raises an error before anything is predicted
     device = args.device or rank_device()
     speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
     predictor = Predictor.from_config(config, checkpoint, min_score=args.min_score, **speed)

@@ -124,7 +124,7 @@ def test_model_that_cannot_be_fine_tuned_is_one_line(model, message, refused, da
     [
         (["--config", "taken.py"], "taken.py exists: train it"),
         (["--launcher", "pytorch"], "then train it with --launcher"),
-        (["--tile", "100"], "--tile is for rasters: give --labels"),
+        (["--nodata", "0"], "--nodata is for rasters: give --labels"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, data, folder):

@@ -106,9 +106,11 @@ def test_a_made_scene_is_learned(call, folder, tmp_path, monkeypatch):
     ("options", "message"),
     [
         (["{labels}", "--class-column", "kind"], "has no such column, give one of Class"),
+        (["{labels}", "--tile", 0], "tiles of 0 pixels"),
         (["{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
         (["{labels}", "--bands", 1, 2, 9], "has no band 9, but 3 bands"),
         (["{raster}"], "has no polygons: a detector needs some"),
+        (["{raster}", "--class-column", "kind"], "is a raster, which has no columns"),
         (["gone.gpkg"], "gone.gpkg: No such file"),
     ],
 )

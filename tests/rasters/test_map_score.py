@@ -111,6 +111,7 @@ def test_classes_that_the_map_does_not_have_are_missed(predicted, transform, tmp
         ("nothing", r"--labels .*l\.tif has no labelled pixel that counts"),
         ("place", "--labels .* has no place on the raster, and another size"),
         ("gone", r"gone\.tif"),
+        ("column", r"--class-column kind: --labels .*l\.tif is a raster"),
     ],
 )
 def test_labels_that_do_not_match_are_one_line(labels, message, predicted, transform, tmp_path):
@@ -120,8 +121,10 @@ def test_labels_that_do_not_match_are_one_line(labels, message, predicted, trans
         path = write_classes(out, transform, np.where(classes == 1, 7, classes))
     elif labels == "nothing":
         path = write_classes(out, transform, np.where(classes == 255, 0, 255))
+    elif labels == "column":
+        path = write_classes(out, transform, classes)
     elif labels == "place":
         path = save(tmp_path / "b.tif", np.zeros((9, 9), np.uint8))
     with pytest.raises((ValueError, OSError), match=message) as error:
-        score_raster(out, path)
+        score_raster(out, path, class_column="kind" if labels == "column" else None)
     assert "\n" not in str(error.value)

@@ -167,9 +167,13 @@ class TestCommand:
             ("map.gpkg", [], "a segmentor writes .tif, .tiff"),
             ("map.tif", ["--crs", "EPSG:4326"], "use gdalwarp -t_srs"),
             ("map.tif", ["--class-column", "kind"], "--class-column kind is for --labels"),
+            ("map.tif", ["--class-column", "kind", "--labels", "a.tif"], "a.tif is a raster"),
         ],
     )
-    def test_errors_are_one_line(self, name, options, message, models, refusal, tmp_path):
+    def test_errors_are_one_line(
+        self, name, options, message, models, refusal, tmp_path, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
         raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
         options = [*options, "--out", tmp_path / name]
         assert message in refusal("raster", raster, *models["seg"], *options)

@@ -41,7 +41,8 @@ def finetune(argv: list[str]) -> int:
     labels_help = "polygons of any vector file, or a raster of classes: DATA are rasters"
     parser.add_argument("--labels", metavar="FILE", help=labels_help)
     add_raster_options(parser)
-    parser.add_argument("--no-val", action="store_true", help="hold no tiles of rasters out")
+    no_val_help = "hold no tiles of rasters out"
+    parser.add_argument("--no-val", action="store_true", default=None, help=no_val_help)
     options, flags = parser.parse_known_args(argv)
     data = options.data.resolve()
     name = data.stem if data.is_file() else data.name
@@ -52,7 +53,7 @@ def finetune(argv: list[str]) -> int:
             raise ValueError(
                 f"--from writes {config} in one process: then train it with --launcher"
             )
-        used = [name for name in RASTER_OPTIONS if getattr(options, name)]
+        used = [name for name in RASTER_OPTIONS if getattr(options, name) is not None]
         if used and options.labels is None:
             raise ValueError(f"--{used[0].replace('_', '-')} is for rasters: give --labels")
         tiles = None if options.labels is None else cut(options, config)

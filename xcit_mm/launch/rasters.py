@@ -38,7 +38,9 @@ def cut(options: argparse.Namespace, config: Path) -> "Tiles":
     if loading["bands"] is None:
         step = model_input.raster_step or {}
         loading["bands"] = settings.get("bands") or step.get("bands")
-    tile = options.tile or settings.get("tile") or model_input.side
+    tile = options.tile
+    if tile is None:
+        tile = settings.get("tile") or model_input.side
     if tile is None:
         raise ValueError(f"{options.model} does not state the size of its images: give --tile")
     # Three bands become colors, and one becomes gray. Other bands keep their values.

@@ -212,16 +212,21 @@ class StoredClasses:
         return numbers
 
 
-def is_raster(path: str | Path) -> bool:
+def is_raster(path: str | Path, class_column: str | None) -> bool:
     """Return whether labels are a raster of classes, and not polygons.
 
     Raises:
         OSError: If they are neither.
+        ValueError: If they are a raster, and a column is to give the classes.
     """
     import pyogrio
 
     try:
-        return Path(path).suffix != ".parquet" and not len(pyogrio.list_layers(path))
+        if Path(path).suffix == ".parquet" or len(pyogrio.list_layers(path)):
+            return False
     except pyogrio.errors.DataSourceError:
         open_raster(path).close()
-        return True
+    if class_column is not None:
+        problem = f"--labels {path} is a raster, which has no columns"
+        raise ValueError(f"--class-column {class_column}: {problem}, leave it out")
+    return True

@@ -144,7 +144,7 @@ def label_scenes(
     import pandas
 
     places = list(zip(grids, areas, strict=True))
-    if is_raster(path):
+    if is_raster(path, class_column):
         if is_detector:
             raise ValueError(f"--labels {path} has no polygons: a detector needs some")
         scenes = [Scene(grid, area, StoredClasses(path, grid)) for grid, area in places]

@@ -46,8 +46,10 @@ def score_raster(
             matter. For a map also a raster of class numbers, whose nodata and 255 do not count.
             Pixels without a polygon are `background`, or do not count for a map without this class.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        raster: The raster that was predicted. Default: everything counts.
-        class_column: Default: `class`, `label`, `name`, `category` or `type`, whichever there is.
+        raster: The raster that was predicted, whose extent limits what counts of a table. A map
+            has its raster's extent, so that this option has no effect. Default: everything counts.
+        class_column: Of polygons. Default: `class`, `label`, `name`, `category` or `type`,
+            whichever there is.
 
     Returns:
         A pandas.DataFrame with a row for each class. Of objects: AP50 as of COCO, precision,
@@ -55,7 +57,8 @@ def score_raster(
         the row `all` with the mean of AP50. Of a map: IoU and labelled pixels, and the row `mean`.
 
     Raises:
-        ValueError: If no label lies in the area, or a number in a raster is no class of the map.
+        ValueError: If no label lies in the area, a number in a raster is no class of the map, or
+            `class_column` is given for a raster.
         OSError, RuntimeError: If a file cannot be read.
     """
     out = Path(out)
@@ -184,7 +187,7 @@ def _score_map(
         names = json.loads(file.tags()["CLASSES"])
         place = footprint(file)
         area = place.union_all() if aoi is None else read_area(aoi, file.crs, place)
-        if is_raster(path):
+        if is_raster(path, class_column):
             labels: DrawnClasses | StoredClasses = StoredClasses(path, file)
         else:
             polygons = read_labels(path, class_column)
