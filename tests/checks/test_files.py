@@ -65,11 +65,17 @@ def write_small(path: Path) -> None:
     cv2.imwrite(str(path), np.zeros((9, 7, 3), np.uint8))
 
 
+def write_four_bands(path: Path) -> None:
+    tif = cv2.imencode(".tif", np.full((HEIGHT, WIDTH, 4), 99, np.uint8))[1]
+    path.write_bytes(tif.tobytes())
+
+
 FILES = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "text": (lambda path: path.write_bytes(b"<html>"), "not an image"),
     "cut off": (cut, "truncated"),
     "12 bits in 16": (write_12_bits, "nearly black"),
+    "four bands": (write_four_bands, "4 bands"),
     "another size": (write_small, (9, 7), (HEIGHT, WIDTH)),
 }
 

@@ -202,10 +202,13 @@ def test_photos_are_read_as_by_the_predictor(name, segmenter, tmp_path):
     assert np.array_equal(image, segmenter.preprocess.read(tmp_path / name))
 
 
-def test_photo_of_few_of_its_16_bits_is_refused(tmp_path):
-    write_photo(tmp_path / "dark.png")
-    with pytest.raises(ValueError, match=r"dark\.png uses few of its 16 bits"):
-        run.read_image(tmp_path / "dark.png")
+@pytest.mark.parametrize(
+    "name, message", [("dark.png", "uses few of its 16 bits"), ("transparent.tif", "has 4 bands")]
+)
+def test_photo_that_opencv_would_darken_or_cut_is_refused(name, message, tmp_path):
+    write_photo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        run.read_image(tmp_path / name)
 
 
 def test_array_of_another_shape_is_refused(segmentor_file):

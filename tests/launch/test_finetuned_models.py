@@ -99,6 +99,20 @@ def test_a_config_of_the_library_with_another_backbone_trains(base, changes, sha
     assert "RandomResize" in train_steps and "Resize" not in train_steps
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
+    has_checkpoint, shapes, folder
+):
+    base = folder / "model" / "base.py"
+    base.parent.mkdir()
+    base.write_text('_base_ = "mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py"')
+    (base.parent / "iter_1.pth").touch()
+    model = base.parent if has_checkpoint else base
+    write_finetuning_config(str(model), shapes, folder / "own.py")
+    pretrained = Config.fromfile(folder / "own.py").model.pretrained
+    assert pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")
+
+
 WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
 
 

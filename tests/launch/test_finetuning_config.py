@@ -99,10 +99,28 @@ def test_a_published_name_is_the_base_in_any_folder(data, folder):
     assert cfg.train_cfg.type == "IterBasedTrainLoop"
 
 
-def test_data_that_cannot_train_are_one_line(refused, trained, data, folder):
-    cv2.imwrite(str(data / "images/training/four.tif"), np.zeros((96, 96, 4), np.uint16))
-    edit_json(data / TRAINING, lambda coco: coco["images"][0].update(file_name="four.tif"))
-    assert "write a config as in docs/bands.md" in refused(trained, "--data", data)
+@pytest.mark.parametrize(
+    "bands, dtype, message",
+    [(4, np.uint8, "has 4 bands"), (3, np.uint16, "has 16 bits"), (4, np.uint16, "has 4 bands")],
+)
+@pytest.mark.parametrize("model", ["trained", "trained_segmentor"])
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_bands_and_bits_that_would_be_lost_are_named(
+    split, model, bands, dtype, message, refused, data, folder, request
+):
+    path = next((data / "images" / split).iterdir())
+    tif = path.with_suffix(".tif")
+    cv2.imwrite(str(tif), np.full((96, 96, bands), 99, dtype))
+    path.unlink()
+    if model == "trained":
+        json_path = data / f"annotations/instances_{split}.json"
+        edit_json(json_path, lambda coco: coco["images"][0].update(file_name=tif.name))
+    error = refused(request.getfixturevalue(model), "--data", data)
+    assert f"{tif} {message}" in error and "docs/bands.md" in error
+    assert not (folder / "my-data.py").exists()
+
+
+def test_missing_data_are_one_line(refused, trained, data, folder):
     shutil.rmtree(data)
     assert "no folder or file at" in refused(trained, "--data", data)
     assert not (folder / "my-data.py").exists()

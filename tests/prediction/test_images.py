@@ -1,6 +1,7 @@
 """Images of every kind are read as they look, or have a reason why not."""
 
 import io
+import struct
 
 import cv2
 import numpy as np
@@ -35,6 +36,13 @@ def opencv(suffix: str, image: np.ndarray) -> bytes:
     return cv2.imencode(suffix, image)[1].tobytes()
 
 
+def as_grey(content: bytes) -> bytes:
+    """Return a TIFF whose bands are colors no longer, as rasterio writes 16 bits."""
+    interpretation = struct.pack("<HHII", 262, 3, 1, 2)
+    assert interpretation in content
+    return content.replace(interpretation, struct.pack("<HHII", 262, 3, 1, 1))
+
+
 READABLE = {
     "rgb.jpg": (encoded("JPEG", quality=95), 4),
     "cmyk.jpg": (encoded("JPEG", "CMYK", quality=95), 4),
@@ -44,6 +52,7 @@ READABLE = {
     "16bit.png": (opencv(".png", PIXELS.astype(np.uint16) * 257), 0),
     "16bit.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 257), 0),
     "cmyk.tif": (encoded("TIFF", "CMYK"), 4),
+    "palette.tif": (encoded("TIFF", "P"), 16),
     "moving.gif": (encoded("GIF"), 12),
     "photo.webp": (encoded("WEBP", quality=95), 6),
     "named.without": (encoded("PNG"), 0),
@@ -56,6 +65,11 @@ UNREADABLE = {
     "truncated.tif": (encoded("TIFF")[:9000], "truncated"),
     "dark.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 16), "`xcit-mm raster`"),
     "float.tif": (encoded("TIFF", "F"), "`xcit-mm raster`"),
+    "bands.tif": (opencv(".tif", np.dstack([PIXELS, PIXELS[..., 0]])), "4 bands, .*docs/bands"),
+    "alpha.tif": (encoded("TIFF", "RGBA"), "it has 4 bands"),
+    "two.tif": (encoded("TIFF", "LA"), "it has 2 bands"),
+    "grey.tif": (as_grey(encoded("TIFF")), "it has 3 bands"),
+    "big.tif": (encoded("TIFF", "RGBA", big_tiff=True), "it has 4 bands"),
     "broken.heic": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "pillow-heif"),
 }
 

@@ -18,7 +18,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
-from ..utils.images import read_orientation
+from ..utils.images import count_dropped_bands, read_orientation
 
 _THREADS = 16  # most of the time they wait for the disk
 _BAR = 2_000  # files that take seconds
@@ -35,6 +35,7 @@ class ImageInfo(NamedTuple):
         bits: Bits of a channel.
         problem: Why the file cannot be read, or ''.
         labels: Each label of a segmentation map with its number of pixels.
+        dropped_bands: As `count_dropped_bands`.
     """
 
     width: int = 0
@@ -44,6 +45,7 @@ class ImageInfo(NamedTuple):
     bits: int = 8
     problem: str = ""
     labels: Sequence[tuple[int, int]] = ()
+    dropped_bands: int = 0
 
     def shape(self, is_turned: bool) -> tuple[int, int]:
         """Return height and width, as stored or as EXIF turns the image."""
@@ -88,6 +90,7 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
 def _cache_path(path: str, are_maps: bool) -> Path:
     # Paths in a cache may be relative to the working folder.
     key = f"{os.path.realpath(os.path.dirname(path))} {os.getcwd()} {are_maps}"
+    key = f"{key} {len(ImageInfo._fields)}"  # an earlier version had fewer
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     name = f"{sha256(os.fsencode(key)).hexdigest()[:16]}.json"
     return Path(root).expanduser() / "xcit_mm" / name
@@ -110,17 +113,25 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
     try:
         if not os.path.getsize(path):
             return ImageInfo(problem="the file is empty")
+        with open(path, "rb") as file:
+            info = ImageInfo(dropped_bands=count_dropped_bands(file))
         with Image.open(path) as image:
             width, height = image.size
             channels = len(image.getbands())
             bits = _count_bits(path, image)
-            info = ImageInfo(width, height, read_orientation(image), channels, bits)
+            info = info._replace(
+                width=width,
+                height=height,
+                orientation=read_orientation(image),
+                channels=channels,
+                bits=bits,
+            )
             if is_map or not _has_end(path, image.format):
                 image.load()
             if is_map and channels == 1:
                 info = info._replace(labels=_count_labels(np.asarray(image)))
     except UnidentifiedImageError:
-        return ImageInfo(problem="it is not an image")
+        return info._replace(problem="it is not an image")
     except Exception as error:  # every decoder has its own exceptions
         return info._replace(problem=" ".join(str(error).split()))
     return info

@@ -11,13 +11,14 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..utils.configs import loading_step, type_name
 from ..utils.errors import reason
-from ..utils.images import read_image
+from ..utils.images import read_image, reads_all_bands
 from .files import ImageInfo, read_infos
 from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width
 SAMPLE = 32
 _SUSPECTS = 500  # files that only the pipeline may be able to read
+_BANDS = "LoadRasterFromFile (docs/bands.md)"
 STORED = "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines"
 
 
@@ -89,6 +90,7 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
     missing = [path for path in photos.paths if not os.path.isfile(path)]
     problem = f"of {len(photos.paths)} images are missing"
     yield from listed("FAIL", "D314", missing, problem, "add these files, or correct data_prefix")
+    yield from listed("FAIL", "D315", _find_dropped(photos), "images would lose bands", _BANDS)
     loaded, problems = photos.load_sample()
     unreadable = [f"{path} ({problem})" for path, problem in problems.items()]
     fix = "replace or remove these files"
@@ -100,9 +102,17 @@ def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Findin
         if info.problem and info.width and path in loaded
     ]
     yield from listed("note", "D315", filled, "images are damaged, and a part is filled", fix)
-    fix = "scale the values to 16 bits, or LoadRasterFromFile (docs/bands.md)"
+    fix = f"scale the values to 16 bits, or {_BANDS}"
     yield from listed("FAIL", "D315", _find_dark(photos), "images would be nearly black", fix)
     yield from _check_sizes(photos, loaded, shapes)
+
+
+def _find_dropped(photos: Photos) -> list[str]:
+    """List photos of whose bands mmcv would drop some."""
+    if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
+        return []
+    bands = {path: info.dropped_bands for path, info in photos.infos.items()}
+    return [f"{path} ({count} bands)" for path, count in bands.items() if count]
 
 
 def _find_dark(photos: Photos) -> list[str]:
@@ -110,7 +120,8 @@ def _find_dark(photos: Photos) -> list[str]:
     dark: list[str] = []
     if not photos.color_type.startswith("color"):
         return dark
-    deep = [path for path, info in photos.infos.items() if info.bits > 8]
+    infos = photos.infos.items()
+    deep = [path for path, info in infos if info.bits > 8 and not info.dropped_bands]
     for path in sample(deep):
         try:
             read_image(path)

@@ -31,7 +31,8 @@ def read_image(path: str | Path) -> np.ndarray:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it cannot be decoded, or has 16 bits and uses at most 14 of them.
+        ValueError: If it cannot be decoded, has 16 bits and uses at most 14 of them, or is a TIFF
+            of four bands.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
     try:
@@ -40,9 +41,13 @@ def read_image(path: str | Path) -> np.ndarray:
         raise ValueError(f"{path} cannot be decoded: {error.err}") from None
     if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
-    if image.max() < 64:  # OpenCV keeps the upper 8 of 16 bits, of which few are in use
+    is_tiff = encoded[:2].tobytes() in (b"II", b"MM")
+    if is_tiff or image.max() < 64:
         raw: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
-        if raw.dtype != np.uint8:
+        # OpenCV drops a fourth band, and keeps the upper 8 of 16 bits, of which few may be in use.
+        if is_tiff and raw.shape[2:] == (4,):
+            raise ValueError(f"{path} has 4 bands: save it with red, green and blue alone")
+        if image.max() < 64 and raw.dtype != np.uint8:
             raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
     return image
 

@@ -88,14 +88,14 @@ def write_finetuning_config(
     dataset: Dataset[Any]
     if cfg.default_scope == "mmdet":
         dataset = read_objects(data)
-        if tiles is None:
-            check_bands(dataset)
         adapted = adapt_detector(model, cfg, dataset, boxes)
         task = _describe_objects(adapted.masks)
     else:
         dataset = read_maps(data)
         adapted = adapt_segmentor(model, cfg, len(dataset.classes))
         task = _MAPS
+    if tiles is None:
+        check_bands(dataset)
     if checkpoint:
         remove_pretrained(adapted.model)
     if tiles is not None:

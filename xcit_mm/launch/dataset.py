@@ -8,14 +8,13 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from ..checks.files import read_infos
 from ..utils.atomic import atomic_write
 from ..utils.coco import new_annotation
 from ..utils.errors import preview
@@ -63,6 +62,9 @@ class Objects:
 
     def __len__(self) -> int:
         return len(self.photos)
+
+    def photo_paths(self) -> list[Path]:
+        return [photo.path for photo in self.photos]
 
     def count_empty(self) -> int:
         """Return the number of photos without objects."""
@@ -115,6 +117,9 @@ class Maps:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def photo_paths(self) -> list[Path]:
+        return [photo for photo, _ in self.pairs]
 
     def describe(self, classes: Sequence[str]) -> str:
         return f"{len(self):,} photos with maps of {len(classes)} classes"
@@ -207,16 +212,14 @@ def check_masks(dataset: Dataset[Objects]) -> bool:
     return not without_mask
 
 
-def check_bands(dataset: Dataset[Objects]) -> None:
-    """Raise ValueError for a tif with bands or depths that OpenCV would drop in silence."""
-    for photo in _all_photos(dataset):
-        is_tif = photo.path.suffix.lower() in (".tif", ".tiff")
-        if is_tif and _image_mode(photo.path) not in ("L", "P", "RGB"):
-            problem = f"{photo.path} may have many bands or 16 bits"
+def check_bands(dataset: Dataset[Any]) -> None:
+    """Raise ValueError for a tif with bands or bits that OpenCV would drop in silence."""
+    paths = dataset.training.photo_paths()
+    if dataset.held_out:
+        paths += dataset.held_out.photo_paths()
+    tifs = [str(path) for path in paths if path.suffix.lower() in (".tif", ".tiff")]
+    for path, info in read_infos(tifs).items():
+        if info.dropped_bands or info.bits > 8:
+            found = f"{info.dropped_bands} bands" if info.dropped_bands else f"{info.bits} bits"
+            problem = f"{path} has {found}, which are not those of a photo"
             raise ValueError(f"{problem}: write a config as in docs/bands.md")
-
-
-def _image_mode(path: Path) -> str | None:
-    with suppress(UnidentifiedImageError), Image.open(path) as image:
-        return image.mode
-    return None

@@ -1,17 +1,24 @@
 """Reading of images from files and URLs."""
 
 import importlib.util
+import struct
 import urllib.request
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 from urllib.error import URLError
 from urllib.parse import quote
 
 import mmcv
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 URL_PREFIXES = ("http://", "https://")
+# Length of the header of a TIFF or BigTIFF, by its first bytes.
+_TIFF = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
+# Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.
+_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 
 
 def read_image(
@@ -26,13 +33,18 @@ def read_image(
         path: File or URL.
 
     Raises:
-        ValueError: If the file cannot be decoded, or uses at most 14 of 16 bits per channel.
+        ValueError: If the file cannot be decoded, uses at most 14 of 16 bits per channel, or is a
+            TIFF with bands that would be dropped.
         OSError: If the file cannot be read or downloaded.
     """
     is_url = str(path).startswith(URL_PREFIXES)
     content = _download(str(path)) if is_url else Path(path).read_bytes()
     if not content:
         raise ValueError("the file is empty")
+    bands = count_dropped_bands(BytesIO(content))
+    if bands and not reads_all_bands(color_type, imdecode_backend):
+        fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
+        raise ValueError(f"it has {bands} bands, which are not those of a photo: {fix}")
     is_heif = content[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
     if is_heif and importlib.util.find_spec("pillow_heif"):
         importlib.import_module("pillow_heif").register_heif_opener()
@@ -43,6 +55,29 @@ def read_image(
         problem = "the image uses few of its 16 bits and would be nearly black"
         raise ValueError(f"{problem}: `xcit-mm raster` scales it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
+
+
+def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
+    """Return whether mmcv reads bands of a TIFF as they are, with these arguments."""
+    return color_type == "unchanged" or imdecode_backend == "tifffile"
+
+
+def count_dropped_bands(file: BinaryIO) -> int:
+    """Return the number of bands of a TIFF of which OpenCV drops some, or darkens three by a
+    fourth. It is 0 for a photo, and for other formats, which have transparency but no other bands.
+    """
+    header = file.read(16)
+    if header[:4] not in _TIFF:
+        return 0
+    try:
+        tags = ImageFileDirectory_v2(header[: _TIFF[header[:4]]])
+        file.seek(tags.next)
+        tags.load(file)
+    except (SyntaxError, struct.error, OSError):  # which the decoder reports
+        return 0
+    bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
+    interpretation = tags.get(ExifTags.Base.PhotometricInterpretation)
+    return 0 if bands == _BANDS.get(interpretation, 1) else bands
 
 
 def _has_16_bits(content: bytes) -> bool:
