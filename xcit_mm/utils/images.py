@@ -76,7 +76,7 @@ def count_dropped_bands(file: BinaryIO) -> int:
     except (SyntaxError, struct.error, OSError):  # which the decoder reports
         return 0
     bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
-    interpretation = tags.get(ExifTags.Base.PhotometricInterpretation)
+    interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
     return 0 if bands == _BANDS.get(interpretation, 1) else bands
 
 
