@@ -7,6 +7,7 @@ import torch
 from benchmark import saved_bytes
 from helpers.devices import on_each_device, on_each_device_in, peak_bytes
 from helpers.golden import GOLDEN, deviation, fill, image, keys
+from mmcv.cnn import fuse_conv_bn
 from torch import nn
 
 from xcit_mm import XCiT
@@ -192,6 +193,15 @@ class TestPrecision:
         for a, b in zip(*results, strict=True):
             # The gradient of a bias before BatchNorm is zero but for rounding.
             torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item() + 1e-7)
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+def test_batch_norm_folded_by_mmcv_gives_the_same(patch_size):
+    model = fill(XCiT(TINY, patch_size, norm_cfg=BN))
+    x = image(75, 101).float()
+    with torch.inference_mode():
+        expected = model(x)
+        torch.testing.assert_close(fuse_conv_bn(model)(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_training_stores_no_hidden_map_twice():

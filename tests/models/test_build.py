@@ -6,13 +6,13 @@ import pytest
 import torch
 from helpers.golden import fill
 from helpers.small_models import semantic_fpn
-from helpers.weight_files import MINI, official, path_of, same, sources
+from helpers.weight_files import MINI
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
 import xcit_mm
-from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm import XCiT
 from xcit_mm.models import Trunk
 from xcit_mm.models.build import load_model
 
@@ -41,14 +41,6 @@ def test_weights_determine_class_and_options_of_the_backbone(network, options, t
     assert all(torch.equal(*outputs) for outputs in zip(loaded(image), model(image), strict=True))
 
 
-@pytest.mark.parametrize("source", sources("timm_p16.safetensors", "mmpretrain_p8.pth"))
-def test_a_classifier_in_any_layout_gives_its_trunk(source, tmp_path):
-    backbone = xcit_mm.backbone(path_of(source, tmp_path))
-    assert type(backbone) is Trunk and f"_p{backbone.patch_size}" in source
-    tensors = official(backbone.patch_size)
-    assert same(backbone.state_dict(), {key: tensors[key] for key in backbone.state_dict()})
-
-
 @pytest.mark.parametrize(
     "tensors, message",
     [
@@ -70,14 +62,6 @@ def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_pa
     with pytest.raises(ValueError, match=message) as error:
         xcit_mm.backbone(tmp_path / "file.pth")
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_head_of_a_wrong_shape_is_named(tmp_path):
-    state = XCiTClassifier(MINI, num_classes=3).state_dict() | {"head.weight": torch.ones(3)}
-    torch.save(state, tmp_path / "file.pth")
-    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "file.pth"))
-    with pytest.raises(ValueError, match=r"file\.pth .*head\.weight of \(3,\), not \(3, 16\)"):
-        XCiTClassifier(MINI, num_classes=3, init_cfg=init_cfg).init_weights()
 
 
 def test_other_initialisers_are_left_to_mmengine():

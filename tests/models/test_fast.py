@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.models import fast
-from xcit_mm.models.xcit import LPI, Upsample2x
+from xcit_mm.models.xcit import Upsample2x
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BN = dict(type="BN")
@@ -37,18 +37,6 @@ def pieces() -> Iterator[Counter]:
 
     with Count():
         yield counts
-
-
-# Wide maps are cut at 16 rows, 8 times the rows of the halo.
-@pytest.mark.parametrize("height, width, count", [(100, 70, 7), (17, 2000, 2), (200, 9, 4)])
-def test_local_patch_interaction_sees_across_pieces(height, width, count):
-    layer = LPI(32, BN).eval()
-    nn.init.normal_(layer.bn.running_mean)
-    x = torch.randn(2, height * width, 32)
-    with torch.no_grad(), pieces() as counts:
-        in_pieces = layer(x, height, width)
-    assert counts["LPI"] == count
-    torch.testing.assert_close(in_pieces, layer(x, height, width).detach())
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -108,15 +96,11 @@ def test_an_empty_batch(grad):
         assert XCiTClassifier(TINY, num_classes=5).eval()(empty).shape == (0, 5)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_upsampling_is_a_transposed_convolution(memory_format):
-    layer = Upsample2x(8).to(memory_format=memory_format)
-    x = torch.randn(2, 8, 70, 90).to(memory_format=memory_format)
+def test_upsampling_of_channels_last_is_a_transposed_convolution():
+    layer = Upsample2x(8).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 70, 90).to(memory_format=torch.channels_last)
     expected = nn.ConvTranspose2d.forward(layer, x)
-    torch.testing.assert_close(layer(x), expected)
     with torch.inference_mode():
-        torch.testing.assert_close(layer(x), expected)
-        layer.register_forward_hook(lambda *_: None)
         torch.testing.assert_close(layer(x), expected)
 
 
