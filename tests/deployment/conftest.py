@@ -5,10 +5,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from helpers import small_models
-from helpers.golden import fill
 from helpers.paths import CONFIGS
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.deployment import export_model
 from xcit_mm.models.build import load_model
@@ -30,7 +28,6 @@ class Trained(NamedTuple):
     checkpoint: Path
 
     def load(self) -> tuple[Config, Any]:
-        """Return the config and the model in eval mode."""
         cfg = Config.fromfile(self.config)
         return cfg, load_model(cfg, self.checkpoint)
 
@@ -41,15 +38,12 @@ def write_trained(tmp_path_factory) -> Callable[..., Trained]:
 
     def write(recipe: Config, part: str = "model") -> Trained:
         folder = tmp_path_factory.mktemp("trained")
-        config = folder / "config.py"
-        checkpoint = folder / "model.pth"
-        recipe.dump(config)
-        cfg = Config.fromfile(config)
-        init_default_scope(cfg.default_scope)
-        cfg.model.backbone.pop("init_cfg", None)
-        model = fill(MODELS.build(cfg.model if part == "model" else cfg.model.backbone))
-        torch.save(dict(state_dict=model.state_dict()), checkpoint)
-        return Trained(config, checkpoint)
+        trained = Trained(folder / "config.py", folder / "model.pth")
+        recipe.dump(trained.config)
+        model = small_models.build(recipe)
+        written = model if part == "model" else model.backbone
+        torch.save(dict(state_dict=written.state_dict()), trained.checkpoint)
+        return trained
 
     return write
 
@@ -94,13 +88,12 @@ def mask_rcnn(write_trained, shapes) -> Trained:
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory) -> Callable[..., Path]:
-    """Export a model to a file in a folder of its own."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
 
-    def write(trained: Trained, **options: Any) -> Path:
+    def write(trained: Trained) -> Path:
         path = tmp_path_factory.mktemp("exported") / "model.onnx"
-        export_model(*trained, path, **options)
+        export_model(*trained, path)
         return path
 
     return write
@@ -108,11 +101,9 @@ def export(tmp_path_factory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def segmentor_file(segmentor, export) -> Path:
-    """The float32 file of the segmentor."""
     return export(segmentor)
 
 
 @pytest.fixture(scope="session")
 def mask_rcnn_file(mask_rcnn, export) -> Path:
-    """The float32 file of the detector."""
     return export(mask_rcnn)

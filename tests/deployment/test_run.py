@@ -15,12 +15,13 @@ from helpers.detections import Detections, assert_same
 from helpers.paths import CONFIGS
 from helpers.small_models import synthetic_photo
 from mmengine.config import Config
-from mmengine.dataset import Compose, pseudo_collate
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import MODELS
 from PIL import Image
 
 from xcit_mm.deployment.metadata import find_unsupported, resize_rule
 from xcit_mm.prediction import Predictor
+from xcit_mm.prediction.preprocessing import Preprocessing
 from xcit_mm.utils.configs import ModelInput
 
 onnx = pytest.importorskip("onnx")
@@ -73,20 +74,8 @@ def test_segmentation_maps_are_the_predictor_s(segmenter, segmentor_file, photo)
     assert (actual != expected).mean() < 5e-4
 
 
-def with_threshold(path: Path, score: float, out: Path) -> Path:
-    """Write a copy of a detector's file that detects objects above another score."""
-    file = onnx.load(path)
-    (threshold,) = (tensor for tensor in file.graph.initializer if tensor.name == "score_thr")
-    array = np.full((1, 1), score, np.float32)
-    threshold.CopyFrom(onnx.numpy_helper.from_array(array, threshold.name))
-    onnx.save(file, out)
-    return out
-
-
-def test_minimum_score_selects_objects_before_memory_is_taken_for_their_masks(
-    mask_rcnn_file, tmp_path
-):
-    model = run.Model(with_threshold(mask_rcnn_file, 0.0, tmp_path / "all.onnx"))
+def test_minimum_score_selects_objects_before_memory_is_taken_for_their_masks(mask_rcnn_file):
+    model = run.Model(mask_rcnn_file)
     image = synthetic_photo(609, 990)
     every = model(image)
     limit = float(every["scores"][1])
@@ -100,18 +89,23 @@ def test_minimum_score_selects_objects_before_memory_is_taken_for_their_masks(
     assert peak < every["masks"].nbytes / 4
 
 
-@pytest.mark.parametrize("score, min_score", [(1.0, 0.0), (0.25, 1.1)])
-def test_image_without_objects_stays_as_it_is(score, min_score, mask_rcnn_file, tmp_path):
-    model = run.Model(with_threshold(mask_rcnn_file, score, tmp_path / "other.onnx"))
+def test_image_without_objects_stays_as_it_is(mask_rcnn_file, tmp_path):
+    file = onnx.load(mask_rcnn_file)
+    (threshold,) = (tensor for tensor in file.graph.initializer if tensor.name == "score_thr")
+    highest = np.ones((1, 1), np.float32)
+    threshold.CopyFrom(onnx.numpy_helper.from_array(highest, threshold.name))
+    onnx.save(file, tmp_path / "none.onnx")
+    model = run.Model(tmp_path / "none.onnx")
     image = synthetic_photo(97, 64)
-    prediction = model(image, min_score)
+    prediction = model(image)
     assert prediction["boxes"].shape == (0, 4)
     assert prediction["masks"].shape == (0, 97, 64)
     assert np.array_equal(run.draw(image, prediction, model.classes), image)
 
 
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("count, threshold", [(3, None), (300, None), (1, 0.3)])
+@pytest.mark.parametrize(
+    "count, threshold, align_corners", [(3, None, False), (300, None, True), (1, 0.3, False)]
+)
 def test_resized_maps_are_torch_s(align_corners, count, threshold, edited):
     logits = torch.randn(1, count, 13, 21, generator=torch.Generator().manual_seed(0))
     whole = F.interpolate(logits, (40, 33), mode="bilinear", align_corners=align_corners)
@@ -135,11 +129,8 @@ def test_resized_maps_are_torch_s(align_corners, count, threshold, edited):
 def test_preprocessed_image_is_the_library_s(path, options, size, edited):
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options)
-    init_default_scope(cfg.default_scope)
-    pipeline = [step for step in cfg.test_dataloader.dataset.pipeline if "Load" not in step["type"]]
-    pipeline[-1] = dict(type=pipeline[-1]["type"], meta_keys=())
     image = np.random.default_rng(size[0]).integers(0, 256, (*size, 3), dtype=np.uint8)
-    data = Compose(pipeline)(dict(img=image, ori_shape=size, img_shape=size))
+    data = Preprocessing(cfg)(image)
     resized = tuple(data["inputs"].shape[1:])
     preprocessor = MODELS.build(cfg.model.data_preprocessor)
     expected = preprocessor(pseudo_collate([data]), False)["inputs"].numpy()
@@ -177,36 +168,37 @@ def test_preprocessing_that_the_script_lacks_is_named(path, options, named, edit
         run.Model(edited(unsupported=unsupported))
 
 
-def write_photo(path: Path) -> None:
-    """Write an image file of the kind that its name says."""
-    pixels = synthetic_photo(40, 60)
-    if path.stem == "upright":
-        exif = Image.Exif()
-        exif[0x0112] = 6  # an upright camera
-        Image.fromarray(pixels).save(path, exif=exif, quality=95)
-        return
-    kinds = dict(
-        grey=pixels[..., 0],
-        transparent=np.dstack([pixels, pixels[..., 0]]),
-        deep=pixels.astype(np.uint16) * 257,
-        dark=pixels.astype(np.uint16),
-    )
-    cv2.imwrite(str(path), kinds[path.stem])
-
-
-@pytest.mark.parametrize("name", ["upright.jpg", "grey.png", "transparent.png", "deep.png"])
-def test_photos_are_read_as_by_the_predictor(name, segmenter, tmp_path):
-    write_photo(tmp_path / name)
-    image = run.read_image(tmp_path / name)
-    assert image.shape == ((60, 40, 3) if name == "upright.jpg" else (40, 60, 3))
-    assert np.array_equal(image, segmenter.preprocess.read(tmp_path / name))
+PIXELS = synthetic_photo(40, 60)
 
 
 @pytest.mark.parametrize(
-    "name, message", [("dark.png", "uses few of its 16 bits"), ("transparent.tif", "has 4 bands")]
+    "pixels",
+    [PIXELS[..., 0], np.dstack([PIXELS, PIXELS[..., 0]]), PIXELS.astype(np.uint16) * 257],
+    ids=["grey", "transparent", "16 bits"],
 )
-def test_photo_that_opencv_would_darken_or_cut_is_refused(name, message, tmp_path):
-    write_photo(tmp_path / name)
+def test_photos_of_other_channels_are_read_as_by_the_predictor(pixels, segmenter, tmp_path):
+    cv2.imwrite(str(tmp_path / "photo.png"), pixels)
+    image = run.read_image(tmp_path / "photo.png")
+    assert image.shape == (40, 60, 3)
+    assert np.array_equal(image, segmenter.preprocess.read(tmp_path / "photo.png"))
+
+
+def test_photo_of_an_upright_camera_is_turned(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(PIXELS).save(tmp_path / "photo.jpg", exif=exif)
+    assert run.read_image(tmp_path / "photo.jpg").shape == (60, 40, 3)
+
+
+@pytest.mark.parametrize(
+    "name, pixels, message",
+    [
+        ("dark.png", PIXELS.astype(np.uint16), "uses few of its 16 bits"),
+        ("transparent.tif", np.dstack([PIXELS, PIXELS[..., 0]]), "has 4 bands"),
+    ],
+)
+def test_photo_that_opencv_would_darken_or_cut_is_refused(name, pixels, message, tmp_path):
+    cv2.imwrite(str(tmp_path / name), pixels)
     with pytest.raises(ValueError, match=f"{name} {message}"):
         run.read_image(tmp_path / name)
 

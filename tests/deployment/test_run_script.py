@@ -51,6 +51,7 @@ def test_script_ends_in_one_line_without_a_model(tmp_path):
     command = [sys.executable, run.__file__, "none.onnx", "photo.png"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 1
+    assert "none.onnx" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
@@ -70,15 +71,14 @@ def main(monkeypatch, tmp_path) -> Callable[..., int]:
 
 @pytest.mark.parametrize(
     "model, message",
-    [("none.onnx", "none.onnx cannot be run"), ("foreign.onnx", "not of xcit-mm export")],
+    [("photos/a.png", "a.png cannot be run"), ("foreign.onnx", "not of xcit-mm export")],
 )
-def test_bad_model_is_named_in_one_line(model, message, main, segmentor_file):
+def test_bad_model_is_named(model, message, main, segmentor_file):
     foreign = onnx.load(segmentor_file)
     del foreign.metadata_props[:]
     onnx.save(foreign, "foreign.onnx")
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=message):
         main(model, "photos")
-    assert "\n" not in str(error.value)
 
 
 def png_of_many_pixels() -> bytes:
@@ -111,13 +111,6 @@ def test_bad_image_is_one_line_and_the_others_of_a_folder_are_predicted(
     assert sorted(os.listdir("drawn")) == ["a.png.png", "c.png.png"]
 
 
-def test_missing_image_is_one_line(main, segmentor_file, capsys):
-    assert main(segmentor_file, "photos/b.png") == 3
-    error = capsys.readouterr().err
-    assert "'photos/b.png'" in error
-    assert error.count("\n") == 1
-
-
 def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):
     os.rename("photos/a.png", b"photos/gr\xfcn.png")
     assert main(segmentor_file, "photos", "--out", "drawn") == 0
@@ -125,26 +118,23 @@ def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys
     assert os.listdir(b"drawn") == [b"gr\xfcn.png.png"]
 
 
-def test_drawing_that_cannot_be_named_is_one_line(main, segmentor_file, capsys):
+def test_drawings_that_cannot_be_written_are_one_line_each_and_leave_no_file(
+    main, segmentor_file, capsys
+):
     long = f"{'x' * 251}.png"
-    shutil.copy("photos/a.png", f"photos/{long}")
-    assert main(segmentor_file, "photos", "--out", "drawn") == 3
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1
-    assert printed.err.startswith(f"photos/{long}: [Errno {errno.ENAMETOOLONG}]")
-    assert f"photos/{long} " in printed.out  # its classes are reported
-    assert os.listdir("drawn") == ["a.png.png"]
-
-
-def test_drawing_on_a_full_disk_is_one_line_and_leaves_no_file(main, segmentor_file, capsys):
+    cv2.imwrite(f"photos/{long}", np.zeros((8, 8, 3), np.uint8))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as a full disk
     try:
         code = main(segmentor_file, "photos", "--out", "drawn")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 3
-    assert capsys.readouterr().err == f"photos/a.png: [Errno {errno.EFBIG}] File too large\n"
+    printed = capsys.readouterr()
+    full, too_long = printed.err.splitlines()
+    assert full == f"photos/a.png: [Errno {errno.EFBIG}] File too large"
+    assert too_long.startswith(f"photos/{long}: [Errno {errno.ENAMETOOLONG}]")
+    assert f"photos/{long} " in printed.out  # its classes are reported
     assert os.listdir("drawn") == []
 
 
