@@ -23,11 +23,6 @@ test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 NECK = dict(in_channels=[32] * 4, out_channels=32)
 
 
-def _solo(**head: Any) -> dict[str, Any]:
-    grids = dict(in_channels=32, feat_channels=32, num_grids=[12, 9, 6, 4, 3], stacked_convs=1)
-    return dict(neck=NECK, mask_head=dict(grids, **head), test_cfg=dict(nms_pre=50, max_per_img=5))
-
-
 def _mask_rcnn(mask_head: dict[str, Any], **heads: Any) -> dict[str, Any]:
     return dict(
         neck=NECK,
@@ -47,10 +42,19 @@ def _mask_rcnn(mask_head: dict[str, Any], **heads: Any) -> dict[str, Any]:
 
 # Config of mmdet, and what is narrower than in it.
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
-    "SOLO": ("solo/solo_r50_fpn_1x_coco", _solo()),
     "SOLOv2": (
         "solov2/solov2_r50_fpn_1x_coco",
-        _solo(mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32)),
+        dict(
+            neck=NECK,
+            mask_head=dict(
+                in_channels=32,
+                feat_channels=32,
+                num_grids=[12, 9, 6, 4, 3],
+                stacked_convs=1,
+                mask_feature_head=dict(in_channels=32, feat_channels=32, out_channels=32),
+            ),
+            test_cfg=dict(nms_pre=50, max_per_img=5),
+        ),
     ),
     "PointRend": (
         "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
@@ -66,20 +70,13 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
             mask_iou_head=dict(in_channels=32, conv_out_channels=32, fc_out_channels=32),
         ),
     ),
-    "Mask2Former": (
-        "mask2former/mask2former_r50_8xb2-lsj-50e_coco",
-        dict(
-            panoptic_head=dict(in_channels=[32] * 4, num_queries=20),
-            test_cfg=dict(max_per_image=10),
-        ),
-    ),
 }
 
 
 def write_model(folder: Path, name: str, min_score: float = 0.0) -> tuple[str, str]:
-    """Write config and checkpoint of a detector. SOLO finds nothing with a `min_score` of 1."""
+    """Write config and checkpoint of a detector. SOLOv2 finds nothing with a `min_score` of 1."""
     base, model = HEADS[name]
-    if name.startswith("SOLO"):
+    if name == "SOLOv2":
         model = model | dict(test_cfg=model["test_cfg"] | dict(score_thr=min_score))
     config = folder / f"{name}.py"
     checkpoint = folder / f"{name}.pth"

@@ -1,25 +1,17 @@
-"""Content of a folder of predictions, synthetic videos, and tools/infer.py in processes to kill."""
+"""Content of a folder of predictions, and tools/infer.py in processes to kill."""
 
 import importlib
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import torch
 
-from helpers.paths import ROOT
 from helpers.processes import CONTEXT
-
-INFER = str(ROOT / "tools" / "infer.py")
-# The number of threads changes results by rounding.
-ENV = dict(OMP_NUM_THREADS="1", RAY_AUTH_MODE="disabled")
 
 
 def model_of(model: Sequence[object]) -> list[object]:
@@ -27,27 +19,23 @@ def model_of(model: Sequence[object]) -> list[object]:
     return ["--model", model[0], "--checkpoint", model[1]]
 
 
-def run(*command: object) -> subprocess.CompletedProcess:
-    options = dict(capture_output=True, text=True, timeout=300, env=os.environ | ENV)
-    return subprocess.run(list(map(str, command)), **options)
-
-
-def torchrun(port: int) -> list[str]:
-    options = ["--nproc_per_node", "2", "--master_port", str(port)]
-    return [sys.executable, "-m", "torch.distributed.run", *options, INFER]
-
-
-def read_journal(out: Path) -> list[dict[str, Any]]:
-    """Read all complete lines of all journals, in the order of the journals."""
-    lines = []
+def read_records(out: Path) -> list[dict[str, Any]]:
+    """Read all complete records of images, videos and failures, in the order of their journals."""
+    lines: list[str] = []
     for path in sorted((out / "journal").glob("*.jsonl")):
         lines += path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [record for record in records if "path" in record]
 
 
-def read_records(out: Path) -> list[dict[str, Any]]:
-    """Read all records of images, videos and failures, in the order of their journals."""
-    return [line for line in read_journal(out) if "path" in line]
+def write_json(path: Path, images: Mapping[int, str], categories: Mapping[str, int]) -> Path:
+    """Write a COCO json of images and categories, and return its path."""
+    content = dict(
+        images=[dict(id=id_, file_name=name) for id_, name in images.items()],
+        categories=[dict(id=id_, name=name) for name, id_ in categories.items()],
+    )
+    path.write_text(json.dumps(content))
+    return path
 
 
 def read_images(out: Path) -> list[dict[str, Any]]:
@@ -79,24 +67,16 @@ def merged(out: Path) -> dict[str, Any]:
     return described
 
 
-def write_video(path: Path, images: Sequence[np.ndarray]) -> Path:
-    code = "mp4v" if path.suffix == ".mp4" else "MJPG"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*code), 5, images[0].shape[1::-1])
-    for image in images:
-        writer.write(image)
-    writer.release()
-    return path
-
-
 def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
     """Start tools/infer.py in a process with imported libraries, with variables."""
     variables = {name: str(value) for name, value in env.items()}
-    process = CONTEXT.Process(target=_run_tool, args=(list(map(str, arguments)), log, variables))
+    process = CONTEXT.Process(target=run_infer, args=(list(map(str, arguments)), log, variables))
     process.start()
     return process
 
 
-def _run_tool(arguments: list[str], log: Path, env: dict[str, str]) -> None:
+def run_infer(arguments: list[str], log: Path, env: dict[str, str]) -> None:
+    """Run tools/infer.py in this process, which then ends."""
     os.environ |= env
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)

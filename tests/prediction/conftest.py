@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.runs import model_of
 from mmengine.model import BaseModel
+from PIL import Image
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +23,16 @@ def photos(tmp_path_factory) -> Path:
             image[:] = 255
         cv2.imwrite(str(folder / f"{number:02}.png"), image)
     return folder
+
+
+@pytest.fixture(scope="session")
+def turned(photos, tmp_path_factory) -> Path:
+    """A photo that EXIF turns by 90 degrees, (160, 96) after turning."""
+    exif = Image.Exif()
+    exif[0x112] = 6
+    path = tmp_path_factory.mktemp("turned") / "turned.jpg"
+    Image.open(photos / "00.png").save(path, exif=exif, quality=95)
+    return path
 
 
 @pytest.fixture
@@ -53,14 +64,3 @@ def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None
         monkeypatch.setattr(BaseModel, "test_step", replaced)
 
     return hook
-
-
-@pytest.fixture
-def refuse_white(before_forward) -> None:
-    """Makes the model fail for batches with the white image."""
-
-    def refuse(inputs: list[torch.Tensor]) -> None:
-        if any((image == 255).all() for image in inputs):
-            raise RuntimeError("white\nimage")
-
-    before_forward(refuse)

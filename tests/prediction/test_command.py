@@ -1,19 +1,6 @@
-"""`xcit-mm predict` as a photo's owner types it: help, and errors of one line before any work."""
+"""`xcit-mm predict` as a photo's owner types it: errors of one line before any work."""
 
-import sys
-
-import infer
 import pytest
-
-
-def test_the_help_fits_a_screen(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys, "argv", ["xcit-mm predict", "--help"])
-    with pytest.raises(SystemExit):
-        infer.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40
-    assert lines[0].startswith("usage: xcit-mm predict INPUT [INPUT ...] --model MODEL")
 
 
 @pytest.mark.parametrize(

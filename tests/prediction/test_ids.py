@@ -2,21 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
-from helpers.runs import read_images
+from helpers.runs import read_images, write_json
 
 from xcit_mm.prediction import Predictor
-
-
-def write_json(path: Path, images: dict[int, str], categories: dict[str, int]) -> Path:
-    content = dict(
-        images=[dict(id=id_, file_name=name) for id_, name in images.items()],
-        categories=[dict(id=id_, name=name) for name, id_ in categories.items()],
-    )
-    path.write_text(json.dumps(content))
-    return path
 
 
 def test_coco_ids_and_names_are_kept(models, command, photos, call, refusal, tmp_path, out):
@@ -53,11 +43,15 @@ def test_an_id_of_a_json_that_contradicts_earlier_results_is_refused(
     assert f"{name} has the id {id_} in its json" in message
 
 
-def test_ids_stay_and_those_of_a_json_are_not_given_twice(command, photos, call, tmp_path, out):
+def test_ids_and_names_stay_and_ids_of_a_json_are_not_given_twice(
+    command, photos, call, tmp_path, out
+):
     path = write_json(tmp_path / "images.json", {4: "02.png"}, {})
     assert call(*command(photos / "00.png", photos / "01.png"))[0] == 0
     assert call(*command(path), "--root", photos)[0] == 0
-    assert call(*command(photos / "0[0-5].png"))[0] == 0
+    another = shutil.copy(photos / "02.png", tmp_path / "00.png")
+    assert call(*command(photos / "0[0-3].png", another))[0] == 0
     ids = {image["file_name"]: image["id"] for image in read_images(out)}
     assert (ids["00.png"], ids["01.png"], ids["02.png"]) == (1, 2, 4)
-    assert sorted(ids.values()) == [1, 2, 3, 4, 5, 6]
+    assert sorted(ids) == ["00-2.png", "00.png", "01.png", "02.png", "03.png"]
+    assert sorted(ids.values()) == [1, 2, 3, 4, 5]

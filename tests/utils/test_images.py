@@ -91,15 +91,6 @@ def test_an_unreadable_image_has_a_reason(name, tmp_path):
         read_image(tmp_path / name)
 
 
-def test_five_bands_are_for_the_command_of_rasters(tmp_path):
-    rasterio = pytest.importorskip("rasterio")
-    profile = dict(driver="GTiff", width=60, height=40, count=5, dtype="uint16")
-    with rasterio.open(tmp_path / "five.tif", "w", **profile) as file:
-        file.write(RNG.integers(0, 9000, (5, 40, 60)).astype(np.uint16))
-    with pytest.raises(ValueError, match="`xcit-mm raster`"):
-        read_image(tmp_path / "five.tif")
-
-
 def test_a_heic_is_read_by_pillows_plugin(tmp_path):
     pillow_heif = pytest.importorskip("pillow_heif")
     pillow_heif.from_pillow(Image.fromarray(PIXELS[..., ::-1])).save(
