@@ -4,36 +4,34 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("replaced", "message"),
+    ("options", "message"),
     [
-        (dict(source="none.jpg"), "none.jpg"),
-        (dict(model="none.py"), "no config at"),
-        (dict(checkpoint=None), "has no checkpoint"),
-        (dict(checkpoint="detector"), "does not fit the model"),
-        (dict(model="untested.py"), "the config has no test_dataloader"),
-        (dict(tile=64, overlap=64), "0 <= overlap < tile"),
-        (dict(overlap=64), "overlap=64"),
-        (dict(device="gpu"), "device gpu"),
-        (dict(root="photos"), "root photos"),
-        (dict(batch_size=0), "batch_size=0"),
-        (dict(min_score=0.5), "min_score=0.5"),
-        (dict(overwrite=True, retry_failed=True), "overwrite and retry_failed"),
+        ("--model none.py", "no config at"),
+        ("--checkpoint {detector}", "does not fit the model"),
+        ("--model {untested}", "the config has no test_dataloader"),
+        ("--tile 64 --overlap 64", "0 <= overlap < tile"),
+        ("--overlap 64", "overlap=64"),
+        ("--device gpu", "device gpu"),
+        ("--root photos", "root photos"),
+        ("--batch-size 0", "batch_size=0"),
+        ("--min-score 0.5", "min_score=0.5"),
+        ("--overwrite --retry-failed", "overwrite and retry_failed"),
     ],
 )
 def test_an_error_before_the_start_is_one_line(
-    replaced, message, photos, models, refusal, tmp_path, out
+    options, message, command, photos, models, refusal, tmp_path, out
 ):
-    config, checkpoint = models["seg"]
-    (tmp_path / "untested.py").write_text(
-        f"_base_ = '{config}'\ntest_dataloader = test_evaluator = test_cfg = None\n"
+    untested = tmp_path / "untested.py"
+    untested.write_text(
+        f"_base_ = '{models['seg'][0]}'\ntest_dataloader = test_evaluator = test_cfg = None\n"
     )
-    options = dict(source="00.png", model=config, checkpoint=checkpoint) | replaced
-    if options["checkpoint"] == "detector":
-        options["checkpoint"] = models["det"][1]
-    command = [photos / options.pop("source"), "--model", tmp_path / options.pop("model")]
-    for name, value in options.items():
-        if value is not None:
-            command.append(f"--{name.replace('_', '-')}")
-            command += [] if value is True else [value]
-    assert message in refusal("infer", *command, "--out", out)
+    options = options.format(detector=models["det"][1], untested=untested).split()
+    assert message in refusal(*command(photos / "00.png"), *options)
+    assert not out.exists()
+
+
+def test_a_missing_photo_or_checkpoint_is_one_line(command, photos, models, refusal, out):
+    assert "none.jpg" in refusal(*command(photos / "none.jpg"))
+    infer = ("infer", photos / "00.png", "--model", models["seg"][0], "--out", out)
+    assert "has no checkpoint" in refusal(*infer)
     assert not out.exists()
