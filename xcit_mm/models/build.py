@@ -124,7 +124,7 @@ def check_backbone(cfg: Config) -> None:
     """
     backbone_type = backbone_class(cfg)
     if backbone_type in (XCiT, XCiTClassifier):
-        _check_leftovers(cfg)
+        _check_base_config(cfg)
         options = dict(cfg.model.backbone)
         options.pop("type")
         options.pop("_scope_", None)
@@ -144,8 +144,10 @@ def _check_windows(cfg: Config) -> None:
         )
 
 
-def _check_leftovers(cfg: Config) -> None:
-    """Raise ValueError for values that base configs have for their own backbones."""
+def _check_base_config(cfg: Config) -> None:
+    """Raise ValueError if the base config has weights for another backbone, or lacks a neck whose
+    options the config sets.
+    """
     pretrained = cfg.model.get("pretrained")
     neck = cfg.model.get("neck")
     if pretrained:  # a base config of mmseg has the weights of its ResNet

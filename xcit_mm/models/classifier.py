@@ -65,7 +65,7 @@ class ClassAttentionBlock(nn.Module):
         super().__init__()
         self.tokens_norm = tokens_norm
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = ClassAttention(dim, num_heads, attn_drop_rate, drop_rate)
+        self.attn = ClassAttention(dim, num_heads, attn_drop=attn_drop_rate, proj_drop=drop_rate)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = MLP(dim, drop=drop_rate)
         self.gamma1 = nn.Parameter(torch.full((dim,), eta))

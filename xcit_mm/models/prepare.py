@@ -63,18 +63,19 @@ def _refuse_training(model: nn.Module, inputs: object = None) -> None:
         raise RuntimeError("prepared for inference: call eval(); to train, build the model again")
 
 
-def _fold_batch_norm(parent: nn.Module) -> None:
-    # The BatchNorm of LPI stays: it follows a GELU and precedes a padded convolution.
-    is_block = isinstance(parent, ConvModule) and parent.order[:2] == ("conv", "norm")
-    if not (is_block or isinstance(parent, nn.Sequential)):
+def _fold_batch_norm(module: nn.Module) -> None:
+    """Fold each BatchNorm of a Sequential or ConvModule into the convolution before it."""
+    is_conv_module = isinstance(module, ConvModule) and module.order[:2] == ("conv", "norm")
+    # LPI is neither. Its BatchNorm stays: it follows a GELU and precedes a padded convolution.
+    if not (is_conv_module or isinstance(module, nn.Sequential)):
         return
-    children: list[tuple[str, Any]] = list(parent.named_children())
+    children: list[tuple[str, Any]] = list(module.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
         is_conv = type(conv) in (nn.Conv2d, nn.ConvTranspose2d, Upsample2x)
         is_norm = isinstance(norm, BatchNorm) and not norm.training and norm.track_running_stats
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
-            setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
-            setattr(parent, norm_name, nn.Identity())
+            setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
+            setattr(module, norm_name, nn.Identity())
 
 
 def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
@@ -93,8 +94,11 @@ def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
 
 
 def _levels_of_laterals(reader: Any) -> list[int]:
-    """Return the level that each lateral convolution of an FPN or UPerHead reads, else nothing."""
-    module = type(reader).__module__
+    """Return the level that each lateral convolution of an FPN or UPerHead reads.
+
+    Other necks and heads, subclasses included, have an empty list: they may read levels otherwise.
+    """
+    module = type(reader).__module__  # mmdet or mmseg may not be installed
     if module == "mmseg.models.decode_heads.uper_head":
         return list(reader.in_index)
     if module not in ("mmdet.models.necks.fpn", "mmseg.models.necks.fpn"):

@@ -106,7 +106,10 @@ class PositionalEncoding(nn.Module):
         return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the code of the grid of a map (B, C, h, w), as tokens (1, h w, C)."""
+        """Return the encoding of each position of a map (B, C, h, w), as tokens (1, h * w, C).
+
+        It depends on the map's size alone.
+        """
         height, width = x.shape[-2:]
         along_y = self.encode(height, x.device)[:, None].expand(-1, width, -1)
         along_x = self.encode(width, x.device).expand(height, -1, -1)

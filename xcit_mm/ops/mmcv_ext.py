@@ -1,8 +1,9 @@
 """Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
 The functions write into the tensors named `output` and `grad_...`, except that `grad_output` is an
-input. `columns`, `ones`, `argmax_x` and `argmax_y` are work space of the compiled operators, unused
-here. Other operators raise when called.
+input. `columns`, `ones`, `argmax_x` and `argmax_y` are work space of the compiled operators, and
+`im2col_step` is their number of images at a time: all are unused here. Other operators raise when
+called.
 """
 
 import functools
@@ -41,7 +42,7 @@ def _missing(name: str, *args: object, **options: object) -> NoReturn:
 def torchvision_kernels() -> Any:
     """Return torchvision's kernels, or None where it is missing or built for another torch."""
     try:
-        importlib.import_module("torchvision")
+        importlib.import_module("torchvision")  # which adds them to torch.ops
     except (ImportError, RuntimeError):
         return None
     return torch.ops.torchvision
@@ -52,7 +53,7 @@ def _kernels(tensor: Tensor) -> Any:
     return torchvision_kernels() if tensor.is_cuda else None
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _for_kernels(tensor: Tensor) -> Tensor:
     """Convert bfloat16, which torchvision's kernels do not take, to float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
@@ -89,10 +90,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     """
     kernels = _kernels(boxes)
     if kernels and offset == 0:
-        return kernels.nms(_wide(boxes), _wide(scores), iou_threshold)
+        return kernels.nms(_for_kernels(boxes), _for_kernels(scores), iou_threshold)
     order = scores.sort(descending=True).indices
-    wide = torch.promote_types(boxes.dtype, torch.float32)
-    corners = boxes[order].detach().to("cpu", wide).T.contiguous().numpy()
+    dtype = torch.promote_types(boxes.dtype, torch.float32)
+    corners = boxes[order].detach().to("cpu", dtype).T.contiguous().numpy()
     remaining = np.arange(len(order))
     kept = []
     while len(remaining):
@@ -143,9 +144,9 @@ def roi_align_forward(
     sampling = _sampling(**options)
     kernels = _kernels(input)
     if kernels:
-        wide = _wide(input)
+        maps = _for_kernels(input)
         pooled = kernels.roi_align(
-            wide, rois.to(wide), sampling.scale, *sampling.bins, sampling.ratio, sampling.aligned
+            maps, rois.to(maps), sampling.scale, *sampling.bins, sampling.ratio, sampling.aligned
         )
     else:
         pooled = roi_align(input, rois, sampling)
@@ -164,10 +165,15 @@ def roi_align_backward(
     shape = tuple(grad_input.shape)
     kernels = _kernels(grad_output)
     if kernels:
-        wide = _wide(grad_output)
-        bins = (sampling.scale, *sampling.bins)
+        grad_pooled = _for_kernels(grad_output)
+        scale_and_bins = (sampling.scale, *sampling.bins)
         grad = roi_align_backward_kernel(kernels)(
-            wide, rois.to(wide), *bins, *shape, sampling.ratio, sampling.aligned
+            grad_pooled,
+            rois.to(grad_pooled),
+            *scale_and_bins,
+            *shape,
+            sampling.ratio,
+            sampling.aligned,
         )
     else:
         grad = roi_align_gradient(grad_output, rois, shape, sampling)
@@ -175,14 +181,17 @@ def roi_align_backward(
 
 
 def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> Tensor:
-    """Compute the sigmoid focal loss of each logit (n, classes) of labels (n,) (arXiv 1708.02002).
+    """Compute the sigmoid focal loss of each logit (arXiv 1708.02002, equation 5).
 
-    A label beyond the classes, such as the background's, has no class.
+    Args:
+        logits: (n, classes).
+        labels: Indices of classes, (n,). One beyond the classes stands for the background.
     """
-    true = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-    signed = torch.where(true, logits, -logits)  # positive where right
-    weight = torch.where(true, alpha, 1 - alpha)
-    return -weight * signed.neg().sigmoid().pow(gamma) * F.logsigmoid(signed)
+    is_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    logit_of_truth = torch.where(is_class, logits, -logits)
+    weight = torch.where(is_class, alpha, 1 - alpha)
+    error = logit_of_truth.neg().sigmoid()  # 1 - p_t of the paper
+    return -weight * error.pow(gamma) * F.logsigmoid(logit_of_truth)
 
 
 def sigmoid_focal_loss_forward(
@@ -208,7 +217,7 @@ def ms_deform_attn_forward(
     attention_weights: Tensor,
     im2col_step: int,
 ) -> Tensor:
-    # mmcv's own code in torch, which mmcv uses on a CPU. It imports this module.
+    # mmcv's own code in torch, which mmcv uses on a CPU. Imported late, as it imports this module.
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
     return multi_scale_deformable_attn_pytorch(

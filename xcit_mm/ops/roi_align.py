@@ -77,8 +77,10 @@ def _along_axis(
     return weights, [slice(*cells) for cells in zip(firsts, ends, strict=True)]
 
 
-def _check(rois: Tensor, images: int, aligned: bool) -> None:
-    """Raise ValueError where a compiled mmcv rejects a RoI, or reads foreign memory."""
+def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
+    """Raise ValueError for a RoI that a compiled mmcv rejects, or for which it reads memory that
+    is not the maps'. It rejects a RoI that ends before it begins only if `aligned`.
+    """
     valid = rois.isfinite().all(1) & (rois[:, 0] >= 0) & (rois[:, 0] < images)
     if aligned:
         valid &= (rois[:, 1:3] <= rois[:, 3:]).all(1)
@@ -96,7 +98,7 @@ def _windows(
     weights of these rows (row bins, h) and columns (column bins, w).
     """
     images, height, width, _ = shape
-    _check(rois, images, sampling.aligned)
+    _check_rois(rois, images, sampling.aligned)
     shift = 0.5 if sampling.aligned else 0.0
     x1, y1, x2, y2 = (rois[:, 1:] * sampling.scale - shift).unbind(1)
     row_weights, rows = _along_axis(y1, y2, sampling.bins[0], height, sampling)

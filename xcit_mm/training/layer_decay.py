@@ -42,16 +42,17 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             return
         rate = self.paramwise_cfg["layer_decay_rate"]
         layers, top = _layers(module)
+        # Groups of one layer and equal options become one group.
         merged: dict[tuple[int, str], dict] = {}
         for group in params:
-            (parameter,) = group.pop("params")
-            layer = layers.get(id(parameter), top)
-            group["lr"] = group.get("lr", self.base_lr) * rate ** (top - layer)
-            same = merged.setdefault((-layer, repr(group)), dict(group, params=[]))
-            same["params"].append(parameter)
+            (parameter,) = group.pop("params")  # mmengine makes a group for each parameter
+            layers_below_top = top - layers.get(id(parameter), top)
+            group["lr"] = group.get("lr", self.base_lr) * rate**layers_below_top
+            key = (layers_below_top, repr(group))
+            merged.setdefault(key, dict(group, params=[]))["params"].append(parameter)
         # The log shows the rate of the first group: the full rate.
         params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
-        for group in params:  # a layer that two heads share comes twice
+        for group in params:  # mmengine lists a layer that two heads share twice
             group["params"] = list(dict.fromkeys(group["params"]))
 
 

@@ -82,21 +82,23 @@ class NonFiniteHook(Hook):
     def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
         if model is not self._model or not model.training:  # a copy has the same hook
             return
-        if output is not None:
+        has_raised = output is None  # for example in SciPy's matching of NaN
+        if not has_raised:
             self._batch = (args, kwargs)
             self._losses = output
-        elif get_world_size() == 1:  # it raised, such as in SciPy's matching of NaN
+        # Several processes would have to run the batch again together, and not all may have raised.
+        elif get_world_size() == 1:
             cause = self._describe_batch(args, kwargs)
             if cause:
                 print_log(cause, "current", logging.ERROR)
 
     def _before_step(self, *_: Any) -> None:
-        # By `found_inf` the loss scaler makes a fused optimizer skip the step.
+        # The loss scaler sets `found_inf`, so that a fused optimizer skips the step.
         if getattr(self._optimizer, "found_inf", 0):
             return
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # A tenth of the time of the maximum, but the squares may overflow.
+        # The norm takes a tenth of the time of the maximum, but its squares may overflow.
         norm = get_total_norm(gradients)
         if not norm.isfinite():
             norm = get_total_norm(gradients, torch.inf)

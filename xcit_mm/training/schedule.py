@@ -98,17 +98,18 @@ def _find_edits(saved_config: str, config: str) -> Iterator[str]:
             yield "it has values that cannot be compared"
         return
     for part in _PARTS:
-        yield from _compare(part, saved_values.get(part), values.get(part))
+        yield from _differences(part, saved_values.get(part), values.get(part))
 
 
-def _compare(name: str, old: Any, new: Any) -> Iterator[str]:
+def _differences(name: str, old: Any, new: Any) -> Iterator[str]:
+    """Describe each difference between two values of a config, such as 'NAME.KEY 1 -> 2'."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
             if key not in _WITHOUT_EFFECT:
-                yield from _compare(f"{name}.{key}", old.get(key), new.get(key))
+                yield from _differences(f"{name}.{key}", old.get(key), new.get(key))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for place, items in enumerate(zip(old, new, strict=True)):
-            yield from _compare(f"{name}.{place}", *items)
+        for index, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(f"{name}.{index}", old_item, new_item)
     elif old != new:
         yield f"{name} {textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
 

@@ -38,10 +38,12 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
 
 
 def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the values by dotted key that follow `--cfg-options` in a command line.
+    """Return the values of `--cfg-options` in a command line, by dotted key.
+
+    Other arguments are ignored.
 
     Raises:
-        ValueError: If one is not KEY=VALUE, or lacks a bracket.
+        ValueError: If an option is not KEY=VALUE, or leaves a bracket open.
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})

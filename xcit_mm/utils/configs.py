@@ -239,11 +239,15 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Shorter side in pixels to which the pipeline resizes, else of the crops in training, or
-        None. A square tile of this side is not resized.
+        """Shorter side in pixels of the images that the model predicts or was trained on.
+
+        It is the side to which the first Resize resizes: a square tile of this side stays as it is.
+        Without a Resize it is the side of the crops in training, `size` of mmseg's preprocessor.
+        Without either it is None.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
-        size = next(filter(None, scales), self.preprocessor.get("size"))
+        known_scales = [scale for scale in scales if scale]
+        size = known_scales[0] if known_scales else self.preprocessor.get("size")
         return min(size) if isinstance(size, Sequence) else size
 
     @property

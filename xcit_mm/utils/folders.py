@@ -117,10 +117,11 @@ def _compare(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
 
 def _remove(folder: Path, files: Iterable[Path]) -> None:
     """Remove files of a folder, and the folders in it that become empty."""
-    parents = set()
+    subfolders: set[Path] = set()
     for path in files:
         path.unlink(missing_ok=True)
-        parents |= {parent for parent in path.parents if folder in parent.parents}
-    for parent in sorted(parents, key=lambda parent: -len(parent.parts)):
-        if parent.is_dir() and not any(parent.iterdir()):
-            parent.rmdir()
+        subfolders.update(parent for parent in path.parents if folder in parent.parents)
+    # A folder becomes empty when the folders in it are removed, so the deepest come first.
+    for subfolder in sorted(subfolders, key=lambda path: len(path.parts), reverse=True):
+        if subfolder.is_dir() and not any(subfolder.iterdir()):
+            subfolder.rmdir()

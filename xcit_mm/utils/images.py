@@ -51,6 +51,7 @@ def read_image(
     image = None if is_heif else mmcv.imfrombytes(content, color_type, backend=imdecode_backend)
     if image is None:
         image = _decode_by_pillow(content, color_type, is_heif)
+    # OpenCV keeps the upper 8 of 16 bits: below 64 if a camera uses 14 bits or fewer.
     elif image.max() < 64 and _has_16_bits(content):
         problem = "the image uses few of its 16 bits and would be nearly black"
         raise ValueError(f"{problem}: `xcit-mm raster` scales it")
@@ -81,11 +82,7 @@ def count_dropped_bands(file: BinaryIO) -> int:
 
 
 def _has_16_bits(content: bytes) -> bool:
-    """Return whether an image has more than 8 bits per channel.
-
-    OpenCV keeps the upper 8 of 16 bits. No pixel reaches 64 if at most 14 are in use, as in many
-    cameras.
-    """
+    """Return whether the file of an image has 16 bits or more per channel."""
     image = mmcv.imfrombytes(content, "unchanged", backend="cv2")
     return image is not None and image.itemsize > 1
 

@@ -16,7 +16,7 @@ CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
 LAYOUTS = ("official", "timm", "mmpretrain")
 
-# Names of the other projects by the published names. A ^ stands for the start of a key.
+# Parts of keys of the other projects by those of published keys. A ^ stands for the start of a key.
 _MMPRETRAIN = {
     "^blocks.": "^xca_layers.",
     "^cls_attn_blocks.": "^ca_layers.",
@@ -166,12 +166,16 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
 
 
 def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Replace the parts of keys that `names` holds, in its order, each once.
+
+    Parts may begin with ^, as in `_NAMES`.
+    """
     renamed = {}
     for key, value in state.items():
-        key = f"^{key}"
-        for old, new in names.items():
-            key = key.replace(old, new, 1)
-        renamed[key[1:]] = value
+        new_key = f"^{key}"
+        for part, new_part in names.items():
+            new_key = new_key.replace(part, new_part, 1)
+        renamed[new_key.removeprefix("^")] = value
     return renamed
 
 

@@ -95,9 +95,10 @@ def ensure_downloaded(name: str) -> Path:
         ValueError: If the name is not a published name.
         ConnectionError: If the file cannot be downloaded.
     """
-    path = local_path(name)
-    name = name.removeprefix("xcit://")
-    download(PUBLISHED[name].url if name in PUBLISHED else name, path)
+    path = local_path(name)  # raises if the name is neither
+    short_name = name.removeprefix("xcit://")
+    url = PUBLISHED[short_name].url if short_name in PUBLISHED else short_name
+    download(url, path)
     return path
 
 

@@ -164,9 +164,10 @@ def _explain(path: Path, start: bytes, error: Exception) -> str:
 
 
 def find_damage(path: Path) -> str | None:
-    """Return the first record of a file of torch with a wrong checksum, or None.
+    """Return the name of the first damaged record of a file of torch, or None.
 
-    torch does not compare checksums.
+    torch does not compare checksums. If the records cannot be listed or unpacked, the name is
+    'list (REASON)', so that a message says 'its record list (REASON) is damaged'.
     """
     try:
         if not zipfile.is_zipfile(path):  # written before torch 1.6

@@ -163,7 +163,7 @@ def download_model(name: str) -> Path:
         ) from error
     config = Path(find_config_in(folder))
     try:
-        _check_names(plain_values(config.read_text()))
+        _check_code_names(plain_values(config.read_text()))
     except ValueError as error:
         problem = f"{config} is not loaded, because it may run code ({error})"
         fix = "read it, and load the folder if you trust it"
@@ -171,15 +171,17 @@ def download_model(name: str) -> Path:
     return folder
 
 
-def _check_names(value: Any) -> None:
-    """Raise ValueError if values of a config name other code than registered classes."""
+def _check_code_names(value: Any) -> None:
+    """Raise ValueError if a value of a config names code to call or import that is neither a
+    registered class nor a module of this package, mmdet or mmseg.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             if key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(item)):
                 raise ValueError(f"{key}={item!r}")
             if key == "imports" and not all(_MODULE.fullmatch(str(name)) for name in item or ()):
                 raise ValueError(f"{key}={item!r}")
-            _check_names(item)
+            _check_code_names(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _check_names(item)
+            _check_code_names(item)
