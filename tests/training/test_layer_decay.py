@@ -1,12 +1,10 @@
 """Learning rates of all parameters with layer-wise decay."""
 
-import numpy as np
 import pytest
 import torch
 from helpers.configs import read_config_file
 from helpers.paths import CONFIGS
-from helpers.published_recipes import decays, published_rates, stepped_rates
-from mmengine.config import Config
+from helpers.published_recipes import LEARNING_RATE, decays
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
@@ -23,9 +21,7 @@ CONFIG = dict(
 )
 
 
-def build(
-    task: str, rate: float = RATE, **backbone: int
-) -> tuple[torch.nn.Module, Config, OptimWrapper]:
+def build(task: str, rate: float = RATE, **backbone: int) -> tuple[torch.nn.Module, OptimWrapper]:
     cfg = read_config_file(CONFIGS / CONFIG[task])
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.update(backbone)
@@ -34,7 +30,7 @@ def build(
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     cfg.optim_wrapper.constructor = "LayerDecayOptimWrapperConstructor"
     cfg.optim_wrapper.paramwise_cfg.layer_decay_rate = rate
-    return model, cfg, build_optim_wrapper(model, cfg.optim_wrapper)
+    return model, build_optim_wrapper(model, cfg.optim_wrapper)
 
 
 def expected_scale(name: str) -> float:
@@ -47,8 +43,8 @@ def expected_scale(name: str) -> float:
 
 
 @pytest.mark.parametrize("task", CONFIG)
-def test_every_parameter_has_its_rate_throughout_the_schedule(task):
-    model, cfg, wrapper = build(task, frozen_stages=2)
+def test_every_parameter_has_its_rate(task):
+    model, wrapper = build(task, frozen_stages=2)
     groups = wrapper.optimizer.param_groups
     place = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
     scales: dict[int, float] = {}
@@ -63,12 +59,8 @@ def test_every_parameter_has_its_rate_throughout_the_schedule(task):
     # Two for each of ten blocks and two for the other parameters.
     assert len(groups) == len(scales) <= 22
     assert scales[0] == 1.0  # the rate that the log shows is the base rate
-
-    # The whole schedule of detection, and that of segmentation past the warm-up:
-    # tests/test_configs.py covers the rest.
-    published = published_rates(task)[:5000]
-    expected = published[:, None] * [scales[index] for index in range(len(groups))]
-    np.testing.assert_allclose(stepped_rates(cfg, wrapper, len(published)), expected, rtol=1e-9)
+    rates = [group["lr"] / LEARNING_RATE[task] for group in groups]
+    assert rates == pytest.approx([scales[index] for index in range(len(groups))])
 
 
 HALVES = dict(
