@@ -44,14 +44,14 @@ def write_camvid_clone(folder: Path) -> None:
             cv2.imwrite(str(maps / name), resized)
 
 
-def write_trees_clone(folder: Path, height: int = 820, width: int = 900) -> None:
+def write_trees_clone(folder: Path) -> None:
     """Write a mosaic of discs with a Pascal VOC file, and a GeoTIFF, as in weecology/DeepForest."""
     data = folder / "src" / "deepforest" / "data"
     data.mkdir(parents=True)
     random = np.random.default_rng(0)
-    mosaic = random.integers(90, 130, (height, width, 3), np.uint8)
+    mosaic = random.integers(90, 130, (820, 900, 3), np.uint8)
     boxes = []
-    for y, x in itertools.product(range(60, height, 120), range(60, width, 120)):
+    for y, x in itertools.product(range(60, 820, 120), range(60, 900, 120)):
         radius = int(random.integers(5, 50))
         cv2.circle(mosaic, (x, y), radius, (20, 90, 20), -1)
         sides = dict(xmin=x - radius, ymin=y - radius, xmax=x + radius, ymax=y + radius)
