@@ -5,19 +5,20 @@ of the repositories that tools/get_data.py downloads. `SHORTER` shortens long co
 of a page every path `data/...` or `work_dirs/...` that it names must exist.
 """
 
-import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.clones import SIZE, write_camvid_clone, write_nuts_clone, write_trees_clone
+import torch
+from helpers.clones import write_camvid_clone, write_nuts_clone, write_trees_clone
+from helpers.doctor_data import write_coco
 from helpers.pages import TUTORIALS, blocks, commands
 from helpers.paths import ROOT
 from helpers.processes import run_script
-from make_shapes import write_dataset
 from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.__main__ import COMMANDS
 
@@ -33,18 +34,13 @@ SHORTER = {
     "python tools/get_data.py trees": "--from clones/trees",
     "python tools/train.py": f"{QUICK} default_hooks.checkpoint.filename_tmpl=iter_300.pth",
     "xcit-mm train --from": QUICK,
-    "python tools/test.py configs/mask_rcnn": "--cfg-options "
-    "test_dataloader.dataset.pipeline.1.scale=(320,200)",
+    "python tools/test.py": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
 }
 SKIPPED = ("pip install", "make demo")
 
 
 def write_published_detector(folder: Path) -> None:
-    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and an image of COCO."""
-    import torch
-    from mmdet.datasets import CocoDataset
-    from mmengine.registry import MODELS, init_default_scope
-
+    """Write an untrained Mask R-CNN of S12/16 as the authors' mmdet 2 did, and images of COCO."""
     config = ROOT / "configs" / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
@@ -53,14 +49,7 @@ def write_published_detector(folder: Path) -> None:
     content = dict(meta=meta, state_dict=MODELS.build(cfg.model).state_dict())
     torch.save(content, folder / "maskrcnn_xcit_small_12_p16.pth")
 
-    root = folder / "data" / "coco"
-    write_dataset(root, train=1, val=1, size=SIZE)
-    (root / "images" / "validation").rename(root / "val2017")
-    annotations = root / "annotations" / "instances_validation.json"
-    coco = json.loads(annotations.read_text())
-    classes = CocoDataset.METAINFO["classes"]
-    coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(classes, start=1)]
-    annotations.with_name("instances_val2017.json").write_text(json.dumps(coco))
+    write_coco(folder)
 
 
 # What writes the data that a page needs, and where.
@@ -107,13 +96,11 @@ def run_code(code: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
-DOES_NOT_TRAIN = "from-facebookresearch"
-
-
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=() if page.stem == DOES_NOT_TRAIN else pytest.mark.slow)
+        # Those that train take half a minute.
+        pytest.param(page, marks=() if page.stem.startswith("from") else pytest.mark.slow)
         for page in TUTORIALS
     ],
     ids=lambda page: page.stem,

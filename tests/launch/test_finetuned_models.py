@@ -84,9 +84,6 @@ model = dict({}backbone=backbone, neck=dict(in_channels=[64, 128, 256, 512]))
 @pytest.mark.parametrize(
     "base, changes",
     [
-        pytest.param(
-            "mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py", "", marks=pytest.mark.slow
-        ),
         ("mmdet::retinanet/retinanet_r50_fpn_1x_coco.py", ""),
         ("mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py", "pretrained=None, "),
     ],

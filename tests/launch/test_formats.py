@@ -9,7 +9,6 @@ from helpers.doctor_data import edit_json
 from helpers.layouts import VOC, coco, write_files, write_photo
 from PIL import Image
 
-from xcit_mm.launch.files import split_of
 from xcit_mm.launch.formats import read_objects
 from xcit_mm.launch.maps import read_maps
 
@@ -22,7 +21,6 @@ SHAPE = dict(label="thing", points=[OUTLINE[:2], OUTLINE[2:4], OUTLINE[4:6], OUT
 @pytest.mark.parametrize(
     "file, text",
     [
-        ("0.txt", f"0 {PARTS}"),
         ("0.txt", f"0 {PARTS} 0.9"),  # with a score
         ("0.xml", VOC.replace("</bndbox>", f"</bndbox><polygon>{POLYGON}</polygon>")),
         ("0.json", json.dumps(dict(shapes=[SHAPE]))),
@@ -65,7 +63,6 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
     "texts, message",
     [
         ({"data.yaml": "names: ["}, "data.yaml cannot be read (while parsing"),
-        ({"data.yaml": "text"}, "data.yaml cannot be read"),
         ({"data.yaml": "train: ."}, "data.yaml cannot be read ('names'): expected names"),
         ({"data.yaml": "names: [a]\nval: ."}, "has no training images: expected 'train'"),
         ({"data.yaml": "names: [a]\ntrain: none"}, "none must be a folder or a list of images"),
@@ -82,10 +79,8 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
-        ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
         ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
         ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
-        ({"result.json": with_list("annotations", None)}, "is not in COCO's format"),
         ({"result.json": with_list("annotations")}, "and 0 annotations: annotate it"),
         ({"result.json": with_list("categories")}, "has 0 categories and"),
         ({"result.json": with_list("images")}, "lists no images"),
@@ -112,31 +107,14 @@ def test_a_truncated_map_is_one_line_with_its_name(folder):
         read_maps(folder)
 
 
-@pytest.mark.parametrize(
-    "name, split",
-    [
-        ("images/train2017", "train"),
-        ("Validation/images", "val"),
-        ("test-photos", "test"),
-        ("train/valley", "train"),
-        ("photos/interval", None),
-    ],
-)
-def test_folders_are_named_after_splits(name, split):
-    assert split_of(Path(name)) == split
-
-
-def with_text_ids(content: dict) -> None:
+def with_text_ids_without_sizes(content: dict) -> None:
     for entry in [*content["images"], *content["categories"], *content["annotations"]]:
         entry["id"] = f"id {entry['id']}"
+    for image in content["images"]:
+        image.update(width=0, height=0)
     for annotation in content["annotations"]:
         annotation["image_id"] = f"id {annotation['image_id']}"
         annotation["category_id"] = f"id {annotation['category_id']}"
-
-
-def with_ids_from_zero(content: dict) -> None:
-    for number, annotation in enumerate(content["annotations"]):
-        annotation["id"] = number
 
 
 def with_numbers_as_text(content: dict) -> None:
@@ -148,11 +126,6 @@ def with_numbers_as_text(content: dict) -> None:
         image["width"] = str(image["width"])
 
 
-def without_sizes(content: dict) -> None:
-    for image in content["images"]:
-        image.update(width=0, height=0)
-
-
 def with_a_category_twice(content: dict) -> None:
     content["categories"].append(dict(content["categories"][0], id=9))
     for annotation in content["annotations"][::2]:
@@ -160,26 +133,21 @@ def with_a_category_twice(content: dict) -> None:
             annotation["category_id"] = 9
 
 
-def in_another_order(content: dict) -> None:
-    content["categories"].reverse()
-
-
 def numbered_otherwise(content: dict) -> None:
+    content["categories"].reverse()
     for category in content["categories"]:
-        category["id"] = 3 - category["id"]
-    for annotation in content["annotations"]:
-        annotation["category_id"] = 3 - annotation["category_id"]
+        category["id"] *= 5
+    for number, annotation in enumerate(content["annotations"]):
+        annotation["id"] = number
+        annotation["category_id"] *= 5
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        with_text_ids,
-        with_ids_from_zero,
+        with_text_ids_without_sizes,
         with_numbers_as_text,
-        without_sizes,
         with_a_category_twice,
-        in_another_order,
         numbered_otherwise,
     ],
 )

@@ -5,11 +5,18 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from helpers.finetuning import QUICK
 from PIL import Image
 
 from xcit_mm.launch import finetune, run_tool, write_finetuning_config
 from xcit_mm.weights.reader import load_from_file
+
+# A training of two iterations.
+QUICK = ["train_cfg.max_iters=2", "train_cfg.val_interval=2", "default_hooks.checkpoint.interval=2"]
+QUICK += [
+    f"{split}_dataloader.{key}"
+    for split in ("train", "val", "test")
+    for key in ("num_workers=0", "persistent_workers=False")
+]
 
 
 def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:

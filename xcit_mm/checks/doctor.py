@@ -8,11 +8,12 @@ from mmengine.config import Config
 from ..utils.cli import parse_cfg_options
 from ..utils.configs import data_sets, evaluators, read_config
 from ..utils.errors import reason
+from ..utils.scripts import find_script
 from ..weights.zoo import find_config
 from .data import SPLITS, check_classes, check_data_sets, check_overlap, check_paths
 from .findings import Finding, collect, fail
 from .model import build_checked_model, check_forward, class_heads
-from .preflight import check_recipe, find_script
+from .recipe import check_recipe
 from .weights import check_weights, learned_classes
 
 

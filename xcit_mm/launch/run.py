@@ -15,7 +15,6 @@ from mmengine.registry import OPTIM_WRAPPERS
 
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
-from ..checks.preflight import find_script
 from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
 from ..utils.atomic import atomic_path
@@ -23,7 +22,7 @@ from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.compat import log_config_to_file_only
 from ..utils.configs import part_class, read_config, type_name
 from ..utils.errors import reason
-from ..utils.scripts import load_script
+from ..utils.scripts import find_script, load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model

@@ -4,7 +4,11 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+from mmengine.config import Config
+
 _PACKAGE = Path(__file__).parents[1]
+# Libraries, and the extras of xcit_mm that install them.
+_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 
 
 def shipped_folder(name: str) -> Path:
@@ -14,6 +18,22 @@ def shipped_folder(name: str) -> Path:
     return next(
         path for path in (_PACKAGE / ".mim" / name, _PACKAGE.parent / name) if path.is_dir()
     )
+
+
+def find_script(cfg: Config, config: str, tool: str) -> Path:
+    """Return `tools/TOOL.py` of the library of a config. Raise ValueError or ImportError if there
+    is none.
+    """
+    library = cfg.get("default_scope")
+    if library not in _LIBRARIES:
+        raise ValueError(
+            f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}"
+        )
+    package = importlib.util.find_spec(library)
+    if package is None or package.origin is None:
+        fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
+        raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")
+    return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
 
 
 def load_script(script: Path) -> ModuleType:

@@ -1,8 +1,6 @@
-"""Checks before a model is built: the library and the recipe of a config."""
+"""Check of the recipe of a config."""
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from mmengine.config import Config
@@ -11,25 +9,6 @@ from mmengine.registry import OPTIMIZERS
 from ..models import XCiT
 from ..utils.configs import backbone_class, part_class
 from .findings import Finding, note
-
-# Libraries, and the extras of xcit_mm that install them.
-_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
-
-
-def find_script(cfg: Config, config: str, tool: str) -> Path:
-    """Return `tools/TOOL.py` of the library of a config. Raise ValueError or ImportError if there
-    is none.
-    """
-    library = cfg.get("default_scope")
-    if library not in _LIBRARIES:
-        raise ValueError(
-            f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}"
-        )
-    package = importlib.util.find_spec(library)
-    if package is None or package.origin is None:
-        fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
-        raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")
-    return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
 
 
 def check_recipe(cfg: Config, processes: int) -> Iterator[Finding]:
