@@ -79,6 +79,7 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
+        ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
         ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
         ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
         ({"result.json": with_list("annotations")}, "and 0 annotations: annotate it"),
