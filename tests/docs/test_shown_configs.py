@@ -30,7 +30,8 @@ def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(co
     config = tmp_path / "my_config.py"
     config.write_text(code)
     findings = diagnose(str(config), ["--cfg-options", "model.backbone.init_cfg=None"])
-    assert not {finding.code for finding in findings} & {"D205", "D602", "D603", ""}
+    # Data, which do not exist, and images of a step.
+    assert {finding.code for finding in findings if finding.level != "ok"} <= {"D311", "D204"}
     shown = Config.fromfile(config).optim_wrapper
     published = Config.fromfile(CONFIGS / "_base_" / f"{base}.py").optim_wrapper
     published.optimizer.pop("betas")  # AdamW's default
