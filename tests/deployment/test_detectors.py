@@ -22,14 +22,7 @@ from xcit_mm.deployment.supported import check_detector
 run_py = pytest.importorskip("xcit_mm.deployment.run")
 
 
-def faster_rcnn_of_class_agnostic_boxes() -> Config:
-    return small_models.mask_rcnn(
-        type="FasterRCNN",
-        roi_head=dict(
-            bbox_head=dict(reg_class_agnostic=True), mask_roi_extractor=None, mask_head=None
-        ),
-        test_cfg=dict(rcnn=dict(nms=dict(iou_threshold=0.3), max_per_img=30)),
-    )
+WITHOUT_MASKS = dict(mask_roi_extractor=None, mask_head=None)
 
 
 def class_agnostic_masks_of_large_boxes() -> Config:
@@ -81,7 +74,7 @@ def compare_with_mmdet(
     "config",
     [
         small_models.mask_rcnn,
-        faster_rcnn_of_class_agnostic_boxes,
+        partial(small_models.mask_rcnn, type="FasterRCNN", roi_head=WITHOUT_MASKS),
         class_agnostic_masks_of_large_boxes,
         small_models.cascade_mask_rcnn,
         partial(small_models.cascade_mask_rcnn, agnostic=False),

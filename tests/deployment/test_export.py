@@ -15,7 +15,6 @@ from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare
 from xcit_mm.deployment.metadata import model_metadata
 from xcit_mm.deployment.traceable import ExportableSegmentor
-from xcit_mm.models.build import load_model
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -96,13 +95,6 @@ def test_command_exports_the_pyramid_of_a_detector_s_backbone(small, call, tmp_p
     facts = metadata(load_standard(out))
     assert facts["task"] == "backbone"
     assert facts["outputs"] == ["stride4", "stride8"]
-    image = torch.randn(3, 3, 160, 97)
-    outputs = runtime.InferenceSession(out).run(None, {"image": image.numpy()})
-    backbone = load_model(Config.fromfile(small.config), small.checkpoint, "backbone")
-    with torch.no_grad():
-        pyramid = backbone(image)
-    for output, expected in zip(outputs, pyramid, strict=True):
-        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_file_that_deviates_from_torch_is_refused(segmentor, segmentor_file, tmp_path):
@@ -136,7 +128,6 @@ BACKBONE = dict(part="backbone")
         ("segmentor", CASCADE, {}, ValueError, "cascade of one channel"),
         ("small", "", dict(BACKBONE, evaluate=1), ValueError, "backbone has no score"),
         ("small", "", dict(BACKBONE, checkpoint="none.pth"), FileNotFoundError, "none.pth"),
-        ("segmentor", "", dict(checkpoint="classifier.pth"), ValueError, "does not fit the model"),
         ("small", "", dict(BACKBONE, checkpoint="classifier.pth"), ValueError, "pyramid"),
         ("segmentor", UNNAMED, {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5"),
         ("segmentor", "", dict(evaluate=0), ValueError, "--evaluate 0"),

@@ -98,9 +98,7 @@ def _mmpretrain(patch_size: int) -> dict:
 # Content by the name of the file; a .safetensors file holds tensors only.
 _CONTENTS: dict[str, Callable[[], dict]] = {
     "official-imagenet_p16.pth": lambda: dict(model=official(16)),
-    "official-imagenet_p8.pth": lambda: dict(model=official(8)),
     "official-imagenet-training_p16.pth": _training_file,
-    "timm_p16.pth": lambda: _named_as("timm", 16),
     "timm_p16.safetensors": lambda: _named_as("timm", 16),
     "timm_p8.safetensors": lambda: _named_as("timm", 8),
     "mmpretrain_p16.pth": lambda: _mmpretrain(16),
